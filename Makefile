@@ -48,9 +48,9 @@ format: .venv/.test ## put the code into shape
 	$(BIN)/ruff check --fix .
 
 schemas: .venv/.test ## write the schemas and reference pages that are made of the code anew
-	@$(BIN)/python -m agent_health.registry.openapi > schemas/openapi.json.new
+	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new
 	@mv schemas/openapi.json.new schemas/openapi.json
-	@$(BIN)/python tests/test_event.py
+	@$(BIN)/python tests/domain/events/test_event.py
 	@$(BIN)/python tests/test_schemas.py
 	@$(BIN)/python tests/test_reference.py
 

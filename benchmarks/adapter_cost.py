@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.interleaved import is_quick, print_table, verdict
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
 
 MIB_TARGET = 70.0
 FREE = {"usd_per_call": 0}

@@ -15,14 +15,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.dashboard import desk
-from agent_health.dashboard.dashboard import Dashboard
-from agent_health.rate_limit import RateLimit
-from agent_health.registry.app import Registry, create_app
-from agent_health.registry.settings import RegistrySettings
-from agent_health.storage import agent_histories, keys
-from agent_health.storage.database import open_database
+from lifesign.dashboard import page_handler
+from lifesign.dashboard.routes import Dashboard
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.domain.base.rate_limit import RateLimit
+from lifesign.registry.app import Registry, create_app
+from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.agents import histories
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.keys import key_rows
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.fleet import Fleet, fill
@@ -59,7 +60,7 @@ WITH_MONTH = 8
 
 def serve_dashboard(url: str) -> None:
     """Serve a registry over this database with its pages open to everyone, as often as they are asked for."""
-    desk.PAGES_PER_VISITOR = RateLimit(1_000_000, 1_000_000)  # type: ignore[misc]
+    page_handler.PAGES_PER_VISITOR = RateLimit(1_000_000, 1_000_000)  # type: ignore[misc]
     settings = RegistrySettings.read(database=url, open_dashboard=True)
     serve(create_app(Registry(settings), Dashboard), lifespan="on")
 
@@ -76,9 +77,9 @@ def add_coordinator(url: str) -> None:
             digest=digest_of(COORDINATOR),
             created_at_s=0.0,
         )
-        await database.write(lambda transaction: keys.add(transaction, stored))
+        await database.write(lambda transaction: key_rows.add(transaction, stored))
         await database.write(
-            lambda transaction: agent_histories.store(
+            lambda transaction: histories.store(
                 transaction, {WITH_MONTH + 1: month_behind(transaction.now_s, has_gaps=False)}
             )
         )

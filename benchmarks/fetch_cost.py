@@ -28,12 +28,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 from benchmarks.target_fleet import CARD_PATH, HEALTH_PATH, RunningFleet, TargetFleet, running_fleet
 
-from agent_health.observation import ResultClass
-from agent_health.prober.definition import Timeouts
-from agent_health.prober.fetch import Fetcher, Request
-from agent_health.prober.open_lines import WAIT_SECONDS
-from agent_health.prober.resolve import Resolver
-from agent_health.target_address import read_networks
+from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.network.connection_pool import WAIT_SECONDS
+from lifesign.prober.network.fetch import Fetcher, Request
+from lifesign.prober.network.resolver import Resolver
 
 SHARES = {"refused": 0.25, "unknown_name": 0.25}
 AT_ONCE = 100

@@ -15,9 +15,9 @@ from sqlalchemy import ColumnElement, String, cast, func, insert, literal, selec
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.databases import DISPENSABLE, empty_url, postgresql_server
 
-from agent_health.access import digest_of, key_of
-from agent_health.storage.database import Database, PostgresqlDatabase, Transaction, open_database
-from agent_health.storage.tables import agents, beats, capabilities, keys, metadata
+from lifesign.domain.access.permissions import digest_of, key_of
+from lifesign.storage.engine.database import Database, PostgresqlDatabase, Transaction, open_database
+from lifesign.storage.engine.tables import agents, beats, capabilities, keys, metadata
 
 ROWS_AT_ONCE = 5_000
 CAPABILITIES = 20

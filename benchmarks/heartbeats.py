@@ -21,9 +21,9 @@ from benchmarks.fleet import Fleet, fill, new_url
 from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, verdict
 from benchmarks.over_http import Question, serve, server
 
-from agent_health.registry.app import Registry, create_app
-from agent_health.registry.connection_bounds import BoundedProtocol
-from agent_health.registry.settings import RegistrySettings
+from lifesign.registry.app import Registry, create_app
+from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.connection_limits import BoundedProtocol
 
 FLEET = 10_000
 CONNECTIONS = 256

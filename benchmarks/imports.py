@@ -23,7 +23,7 @@ COMMAND_LINE = Path(sys.executable).with_name("agent-health")
 BARE = "python, nothing imported"
 PYDANTIC = "import pydantic"
 MODEL = "a pydantic model of one member"
-MIDDLEWARE = "import agent_health.middleware"
+MIDDLEWARE = "import lifesign.middleware"
 HELP = "agent-health --help"
 COMMANDS: dict[str, Sequence[str]] = {
     BARE: (sys.executable, "-c", "pass"),
@@ -33,13 +33,13 @@ COMMANDS: dict[str, Sequence[str]] = {
         "-c",
         "import pydantic\nclass Model(pydantic.BaseModel):\n    member: int",
     ),
-    MIDDLEWARE: (sys.executable, "-c", "import agent_health.middleware"),
+    MIDDLEWARE: (sys.executable, "-c", "import lifesign.middleware"),
     "import starlette.applications": (sys.executable, "-c", "import starlette.applications"),
     "import aiohttp": (sys.executable, "-c", "import aiohttp"),
-    "import agent_health.client": (
+    "import lifesign.client": (
         sys.executable,
         "-c",
-        "from agent_health.client import fetch_health",
+        "from lifesign.client import fetch_health",
     ),
     HELP: (str(COMMAND_LINE), "--help"),
 }

@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette_exporter import PrometheusMiddleware
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import Deed, Measured, is_quick, measure, print_table, repeated, verdict

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.interleaved import is_quick, print_table, verdict
 from benchmarks.over_http import serve, server
 
-from agent_health.client import RegistryClient
-from agent_health.client.lease_keeper import LeaseKeeper
-from agent_health.lease import TTL_SECONDS
-from agent_health.lease_rhythm import RENEW_RATIO
+from lifesign.client import RegistryClient
+from lifesign.client.lease_keeper import LeaseKeeper
+from lifesign.domain.tasks.lease import TTL_SECONDS
+from lifesign.domain.tasks.lease_renewal import RENEW_RATIO
 
 KEEPERS = 1_000
 TARGET = 0.05

@@ -40,7 +40,7 @@ from benchmarks.over_http import Question, Server, serve, server
 from benchmarks.process_tree import cpu_seconds
 from tests.support.databases import postgresql_server
 
-from agent_health.registry.lease_endpoint import LEASES_PATH, RENEW_PATH
+from lifesign.registry.leases.lease_endpoint import LEASES_PATH, RENEW_PATH
 
 CONNECTIONS = 32
 CORES = len(os.sched_getaffinity(0))

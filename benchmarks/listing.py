@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.storage import keys
-from agent_health.storage.database import open_database
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.keys import key_rows
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.fleet import CAPABILITIES, LOADS, Fleet, fill, new_url
@@ -55,7 +55,7 @@ def add_reader(url: str) -> None:
         stored = StoredKey(
             key_id="key_reader", name="reader", role=Role.READER, digest=digest_of(READER), created_at_s=0.0
         )
-        await database.write(lambda transaction: keys.add(transaction, stored))
+        await database.write(lambda transaction: key_rows.add(transaction, stored))
         await database.close()
 
     asyncio.run(run())

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, verdict

@@ -16,8 +16,8 @@ from pathlib import Path
 from hdrh.histogram import HdrHistogram
 from prometheus_client import Histogram
 
-from agent_health import AgentHealth
-from agent_health.latency_histogram import LONGEST_LATENCY_NS
+from lifesign import AgentHealth
+from lifesign.domain.health.latency_histogram import LONGEST_LATENCY_NS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import is_quick, print_table, verdict

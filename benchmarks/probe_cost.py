@@ -20,14 +20,14 @@ from benchmarks.fetch_cost import AT_ONCE, Ask, Bare, Contestant, Safe, staying
 from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 from benchmarks.target_fleet import RunningFleet, TargetFleet, running_fleet
 
-from agent_health.observation import ResultClass
-from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.fetch import Fetcher
-from agent_health.prober.ledger import TargetEntry
-from agent_health.prober.probe import Prober
-from agent_health.prober.resolve import Resolver
-from agent_health.target import target_id
+from lifesign.domain.net.target import target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.probe.layers import Prober
+from lifesign.prober.results.ledger import TargetEntry
 
 BARE, SAFE = "card and document, bare aiohttp", "card and document, safe"
 UNCHANGED = "probed again, card unchanged"

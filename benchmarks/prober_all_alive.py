@@ -39,16 +39,16 @@ from benchmarks.target_fleet import (
     running_fleet,
 )
 
-from agent_health.cli.crawl_home import LocalHome, open_local_home
-from agent_health.cli.crawl_process import run_loop
-from agent_health.cli.directory_import import DirectoryImporter
-from agent_health.cli.local_ledger import LocalLedger
-from agent_health.cli.prober_assembly import open_prober
-from agent_health.observation import ResultClass
-from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.directories.source import Got, Wanted
-from agent_health.prober.ledger import NO_STANDING, Granted, ShardBatch, Taken, WitnessStanding
-from agent_health.prober.worker import Worker
+from lifesign.crawl.backend import LocalHome, open_local_home
+from lifesign.crawl.directory_import import DirectoryImporter
+from lifesign.crawl.local_ledger import LocalLedger
+from lifesign.crawl.prober_assembly import open_prober
+from lifesign.crawl.process import run_loop
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.directories.source import Got, Wanted
+from lifesign.prober.results.ledger import NO_STANDING, Granted, ShardBatch, Taken, WitnessStanding
+from lifesign.prober.worker.main_loop import Worker
 
 BLACKBOX = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")
 AT_ONCE = 100

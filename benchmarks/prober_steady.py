@@ -24,13 +24,13 @@ from benchmarks.prober_census import definition
 from benchmarks.process_tree import MIB, resident_bytes
 from benchmarks.target_fleet import RunningFleet, TargetFleet, cpu_seconds, running_fleet
 
-from agent_health.cli.crawl_home import open_local_home
-from agent_health.cli.crawl_process import probe_share
-from agent_health.cli.crawl_share import Said
-from agent_health.cli.directory_import import DirectoryImporter
-from agent_health.cli.prober_assembly import open_prober
-from agent_health.prober.definition_file import read_definition_file
-from agent_health.prober.directories.fetching import fetching_with
+from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.directory_import import DirectoryImporter
+from lifesign.crawl.prober_assembly import open_prober
+from lifesign.crawl.process import probe_share
+from lifesign.crawl.worker_config import Said
+from lifesign.prober.definition.file import read_definition_file
+from lifesign.prober.directories.fetching import fetching_with
 
 PER_SECOND = 606
 INTERVAL_SECONDS = 30

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import is_quick, print_table, verdict
 
-from agent_health.prober.directories import Snapshot, Source, read_directory
+from lifesign.prober.directories import Snapshot, Source, read_directory
 
 COLUMNS = ["a list in", "MB", "seconds", "CPU µs per agent", "beside a set of lines", "peak MiB", "kept?"]
 MAX_US = 12.0

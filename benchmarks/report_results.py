@@ -27,20 +27,21 @@ from benchmarks.interleaved import is_quick, print_table, verdict
 from benchmarks.over_http import server
 from tests.support.databases import KINDS
 
-from agent_health.access import KEY_BYTES, Role, StoredKey, digest_of, key_of
-from agent_health.cli.local_ledger import LocalLedger
-from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
-from agent_health.client import RegistryClient
-from agent_health.directory_record import MAX_PAGE_URLS, ImportPage
-from agent_health.document import HealthStatus
-from agent_health.observation import DocumentSeen, LayerResult, Observation, Phases, ResultClass
-from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.clock import SYSTEM_CLOCK
-from agent_health.prober.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
-from agent_health.prober.registry_ledger import RegistryLedger
-from agent_health.storage import keys, schema
-from agent_health.storage.database import Database, Transaction, open_database
-from agent_health.target import host_of, shard_of, target_id
+from lifesign.client import RegistryClient
+from lifesign.crawl.local_ledger import LocalLedger
+from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
+from lifesign.domain.access.permissions import KEY_BYTES, Role, StoredKey, digest_of, key_of
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.models.directories import MAX_PAGE_URLS, ImportPage
+from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, Phases, ResultClass
+from lifesign.prober.network.clock import SYSTEM_CLOCK
+from lifesign.prober.results.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
+from lifesign.prober.results.registry_ledger import RegistryLedger
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.keys import key_rows
 
 BATCH = 500
 MOST_US_PER_RESULT = 100.0
@@ -252,7 +253,7 @@ async def over_http(kind: str, urls: Sequence[str], directory: Path) -> list[lis
             schema.set_up_or_check(transaction)
         digest = digest_of(KEY)
         stored = StoredKey(key_id="key_bench", name="", role=Role.ADMIN, digest=digest, created_at_s=0.0)
-        keys.add(transaction, stored)
+        key_rows.add(transaction, stored)
 
     await database.write(set_up)
     await database.close()

@@ -21,13 +21,13 @@ from benchmarks.fleet import Fleet, fill, new_url
 from benchmarks.interleaved import is_quick, print_table
 from tests.support.databases import KINDS, WoundClock
 
-from agent_health.monitor_health import MonitorPolicy
-from agent_health.registry.settings import RegistrySettings
-from agent_health.registry.sweep import Sweeper
-from agent_health.storage import beats
-from agent_health.storage.beats import Beat
-from agent_health.storage.database import Database, Transaction, open_database
-from agent_health.storage.tables import leases
+from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.sweep import Sweeper
+from lifesign.storage.agents import heartbeats
+from lifesign.storage.agents.heartbeats import Beat
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.tables import leases
 
 SILENT = 1_000
 DUE = 2_400
@@ -94,7 +94,7 @@ async def keep_beating(database: Database, first: int, at_s: float) -> None:
     """Store one group of heartbeats after the other, until cancelled."""
     said = [Beat(first + number, at_s, 1, None, is_drifting=False) for number in range(1, BEATS + 1)]
     while True:
-        await database.write(lambda transaction: beats.store(transaction, said))
+        await database.write(lambda transaction: heartbeats.store(transaction, said))
 
 
 async def measured(url: str, agents: int, rounds: int) -> list[float]:

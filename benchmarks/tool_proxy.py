@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.interleaved import Measured, in_rounds, print_table
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
 
 FREE = {"usd_per_call": 0}
 SERVER = Path(__file__).parents[1] / "tests" / "support" / "upstream_tools.py"
@@ -91,7 +91,7 @@ class Run:
         command = [
             sys.executable,
             "-c",
-            "import sys; from agent_health.cli import main; sys.exit(main())",
+            "import sys; from lifesign.cli import main; sys.exit(main())",
             "run",
         ]
         options = ["--pool", "bench", "--once", "--json", "--workspaces", str(self._directory / "runs")]

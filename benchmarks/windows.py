@@ -14,9 +14,9 @@ from statistics import median
 from hdrh.histogram import HdrHistogram
 from prometheus_client import CollectorRegistry, Histogram
 
-from agent_health import AgentHealth
-from agent_health.middleware.windows import Clock
-from agent_health.rolling_window import SLOTS_PER_WINDOW, WINDOW_BYTES
+from lifesign import AgentHealth
+from lifesign.domain.health.rolling_window import SLOTS_PER_WINDOW, WINDOW_BYTES
+from lifesign.middleware.windows import Clock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import Deed, is_quick, measure, print_table, repeated, verdict

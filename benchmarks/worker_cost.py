@@ -19,11 +19,12 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import is_quick, print_table, verdict
 
-from agent_health.observation import LayerResult, Observation, Phases, ResultClass
-from agent_health.probe_cadence import Cadence, after_probe
-from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.ledger import (
+from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
+from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     ProbeReport,
@@ -34,8 +35,7 @@ from agent_health.prober.ledger import (
     TargetPage,
     WitnessStanding,
 )
-from agent_health.prober.worker import Worker
-from agent_health.target import SHARDS, host_of, shard_of, target_id
+from lifesign.prober.worker.main_loop import Worker
 
 COLUMNS = ["what", "targets", "probes/s", "CPU µs/probe", "start error p99, ms", "MiB at rest", "kept?"]
 CADENCE = Cadence()

@@ -10,7 +10,7 @@ import pytest
 from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.registry_api import RegistryApi
 
-from agent_health.storage.database import Database
+from lifesign.storage.engine.database import Database
 
 pytest_plugins = ["tests.support.properties"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_health import AgentHealthMiddleware
-from agent_health.outcome import SIDES, Counting, Outcome, Side
+from lifesign import AgentHealthMiddleware
+from lifesign.domain.health.outcome import SIDES, Counting, Outcome, Side
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.support.http_capture import CapturedAnswer, CapturedRequest, captured_exchanges
 
-from agent_health import AgentHealthMiddleware, Outcome
-from agent_health.middleware.asgi import App
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealthMiddleware, Outcome
+from lifesign.middleware.asgi import App
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 Message = MutableMapping[str, Any]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer
 
-from agent_health.cli import application
-from agent_health.lease import TTL_SECONDS
-from agent_health.prober.claims import RENEW_RATIO, takeover_s
-from agent_health.prober.definition_file import read_definition_file
+from lifesign.cli import application
+from lifesign.domain.tasks.lease import TTL_SECONDS
+from lifesign.prober.definition.file import read_definition_file
+from lifesign.prober.worker.claims import RENEW_RATIO, takeover_s
 
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]

@@ -13,9 +13,9 @@ import typer
 import yaml
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from agent_health.cli import EXIT_USAGE, application, main
-from agent_health.cli.config_file import settings_of
-from agent_health.prober.definition_file import read_definition_file
+from lifesign.cli import EXIT_USAGE, application, main
+from lifesign.cli.options.config_file import settings_of
+from lifesign.prober.definition.file import read_definition_file
 
 DIRECTORY = REPOSITORY / "docs" / "operating"
 UNITS = sorted(DIRECTORY.glob("*.service"))

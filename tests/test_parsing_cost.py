@@ -21,6 +21,7 @@ from time import process_time
 from types import MappingProxyType
 from typing import Any
 
+import agent_health
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 from starlette.requests import Request
@@ -28,35 +29,34 @@ from tests.support import long_inputs as inputs
 from tests.support.long_inputs import UNITS, repeated
 from yarl import URL
 
-import agent_health
-from agent_health.a2a_answer import parse_or_none
-from agent_health.a2a_stream import read_event_stream
-from agent_health.activity_event import read_event
-from agent_health.agent_card import read_agent_card
-from agent_health.client.event_stream import EventStreamParser
-from agent_health.client.places import read_given_place
-from agent_health.dashboard.return_path import own_path
-from agent_health.dashboard.visitors import cookie_in
-from agent_health.document_reader import read_document
-from agent_health.free_json import is_finite
-from agent_health.harmless_text import harmless
-from agent_health.http.failures import judge_failure
-from agent_health.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links
-from agent_health.http.redirects import joined
-from agent_health.message_answer import judge_answer
-from agent_health.opt_out_proof import is_proven
-from agent_health.prober.definition_file import read_definition
-from agent_health.prober.directories.formats import BUILT_IN, format_of, told
-from agent_health.prober.directories.gathered import Gathered
-from agent_health.prober.directories.page import Document, Listed, Page
-from agent_health.prober.directories.walk import Walk
-from agent_health.prober.robots import may_fetch, read_robots
-from agent_health.public_address import is_ours
-from agent_health.registry.cursors import numbers_in
-from agent_health.registry.log_lines import LogLine
-from agent_health.target import read_target
-from agent_health.target_address import judge_url, without_password, without_passwords
-from agent_health.workflow import read_workflow
+from lifesign.client.candidate_urls import read_given_place
+from lifesign.client.event_stream import EventStreamParser
+from lifesign.dashboard.safe_redirect import own_path
+from lifesign.dashboard.visitors import cookie_in
+from lifesign.domain.a2a.agent_card import read_agent_card
+from lifesign.domain.files.workflow_file import read_workflow
+from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.document_reader import read_document
+from lifesign.domain.health.json_answer import parse_or_none
+from lifesign.domain.lifecycle.activity_event import read_event
+from lifesign.domain.net.public_address import is_ours
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import judge_url, without_password, without_passwords
+from lifesign.domain.observation.message_answer import judge_answer
+from lifesign.domain.parsing.json_limits import is_finite
+from lifesign.domain.schedule.opt_out_proof import is_proven
+from lifesign.domain.text.safe_text import harmless
+from lifesign.http.failures import judge_failure
+from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links
+from lifesign.http.redirects import joined
+from lifesign.prober.definition.file import read_definition
+from lifesign.prober.directories.formats import BUILT_IN, format_of, told
+from lifesign.prober.directories.gathered import Gathered
+from lifesign.prober.directories.page import Document, Listed, Page
+from lifesign.prober.directories.walk import Walk
+from lifesign.prober.probe.robots import may_fetch, read_robots
+from lifesign.registry.api.cursors import numbers_in
+from lifesign.serving.log_lines import LogLine
 
 pytestmark = pytest.mark.long
 
@@ -135,7 +135,7 @@ class Pattern:
 def patterns() -> dict[str, Pattern]:
     """Return all patterns that the modules of the package keep, by their names."""
     found: dict[str, Pattern] = {}
-    for module in walk_packages(agent_health.__path__, "agent_health."):
+    for module in walk_packages(lifesign.__path__, "agent_health."):
         if ".migrations." in module.name or module.name.endswith("__main__"):
             continue
         loaded = import_module(module.name)
@@ -153,7 +153,7 @@ PATTERNS = patterns()
 
 def test_all_patterns_are_found() -> None:
     assert len(PATTERNS) >= 80
-    assert "agent_health.registry.log_lines._KEY" in PATTERNS
+    assert "lifesign.serving.log_lines._KEY" in PATTERNS
 
 
 @pytest.mark.parametrize("name", PATTERNS)

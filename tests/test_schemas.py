@@ -23,13 +23,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from agent_health import observation
-from agent_health.adapter import upstreams
-from agent_health.adapter.upstreams import Upstreams
-from agent_health.observation import Observation, ResultClass
-from agent_health.prober import census_form, definition
-from agent_health.prober.census_form import Census
-from agent_health.prober.definition import ProbeDefinition
+from lifesign.adapter.tools import upstreams
+from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.census import document
+from lifesign.census.document import Census
+from lifesign.domain.observation import results
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.definition import models as models_module
+from lifesign.prober.definition.models import ProbeDefinition
 
 REPOSITORY = Path(__file__).parents[1]
 SCHEMAS = REPOSITORY / "schemas"
@@ -120,7 +121,7 @@ def generated() -> dict[str, dict[str, Any]]:
     """Each schema by the name of its file."""
     return {
         "probe.schema.json": schema_of(
-            models_in(definition, ProbeDefinition),
+            models_in(models_module, ProbeDefinition),
             FileSchema,
             **{"$id": PUBLISHED_AT + "probe.schema.json"},
             title="Probe definition",
@@ -128,7 +129,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "limits. Durations are in seconds; paths lead from the directory of the file.",
         ),
         "observation.schema.json": schema_of(
-            models_in(observation, Observation),
+            models_in(results, Observation),
             WireSchema,
             **{"$id": PUBLISHED_AT + "observation.schema.json"},
             title="Observation",
@@ -146,7 +147,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "price. Durations are in seconds; paths lead from the directory of the file.",
         ),
         "census.schema.json": schema_of(
-            models_in(census_form, Census),
+            models_in(document, Census),
             FileSchema,
             **{"$id": PUBLISHED_AT + "census.schema.json"},
             title="Census",

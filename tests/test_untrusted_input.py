@@ -28,35 +28,35 @@ from tests.support.stranger_samples import (
 )
 from yarl import URL
 
-from agent_health.a2a_answer import NotJson, TooComplex, outcome_of_json
-from agent_health.a2a_stream import read_event_stream
-from agent_health.activity_event import read_event
-from agent_health.agent_card import read_agent_card
-from agent_health.agent_naming import called
-from agent_health.agent_record import AgentRecord
-from agent_health.card_announcement import announce_health
-from agent_health.client.event_stream import EventStreamParser
-from agent_health.client.places import announced_health, health_places, read_given_place
-from agent_health.client.registry_connection import Reply, read_answer
-from agent_health.client.registry_errors import InvalidAnswer, error_of
-from agent_health.document_reader import read_document
-from agent_health.errors import InvalidDocument, InvalidFile, InvalidSetting
-from agent_health.free_json import is_finite, take_small
-from agent_health.harmless_text import harmless
-from agent_health.http.headers import max_age_seconds, status_links
-from agent_health.http.redirects import joined, refusal
-from agent_health.message_answer import judge_answer
-from agent_health.opt_out_proof import is_proven, origin_of
-from agent_health.prober.definition_file import read_definition
-from agent_health.prober.directories.formats import BUILT_IN, told
-from agent_health.prober.directories.gathered import Gathered, TooMany
-from agent_health.prober.directories.page import Document, NotReadable
-from agent_health.prober.directories.walk import Endless, TooManyDocuments, Walk
-from agent_health.prober.robots import may_fetch, read_robots
-from agent_health.served_body import judge_card, judge_document
-from agent_health.target import read_target
-from agent_health.target_address import judge_url, without_password, without_passwords
-from agent_health.workflow import read_workflow
+from lifesign.client.candidate_urls import announced_health, health_places, read_given_place
+from lifesign.client.event_stream import EventStreamParser
+from lifesign.client.registry_connection import Reply, read_answer
+from lifesign.client.registry_errors import InvalidAnswer, error_of
+from lifesign.domain.a2a.agent_card import read_agent_card
+from lifesign.domain.a2a.announcement import announce_health
+from lifesign.domain.files.workflow_file import read_workflow
+from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.document_reader import read_document
+from lifesign.domain.health.json_answer import NotJson, TooComplex, outcome_of_json
+from lifesign.domain.lifecycle.activity_event import read_event
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.net.display_name import called
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import judge_url, without_password, without_passwords
+from lifesign.domain.observation.message_answer import judge_answer
+from lifesign.domain.observation.served_body import judge_card, judge_document
+from lifesign.domain.parsing.json_limits import is_finite, take_small
+from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
+from lifesign.domain.text.safe_text import harmless
+from lifesign.errors import InvalidDocument, InvalidFile, InvalidSetting
+from lifesign.http.headers import max_age_seconds, status_links
+from lifesign.http.redirects import joined, refusal
+from lifesign.prober.definition.file import read_definition
+from lifesign.prober.directories.formats import BUILT_IN, told
+from lifesign.prober.directories.gathered import Gathered, TooMany
+from lifesign.prober.directories.page import Document, NotReadable
+from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
+from lifesign.prober.probe.robots import may_fetch, read_robots
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from pathlib import Path
 import aiohttp
 from demo_programs import COMMAND, PATIENCE_SECONDS, address, exit_with, first_line, process, say
 
-from agent_health.client import RegistryClient
-from agent_health.target import target_id
+from lifesign.client import RegistryClient
+from lifesign.domain.net.target import target_id
 
 HERE = Path(__file__).parent
 DEFINITION = HERE.parents[1] / "probes" / "demo.yml"

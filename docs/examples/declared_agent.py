@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import sys
 
-from agent_health.agent import (
+from lifesign.agent import (
     Agent,
     AgentRunner,
     HeartbeatConfig,

@@ -28,7 +28,7 @@ from a2a.helpers import new_text_message
 from a2a.types import Role, SendMessageRequest
 from a2a.utils.errors import A2AError
 
-from agent_health.client import HealthCheck, fetch_health
+from lifesign.client import HealthCheck, fetch_health
 
 MESSAGES = 40
 """For each agent; every other one is streamed."""

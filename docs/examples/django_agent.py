@@ -13,7 +13,7 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY=secrets.token_urlsafe())
 

@@ -8,7 +8,7 @@ A mounted agent has its own document below its own path: /travel/.well-known/age
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 class Question(BaseModel):

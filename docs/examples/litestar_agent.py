@@ -9,7 +9,7 @@ routes that it knows, so that the health path would be answered with 404.
 from litestar import Litestar, post
 from litestar.params import JSONBody
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 @post("/ask", status_code=200)

@@ -8,7 +8,7 @@ It counts its interactions itself, and writes or sends the document wherever oth
 import queue
 import time
 
-from agent_health import AgentHealth, Outcome
+from lifesign import AgentHealth, Outcome
 
 health = AgentHealth(agent_id="urn:example:translator", baseline_p99_ms=2000)
 

@@ -13,10 +13,10 @@ import os
 import signal
 from pathlib import Path
 
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Gone
-from agent_health.lifecycle import Status
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import Gone
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import HeartbeatConfig
 
 CONFIG = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=5)
 """Short, so that one need not wait long to see what silence leads to."""

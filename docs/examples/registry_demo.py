@@ -20,10 +20,10 @@ from pathlib import Path
 
 from demo_programs import COMMAND, PATIENCE_SECONDS, address, exit_with, first_line, process, say
 
-from agent_health.agent_record import AgentRecord
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Conflict, Stale
-from agent_health.lifecycle import Status
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import Conflict, Stale
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import AgentRecord
 
 HERE = Path(__file__).parent
 STATE = ("monthly-report", "draft")

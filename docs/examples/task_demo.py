@@ -23,10 +23,10 @@ from typing import Any
 
 from demo_programs import COMMAND, address, exit_with, process, say
 
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Stale
-from agent_health.client.registry_tasks import HeldRun
-from agent_health.task_record import TaskRecord
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import Stale
+from lifesign.client.registry_tasks import HeldRun
+from lifesign.domain.models.tasks import TaskRecord
 
 HERE = Path(__file__).parent
 LEASE_SECONDS = 20.0

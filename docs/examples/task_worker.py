@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from agent_health.agent import Agent, HeldTask, on_assignment, run_agent
-from agent_health.agent_record import HeartbeatConfig
+from lifesign.agent import Agent, HeldTask, on_assignment, run_agent
+from lifesign.domain.models.agents import HeartbeatConfig
 
 arguments = argparse.ArgumentParser(description="Count words, for tasks of the pool `writers`.")
 arguments.add_argument("key_file", help="where its own key is kept; it is made at the first registration")

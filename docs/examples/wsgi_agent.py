@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from a2wsgi import WSGIMiddleware
 from a2wsgi.wsgi_typing import Environ, StartResponse
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 def agent(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

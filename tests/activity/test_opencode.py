@@ -11,9 +11,9 @@ from tests.support.opencode_events import idle, text_of, tool
 from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from agent_health.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer, Standing
-from agent_health.errors import InvalidSetting
-from agent_health.passive_heartbeat import SERVER_SILENT_S, SessionState
+from lifesign.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer, Standing
+from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
+from lifesign.errors import InvalidSetting
 
 BUSY, IDLE, ABSENT = SessionState.BUSY, SessionState.IDLE, SessionState.ABSENT
 

@@ -15,14 +15,14 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
-from agent_health.activity.beating import Dropped, Refused, RegistryHeart, Taken
-from agent_health.activity.opencode import NotOpencode, OpencodeServer
-from agent_health.activity.telling import Told, What
-from agent_health.activity.watcher import MAX_HOLD_SECONDS, AgentRefused, Watcher
-from agent_health.agent_record import AgentRecord, HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.errors import InvalidSetting
-from agent_health.passive_heartbeat import MIN_GAP_S, DueBeat
+from lifesign.activity.activity_events import Told, What
+from lifesign.activity.heartbeat_sink import Dropped, Refused, RegistryHeart, Taken
+from lifesign.activity.opencode import NotOpencode, OpencodeServer
+from lifesign.activity.watcher import MAX_HOLD_SECONDS, AgentRefused, Watcher
+from lifesign.client import RegistryClient
+from lifesign.domain.lifecycle.passive_heartbeat import MIN_GAP_S, DueBeat
+from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
+from lifesign.errors import InvalidSetting
 
 INTERVAL_S = 30.0
 

@@ -17,14 +17,14 @@ from tests.support.adapting import World, python, shell
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, until
 
-from agent_health.adapter import warden
-from agent_health.adapter.agent_process import AgentProcess
-from agent_health.adapter.held_work import HeldWork
-from agent_health.adapter.task_run import BUDGET_GONE
-from agent_health.adapter.telling import Told, What
-from agent_health.adapter.workspaces import Workspaces
-from agent_health.client.registry_errors import Stale
-from agent_health.client.registry_tasks import HeldRun
+from lifesign.adapter.process import process_watcher
+from lifesign.adapter.process.agent_process import AgentProcess
+from lifesign.adapter.run_events import Told, What
+from lifesign.adapter.task_run import BUDGET_GONE
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.workspaces import Workspaces
+from lifesign.client.registry_errors import Stale
+from lifesign.client.registry_tasks import HeldRun
 
 SLEEPER = shell("echo $$ > pid; exec sleep 1000")
 
@@ -170,7 +170,7 @@ async def test_who_takes_too_long_is_ended_with_all_that_it_started(world: World
     async with world.adapting(*shell(code), timeout_s=0.5, grace_s=0.2, hears=once_ready) as adapter:
         outcome = await adapter.outcome()
         assert (outcome.end.exit_reason, outcome.exit_code) == ("timeout", -9)
-        assert pid_in(adapter.workspace() / "pid") not in warden.processes()
+        assert pid_in(adapter.workspace() / "pid") not in process_watcher.processes()
     assert await world.runs() == [("timeout", -9)]
 
 
@@ -220,7 +220,7 @@ async def test_a_task_that_is_cancelled_ends_its_agent(world: World, monkeypatch
         assert (outcome.end.exit_reason, outcome.exit_code) == ("lease_expired", -15)
         assert (await adapter.until("stopping")).text == "the agent is asked to end: the task was cancelled"
         assert outcome.text == "the task was cancelled"
-        assert pid not in warden.processes()
+        assert pid not in process_watcher.processes()
         assert adapter.workspace().is_dir()
 
 
@@ -296,16 +296,16 @@ async def test_what_cannot_be_started_is_given_back_at_once_and_ends_the_adapter
 async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
 
     async def refused(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "/proc")
 
-    monkeypatch.setattr("agent_health.adapter.agent_process.end_left", refused)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.end_left", refused)
     async with world.adapting(*SLEEPER) as adapter:
         await adapter.until("started")
-        watching = warden.processes()[await written(adapter.workspace() / "pid")][0]
-        keeping = warden.processes()[watching][0]
+        watching = process_watcher.processes()[await written(adapter.workspace() / "pid")][0]
+        keeping = process_watcher.processes()[watching][0]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in (keeping, watching):
                 os.kill(pid, number)

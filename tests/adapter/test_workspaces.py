@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.adapter.agent_user import AgentUser
-from agent_health.adapter.workspaces import LEVELS_AT_ONCE, Workspace, Workspaces
-from agent_health.errors import InvalidSetting
+from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.adapter.workspaces import LEVELS_AT_ONCE, Workspace, Workspaces
+from lifesign.errors import InvalidSetting
 
 DAY_S = 86_400.0
 RUN = f"run_{'0' * 26}"

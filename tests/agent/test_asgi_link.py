@@ -22,9 +22,9 @@ from tests.support.scripted_registry import (
 )
 from tests.support.virtual_loop import in_virtual_time
 
-from agent_health import AgentHealthMiddleware
-from agent_health.agent import AgentLink
-from agent_health.errors import InvalidSetting
+from lifesign import AgentHealthMiddleware
+from lifesign.agent import AgentLink
+from lifesign.errors import InvalidSetting
 
 APPS: dict[str, Callable[[Any], Any]] = {
     "linked": lambda link: link,

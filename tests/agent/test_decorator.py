@@ -10,12 +10,12 @@ from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.scripted_registry import KEY, ScriptedRegistry, scripted_registry
 from tests.support.virtual_loop import in_virtual_time
 
-from agent_health.access import Role
-from agent_health.agent import Agent, AgentRunner, Ending, on_assignment, on_drain, run_agent
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.errors import InvalidAgent, InvalidSetting, InvalidWorkflow
-from agent_health.workflow import read_workflow
+from lifesign.agent import Agent, AgentRunner, Ending, on_assignment, on_drain, run_agent
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.files.workflow_file import read_workflow
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.errors import InvalidAgent, InvalidSetting, InvalidWorkflow
 
 SAID: dict[str, Any] = {
     "role_id": "billing-processor",
@@ -319,7 +319,7 @@ def test_the_package_is_light_until_something_of_it_is_used() -> None:
     import sys  # noqa: PLC0415
 
     look = (
-        "import sys, agent_health, agent_health.agent;"
+        "import sys, agent_health, lifesign.agent;"
         "print(sorted({'aiohttp', 'yaml', 'asyncio'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ import threading
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.agent.handler import call
+from lifesign.agent.handler import call
 
 
 async def double(number: int) -> int:
@@ -75,7 +75,7 @@ async def test_a_function_that_blocks_blocks_nothing_else_and_can_be_left_alone(
 
 def test_a_function_that_never_ends_does_not_keep_the_process() -> None:
     script = (
-        "import asyncio, threading; from agent_health.agent.handler import call\n"
+        "import asyncio, threading; from lifesign.agent.handler import call\n"
         "async def leave():\n"
         "    await asyncio.wait([asyncio.ensure_future(call(threading.Event().wait))], timeout=0.01)\n"
         "asyncio.run(leave())"

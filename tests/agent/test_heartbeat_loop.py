@@ -20,10 +20,10 @@ from tests.support.scripted_registry import (
 )
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from agent_health.agent.heartbeat_loop import HeartbeatLoop
-from agent_health.agent.own_key import AgentKeys
-from agent_health.agent.place import Load, Place
-from agent_health.agent.profile import AgentProfile
+from lifesign.agent.credentials import AgentKeys
+from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.profile import AgentProfile
+from lifesign.agent.registration import Load, Place
 
 INTERVAL_S = 30.0
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent_health.agent import Agent, AgentLink, AgentRunner
-from agent_health.agent.profile import AgentProfile
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.errors import InvalidSetting
+from lifesign.agent import Agent, AgentLink, AgentRunner
+from lifesign.agent.profile import AgentProfile
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.errors import InvalidSetting
 
 REACHED: dict[str, Any] = {"registry": "http://127.0.0.1:1", "key": "ahk_" + "k" * 43}
 SAID: dict[str, Any] = {

@@ -13,13 +13,13 @@ from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scri
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
-from agent_health.access import Role
-from agent_health.agent import AgentProfile, AgentRunner, Ending
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import NotAuthorized
-from agent_health.errors import InvalidAgent, InvalidSetting, WorkDropped, WorkRefused
-from agent_health.lifecycle import Status
+from lifesign.agent import AgentProfile, AgentRunner, Ending
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import NotAuthorized
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.errors import InvalidAgent, InvalidSetting, WorkDropped, WorkRefused
 
 QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
 
@@ -103,7 +103,7 @@ async def test_a_restart_within_the_silence_window_begins_the_next_life(
 
 def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(registry: RegistryServer) -> None:
     code = (
-        "from agent_health.agent import Agent, on_assignment, run_agent\n"
+        "from lifesign.agent import Agent, on_assignment, run_agent\n"
         f"@Agent('shown', registry={registry.url!r}, key={KEYS[Role.ENROLL]!r})\n"
         "class Shown:\n"
         "    @on_assignment\n"

@@ -15,15 +15,15 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
-from agent_health import lease_rhythm
-from agent_health.access import Role
-from agent_health.agent import Agent, AgentRunner, Ending, HeldTask, on_assignment
-from agent_health.agent.task_source import TaskSource
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Stale
-from agent_health.errors import InvalidSetting
-from agent_health.task_record import TaskRecord
+from lifesign.agent import Agent, AgentRunner, Ending, HeldTask, on_assignment
+from lifesign.agent.task_source import TaskSource
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import Stale
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.domain.models.tasks import TaskRecord
+from lifesign.domain.tasks import lease_renewal
+from lifesign.errors import InvalidSetting
 
 QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
 
@@ -343,8 +343,8 @@ async def test_a_handler_whose_registry_is_away_is_cancelled_while_nobody_else_c
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Most of what is left of the lease is for the handler to hear of it.
-    monkeypatch.setattr(lease_rhythm, "RENEW_RATIO", 0.1)
-    monkeypatch.setattr(lease_rhythm, "NOTICE_RATIO", 0.8)
+    monkeypatch.setattr(lease_renewal, "RENEW_RATIO", 0.1)
+    monkeypatch.setattr(lease_renewal, "NOTICE_RATIO", 0.8)
     left_s: asyncio.Queue[float] = asyncio.Queue()
     with registry_server(tmp_path) as registry:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.agent.assignments import MAX_WAITING, Assignment, HandedIn
-from agent_health.agent.place import Load
-from agent_health.agent.work import Work
-from agent_health.errors import WorkDropped, WorkRefused
+from lifesign.agent.assignments import MAX_WAITING, Assignment, HandedIn
+from lifesign.agent.registration import Load
+from lifesign.agent.work import Work
+from lifesign.errors import WorkDropped, WorkRefused
 
 
 class Hands:
@@ -168,7 +168,7 @@ async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
 async def test_a_source_that_fails_is_asked_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_health.agent.work.SOURCE_RETRY_SECONDS", 0)
+    monkeypatch.setattr("lifesign.agent.work.SOURCE_RETRY_SECONDS", 0)
     source, hands = HandedIn("a"), Hands()
     hands.may_end.set()
     take, failures = source.take, [OSError("away")] * 2

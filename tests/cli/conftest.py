@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 
-from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
-from agent_health.prober import self_check
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.prober.definition import slowness
 
 
 @pytest.fixture(autouse=True)
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a prober believe what it sees also where the machine of the tests stands still for seconds."""
-    monkeypatch.setattr(self_check.SelfCheck, "slowness_since", lambda *_: None)
+    monkeypatch.setattr(slowness.SelfCheck, "slowness_since", lambda *_: None)
 
 
 @pytest.fixture

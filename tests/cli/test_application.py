@@ -12,7 +12,7 @@ from tests.support.agent_check import document
 from tests.support.hostile_server import HEALTH_PATH, as_json, serving
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.cli import main
+from lifesign.cli import main
 
 HELPS = (
     ["--help"], ["-h"], ["check", "--help"], ["validate", "--help"],
@@ -31,12 +31,12 @@ class Absent:
             raise ModuleNotFoundError("No module named " + name, name=name)
 
 sys.meta_path.insert(0, Absent())
-from agent_health.cli import main
+from lifesign.cli import main
 sys.exit(main({arguments!r}))
 """
 LOADED = """
 import sys
-from agent_health.cli import main
+from lifesign.cli import main
 main({arguments!r})
 print(*sys.modules, file=sys.stderr)
 """
@@ -166,19 +166,19 @@ def test_help_loads_neither_pydantic_nor_asyncio() -> None:
 @pytest.mark.parametrize(
     ("area", "others"),
     [
-        ("agents", {"agent_health.task_record", "agent_health.lease_record"}),
-        ("tasks", {"agent_health.client.registry_agents", "agent_health.client.registry_events"}),
+        ("agents", {"lifesign.domain.models.tasks", "lifesign.domain.models.leases"}),
+        ("tasks", {"lifesign.client.registry_agents", "lifesign.client.registry_events"}),
     ],
 )
 def test_who_asks_of_one_thing_does_not_load_the_models_of_the_others(area: str, others: set[str]) -> None:
     program = f"""
 import sys
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
 RegistryClient("http://127.0.0.1:9").{area}
 print(*sys.modules)
 """
     loaded = run_python(program).stdout.split()
-    assert f"agent_health.client.registry_{area}" in loaded
+    assert f"lifesign.client.registry_{area}" in loaded
     assert others & set(loaded) == set()
 
 
@@ -223,9 +223,7 @@ async def test_a_reader_that_left_changes_no_verdict(arguments: list[str], code:
 @pytest.mark.parametrize("arguments", ["--help", "check http://127.0.0.1:1", "validate /dev/null --json"])
 def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redirection: str) -> None:
     """A monitoring plugin on a full disk is unknown, not degraded."""
-    command = (
-        f"{sys.executable} -c 'import sys; from agent_health.cli import main; sys.exit(main())' {arguments}"
-    )
+    command = f"{sys.executable} -c 'import sys; from lifesign.cli import main; sys.exit(main())' {arguments}"
     ended = subprocess.run(
         ["/bin/sh", "-c", f"{command} {redirection}"],
         stderr=subprocess.PIPE,
@@ -244,8 +242,8 @@ def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
     def refused(_arguments: object) -> int:
         return len((tmp_path / "absent").read_bytes())
 
-    monkeypatch.setattr("agent_health.cli.application.run", refused)
-    monkeypatch.setattr("agent_health.cli.write_nothing_more", lambda: None)
+    monkeypatch.setattr("lifesign.cli.application.run", refused)
+    monkeypatch.setattr("lifesign.cli.write_nothing_more", lambda: None)
     assert main(["check"]) == 3
     err = capsys.readouterr().err
     path = str(tmp_path / "absent")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent_health.cli.examination.finding import of_the_directory
+from lifesign.cli.doctor.check_result import of_the_directory
 
 
 @pytest.mark.parametrize(

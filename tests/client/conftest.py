@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.client.event_stream import MAX_LINE_BYTES, MAX_MESSAGE_BYTES, EventStreamParser, Message
-from agent_health.client.registry_errors import InvalidAnswer
+from lifesign.client.event_stream import MAX_LINE_BYTES, MAX_MESSAGE_BYTES, EventStreamParser, Message
+from lifesign.client.registry_errors import InvalidAnswer
 
 STREAM = b": hello\nid: 7\n\nid:8\nevent: x\ndata: {\ndata:  \xc3\xa9}\n\ndata\n\nretry: 2500\nelse: 1\n\n"
 MESSAGES = [Message("", "7"), Message("{\n \u00e9}", "8"), Message("", "8"), Message("", "8")]

@@ -18,16 +18,16 @@ from tests.support.hostile_server import (
 )
 from yarl import URL
 
-from agent_health.agent_card import MAX_CARD_BYTES
-from agent_health.card_announcement import announce_health
-from agent_health.client import fetch_health
-from agent_health.client.health import MAX_TIMEOUT_SECONDS
-from agent_health.decision import Action
-from agent_health.document import HealthStatus
-from agent_health.errors import InvalidSetting
-from agent_health.http.answer import Answer
-from agent_health.http.bounded_get import Ask, user_agent
-from agent_health.observation import ResultClass
+from lifesign.client import fetch_health
+from lifesign.client.health import MAX_TIMEOUT_SECONDS
+from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
+from lifesign.domain.a2a.announcement import announce_health
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.decision import Action
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidSetting
+from lifesign.http.answer import Answer
+from lifesign.http.bounded_get import Ask, user_agent
 
 # ── where things are ──
 

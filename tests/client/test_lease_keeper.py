@@ -17,9 +17,9 @@ from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from agent_health.client import RegistryClient
-from agent_health.client.lease_keeper import LeaseKeeper, LossKind
-from agent_health.client.registry_tasks import HeldRun
+from lifesign.client import RegistryClient
+from lifesign.client.lease_keeper import LeaseKeeper, LossKind
+from lifesign.client.registry_tasks import HeldRun
 
 WINDOW_S = 300.0
 NO_ANSWER = 0

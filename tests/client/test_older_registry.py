@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent_health.client.older_registry import ASK_AGAIN_SECONDS, MAX_LEFT_OUT, LeftOut
-from agent_health.client.registry_errors import Unprocessable
+from lifesign.client.older_registry import ASK_AGAIN_SECONDS, MAX_LEFT_OUT, LeftOut
+from lifesign.client.registry_errors import Unprocessable
 
 BODY: dict[str, Any] = {
     "observations": [

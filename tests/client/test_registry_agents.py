@@ -10,10 +10,8 @@ from aiohttp.test_utils import TestServer
 from tests.support.hostile_server import Reply, answer, as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
 
-from agent_health.access import Role
-from agent_health.agent_record import AgentSummary, HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import (
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import (
     Conflict,
     Gone,
     InvalidAnswer,
@@ -23,8 +21,10 @@ from agent_health.client.registry_errors import (
     Stale,
     Unprocessable,
 )
-from agent_health.errors import InvalidSetting
-from agent_health.lifecycle import Status
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import AgentSummary, HeartbeatConfig
+from lifesign.errors import InvalidSetting
 
 AGENTS = "/api/v1/agents"
 

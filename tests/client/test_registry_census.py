@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.support.hostile_server import answer, as_json, serving
 
-from agent_health.census_record import Deadlines, RunRequest
-from agent_health.client import RegistryClient, registry_census
-from agent_health.client.registry_errors import InvalidAnswer
+from lifesign.client import RegistryClient, registry_census
+from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.domain.models.census import Deadlines, RunRequest
 
 DEADLINES = Deadlines(connect_seconds=5.0, first_byte_seconds=10.0, total_seconds=20.0)
 

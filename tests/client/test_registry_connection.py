@@ -26,8 +26,8 @@ from tests.support.hostile_server import (
 from tests.support.mocked_responses import MockedResponse
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 
-from agent_health.client import RegistryClient, registry_connection
-from agent_health.client.registry_connection import (
+from lifesign.client import RegistryClient, registry_connection
+from lifesign.client.registry_connection import (
     MAX_BODY_BYTES,
     MAX_TRIES,
     Question,
@@ -36,7 +36,7 @@ from agent_health.client.registry_connection import (
     query_of,
     read_answer,
 )
-from agent_health.client.registry_errors import (
+from lifesign.client.registry_errors import (
     Conflict,
     InvalidAnswer,
     RateLimited,
@@ -44,7 +44,7 @@ from agent_health.client.registry_errors import (
     Unavailable,
     Unreachable,
 )
-from agent_health.errors import InvalidSetting
+from lifesign.errors import InvalidSetting
 
 URL = "https://registry.example"
 KEY = "ahk_a-key-that-nobody-may-see"
@@ -403,7 +403,7 @@ async def test_a_client_closes_what_it_opened() -> None:
 
 
 def test_a_stream_that_is_silent_for_three_signs_of_life_is_given_up() -> None:
-    from agent_health.registry.stream_events import PING_SECONDS  # noqa: PLC0415
+    from lifesign.registry.events.stream_events import PING_SECONDS  # noqa: PLC0415
 
     assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS
 

@@ -4,11 +4,11 @@ import pytest
 from tests.support.hostile_server import as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient, registry_directories
-from agent_health.client.registry_errors import Conflict, InvalidAnswer, NotFound, NotPermitted, Unprocessable
-from agent_health.directory_record import ImportState
-from agent_health.errors import InvalidSetting
+from lifesign.client import RegistryClient, registry_directories
+from lifesign.client.registry_errors import Conflict, InvalidAnswer, NotFound, NotPermitted, Unprocessable
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.directories import ImportState
+from lifesign.errors import InvalidSetting
 
 
 def urls(*numbers: int) -> list[str]:

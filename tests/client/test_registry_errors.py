@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent_health import errors
-from agent_health.client import registry_errors
-from agent_health.client.registry_errors import (
+from lifesign import errors
+from lifesign.client import registry_errors
+from lifesign.client.registry_errors import (
     Conflict,
     Gone,
     InvalidAnswer,
@@ -21,7 +21,7 @@ from agent_health.client.registry_errors import (
     Unprocessable,
     error_of,
 )
-from agent_health.registry.error_responses import STATUS_AND_CODE
+from lifesign.registry.api.error_responses import STATUS_AND_CODE
 
 BODY = {
     "error": {"code": "a_code", "message": "in words", "details": {"agent_id": "a"}},

@@ -11,18 +11,18 @@ from tests.support.hostile_server import HostileServer, Reply, answer, as_json, 
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient, registry_connection
-from agent_health.client.registry_errors import (
+from lifesign.client import RegistryClient, registry_connection
+from lifesign.client.registry_errors import (
     InvalidAnswer,
     NotAuthorized,
     NotPermitted,
     Unavailable,
     Unprocessable,
 )
-from agent_health.client.registry_events import LoggedEvent
-from agent_health.errors import InvalidSetting
-from agent_health.event_chain import GENESIS, read_event, verify
+from lifesign.client.registry_events import LoggedEvent
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.events.chain import GENESIS, read_event, verify
+from lifesign.errors import InvalidSetting
 
 STREAM = "/api/v1/events/stream"
 

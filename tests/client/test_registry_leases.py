@@ -8,9 +8,9 @@ import pytest
 from tests.support.hostile_server import as_json, serving
 from tests.support.registry_server import RegistryServer
 
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Conflict, Gone, NotFound, Stale, Unprocessable
-from agent_health.errors import InvalidSetting
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import Conflict, Gone, NotFound, Stale, Unprocessable
+from lifesign.errors import InvalidSetting
 
 
 @pytest.fixture

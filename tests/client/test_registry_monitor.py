@@ -3,10 +3,10 @@
 import pytest
 from tests.support.registry_server import KEYS, RegistryServer
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import NotFound, NotPermitted
-from agent_health.monitor_health import MonitorState, Track
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import NotFound, NotPermitted
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
 
 
 async def test_the_monitor_tells_its_state(client: RegistryClient, registry: RegistryServer) -> None:

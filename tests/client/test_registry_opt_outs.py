@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import NotFound, Unprocessable
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import NotFound, Unprocessable
 
 
 async def test_an_opt_out_is_asked_for_shown_and_taken_back(client: RegistryClient) -> None:

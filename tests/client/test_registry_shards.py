@@ -11,15 +11,15 @@ from tests.support.hostile_server import accepting, answer, as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.reporting import report
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient, registry_shards
-from agent_health.client.registry_errors import InvalidAnswer, NotPermitted
-from agent_health.errors import InvalidSetting
-from agent_health.observation import LayerResult, Observation, ResultClass
-from agent_health.observation_batch import ReportOutcome
-from agent_health.probe_memory import ProbeMemory
-from agent_health.shard_record import ShardClaimRequest
-from agent_health.target import SHARDS, host_of, shard_of, target_id
+from lifesign.client import RegistryClient, registry_shards
+from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.observation_batch import ReportOutcome
+from lifesign.domain.models.shards import ShardClaimRequest
+from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.errors import InvalidSetting
 
 URLS = [f"https://agent.example/{number}" for number in range(5)]
 SHARD = shard_of(host_of(URLS[0]))

@@ -3,9 +3,9 @@
 import pytest
 from tests.support.hostile_server import as_json, serving
 
-from agent_health.client import RegistryClient, registry_targets
-from agent_health.client.registry_errors import Gone, InvalidAnswer, NotFound, RateLimited
-from agent_health.target import target_id
+from lifesign.client import RegistryClient, registry_targets
+from lifesign.client.registry_errors import Gone, InvalidAnswer, NotFound, RateLimited
+from lifesign.domain.net.target import target_id
 
 URLS = [f"https://agent-{number}.example/" for number in range(5)]
 

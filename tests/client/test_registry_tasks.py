@@ -10,9 +10,8 @@ from aiohttp.test_utils import TestServer
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.budget import BudgetRecord, Spend
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import (
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import (
     Conflict,
     InvalidAnswer,
     NotFound,
@@ -20,9 +19,10 @@ from agent_health.client.registry_errors import (
     Stale,
     Unprocessable,
 )
-from agent_health.client.registry_tasks import HeldRun
-from agent_health.errors import InvalidSetting
-from agent_health.progress_report import ProgressReport
+from lifesign.client.registry_tasks import HeldRun
+from lifesign.domain.models.progress_report import ProgressReport
+from lifesign.domain.tasks.budget import BudgetRecord, Spend
+from lifesign.errors import InvalidSetting
 
 
 @pytest.fixture

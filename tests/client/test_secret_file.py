@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.client.secret_file import MAX_SECRET_BYTES, find_secret, read_secret
-from agent_health.errors import InvalidSetting
+from lifesign.client.secret_file import MAX_SECRET_BYTES, find_secret, read_secret
+from lifesign.errors import InvalidSetting
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tests.support.dashboard_sample import KEYS, fill
 from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_server import RegistryServer, registry_server
 
-from agent_health.access import Role
-from agent_health.dashboard.dashboard import Dashboard
+from lifesign.dashboard.routes import Dashboard
+from lifesign.domain.access.permissions import Role
 
 
 @dataclass(frozen=True)

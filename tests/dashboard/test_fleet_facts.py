@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.dashboard import fleet_facts
-from agent_health.dashboard.fleet_facts import FleetCounts, Kept
-from agent_health.errors import StoreUnavailable
-from agent_health.storage.database import Database, Transaction, open_database
+from lifesign.dashboard import fleet_facts
+from lifesign.dashboard.fleet_facts import FleetCounts, Kept
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.engine.database import Database, Transaction, open_database
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Visitor
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role
+from lifesign.domain.access.permissions import Role
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(__file__).parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"

@@ -18,8 +18,8 @@ from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_process import prepare, registry
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role
-from agent_health.dashboard.pages import POLICY
+from lifesign.dashboard.responses import POLICY
+from lifesign.domain.access.permissions import Role
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_behind_a_public_https_url_it_streams_and_browsers_learn_to_ask_by_https
 
 
 def test_more_than_so_many_pages_are_put_off(served: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_health.dashboard.live_feed.MAX_WATCHERS_OF_ADDRESS", 0)
+    monkeypatch.setattr("lifesign.dashboard.live_feed.MAX_WATCHERS_OF_ADDRESS", 0)
     with open_page(served, 0) as stream:
         assert stream.answer.status == 503
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 from tests.fleet.hosts import CLASS
 
-from agent_health.target import target_id
+from lifesign.domain.net.target import target_id
 
 WORKERS: Final = 40
 PAUSE_S: Final = 0.2

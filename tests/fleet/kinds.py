@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from agent_health import AgentHealth
+from lifesign import AgentHealth
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"

@@ -7,8 +7,8 @@ import yaml
 from tests.fleet.hosts import CANARIES, CLASS, DOMAIN, NAME_SERVER, PORT
 from tests.fleet.script import DEAD_AFTER_S, INTERVAL_S, UNHEALTHY_AFTER_S, Script
 
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.registry.settings import RegistrySettings
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.registry.settings import RegistrySettings
 
 DEFAULTS = RegistrySettings()
 

@@ -11,7 +11,7 @@ from tests.fleet.scenarios import FACTORS, all_scripts, covering
 from tests.fleet.script import INTERVAL_S, Action, Agent, Change, Expected, Outcome, Script, What, outcome_of
 from tests.fleet.settings import definition
 
-from agent_health.prober.definition_file import read_definition
+from lifesign.prober.definition.file import read_definition
 
 AGENTS = (Agent(number=0), Agent(number=1))
 

@@ -1,8 +1,8 @@
 import pytest
 from tests.fleet.settings import DEFAULTS, server_environment
 
-from agent_health.cli.serve import PREFIX
-from agent_health.registry.settings import RegistrySettings
+from lifesign.cli.commands.serve import PREFIX
+from lifesign.registry.settings import RegistrySettings
 
 # Counts, ratios and limits of requests; and durations that no verdict depends on.
 UNSCALED = {

@@ -41,9 +41,9 @@ from tests.fleet.settings import (
 )
 from tests.support.dns_server import dns_serving
 
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import RegistryError
-from agent_health.verdict import Monitoring
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.lifecycle.verdict import Monitoring
 
 PROGRAM: Final = Path(sys.executable).with_name("agent-health")
 REGISTRY_PORT: Final = 8440

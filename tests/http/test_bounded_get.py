@@ -26,11 +26,11 @@ from tests.support.hostile_server import (
 from tests.support.mocked_responses import MockedResponse
 from tests.support.properties import examples
 
-from agent_health.client import HealthCheck, fetch_health
-from agent_health.decision import Action
-from agent_health.document import HealthStatus
-from agent_health.document_reader import MAX_DOCUMENT_BYTES
-from agent_health.observation import ResultClass
+from lifesign.client import HealthCheck, fetch_health
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.observation.decision import Action
+from lifesign.domain.observation.results import ResultClass
 
 # ── what else may come back ──
 

@@ -9,12 +9,12 @@ from tests.support.agent_check import card, check, document, names
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, as_json, redirect, serving
 from tests.support.named_hosts import Named, named_hosts
 
-from agent_health.client import fetch_health
-from agent_health.decision import Action
-from agent_health.errors import InvalidSetting
-from agent_health.http.address_guard import AddressGuard, PrivateAddressRefused
-from agent_health.http.guarded_sessions import GuardedResolver
-from agent_health.observation import ResultClass
+from lifesign.client import fetch_health
+from lifesign.domain.observation.decision import Action
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidSetting
+from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
+from lifesign.http.guarded_sessions import GuardedResolver
 
 ELSEWHERE = "127.0.0.2"
 """A machine of our own network, as far as the host 127.0.0.1 is concerned."""

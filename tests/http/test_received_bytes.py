@@ -22,20 +22,20 @@ from tests.support.safe_asking import asking
 from tests.support.servers import PATIENCE_SECONDS
 from yarl import URL
 
-from agent_health.activity import opencode
-from agent_health.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer
-from agent_health.cli.examination.asking import answer_of
-from agent_health.client import RegistryClient, fetch_health, registry_connection
-from agent_health.client.event_stream import MAX_MESSAGE_BYTES
-from agent_health.client.registry_errors import RegistryError
-from agent_health.http.bounded_get import Ask, bounded_get
-from agent_health.http.byte_counter import MAX_SPARE_BYTES
-from agent_health.http.guarded_sessions import GuardedSessions
-from agent_health.mcp.vetted_get import vetted_get
-from agent_health.observation import ResultClass
-from agent_health.registry.check_opt_outs import served_proof
-from agent_health.registry.safe_post import safe_post
-from agent_health.target_address import read_networks
+from lifesign.activity import opencode
+from lifesign.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer
+from lifesign.cli.doctor.http import answer_of
+from lifesign.client import RegistryClient, fetch_health, registry_connection
+from lifesign.client.event_stream import MAX_MESSAGE_BYTES
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.bounded_get import Ask, bounded_get
+from lifesign.http.byte_counter import MAX_SPARE_BYTES
+from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.mcp.vetted_get import vetted_get
+from lifesign.registry.events.safe_post import safe_post
+from lifesign.registry.targets.check_opt_outs import served_proof
 
 LOOPBACK = read_networks(["127.0.0.0/8"])
 MAX_BODY_BYTES = 10_000

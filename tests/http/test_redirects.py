@@ -3,7 +3,7 @@
 import pytest
 from yarl import URL
 
-from agent_health.http.redirects import joined, refusal
+from lifesign.http.redirects import joined, refusal
 
 HERE = URL("https://agent.example/a/health")
 

@@ -13,11 +13,11 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.renewing import LONG_SECONDS
 from tests.support.servers import PATIENCE_SECONDS, until
 
-from agent_health.access import Role
-from agent_health.adapter import warden
-from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Gone, Stale
-from agent_health.client.registry_tasks import HeldRun
+from lifesign.adapter.process import process_watcher
+from lifesign.client import RegistryClient
+from lifesign.client.registry_errors import Gone, Stale
+from lifesign.client.registry_tasks import HeldRun
+from lifesign.domain.access.permissions import Role
 
 AGENT = """
 import os, subprocess, sys, time
@@ -68,11 +68,11 @@ async def test_case_25_an_adapter_that_is_killed_leaves_no_process_behind_and_it
     ) as adapter:
         granted = adapter.until("started")
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
-        below = set(warden.descendants(adapter.process.pid))
+        below = set(process_watcher.descendants(adapter.process.pid))
         # The keeper, the warden, the agent, its child, and what it left behind.
         assert len(below) == 5
         adapter.process.kill()
-        until("nothing is left", lambda: not below & warden.processes().keys())
+        until("nothing is left", lambda: not below & process_watcher.processes().keys())
         await status_is(world, "queued")
     assert await world.runs() == [("lease_expired", None)]
     with adapter_process(
@@ -93,10 +93,10 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
     ) as adapter:
         started = adapter.until("started")
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
-        below = set(warden.descendants(adapter.process.pid))
+        below = set(process_watcher.descendants(adapter.process.pid))
         adapter.process.send_signal(signal.SIGSTOP)
         # By who watches over it: the next holder begins while the adapter still sleeps.
-        until("nothing of the agent is left", lambda: not below & warden.processes().keys())
+        until("nothing of the agent is left", lambda: not below & process_watcher.processes().keys())
         await status_is(world, "queued")
         adapter.process.send_signal(signal.SIGCONT)
         assert adapter.end() == 4
@@ -104,7 +104,7 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
         assert failed["exit_reason"] == "lease_expired"
         # Nobody asks the dead to end.
         assert [line for line in adapter.lines if line["what"] == "stopping"] == []
-        assert not below & warden.processes().keys()
+        assert not below & process_watcher.processes().keys()
     own_key = (world.directory / "runs" / "own-keys" / "sleeper.key").read_text().strip()
     late = HeldRun(task_id=started["task_id"], run_id=started["run_id"], fencing_token=1)
     async with RegistryClient(world.registry.url, key=own_key) as zombie:
@@ -146,10 +146,10 @@ async def test_an_agent_that_denies_all_three_any_further_descriptor_leaves_noth
     ) as adapter:
         adapter.until("started")
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
-        below = set(warden.descendants(adapter.process.pid))
+        below = set(process_watcher.descendants(adapter.process.pid))
         assert len(below) == 4
         go.touch()
-        until("nothing is left", lambda: not below & warden.processes().keys())
+        until("nothing is left", lambda: not below & process_watcher.processes().keys())
         assert adapter.end() == 4
         # What came of it is not that it was never started.
         assert adapter.until("failed")["exit_code"] == 1
@@ -162,7 +162,7 @@ async def test_nothing_secret_is_seen_in_the_list_of_processes(world: World) -> 
     ) as adapter:
         adapter.until("started")
         own_key = (world.directory / "runs" / "own-keys" / "seen.key").read_text().strip()
-        below = warden.descendants(adapter.process.pid)
+        below = process_watcher.descendants(adapter.process.pid)
         shown = b"".join(read_of(pid, "cmdline") for pid in (adapter.process.pid, *below))
         environments = b"".join(read_of(pid, "environ") for pid in below)
         token = [

@@ -10,7 +10,7 @@ from tests.support.adapting import adapter_process
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 from tests.support.servers import REPOSITORY
 
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
 
 AGENT = """
 import asyncio, os

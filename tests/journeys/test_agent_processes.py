@@ -20,11 +20,11 @@ from tests.support.linked_environment import AGENT_ID, linked_environment
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
 
-from agent_health.access import Role
-from agent_health.agent_record import AgentRecord
-from agent_health.client import RegistryClient
-from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
-from agent_health.lifecycle import Status
+from lifesign.client import RegistryClient
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import AgentRecord
 
 pytestmark = pytest.mark.fault
 

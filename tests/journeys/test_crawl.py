@@ -20,10 +20,10 @@ from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_jso
 from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
-from agent_health.client.variables import KEY_VARIABLE
-from agent_health.observation import ResultClass
+from lifesign.client import RegistryClient
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.observation.results import ResultClass
 
 HOSTS = 12
 """Each with an address of its own, and so in a shard of its own."""

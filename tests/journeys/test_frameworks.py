@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from tests.support.asgi_client import App, ask
 
-from agent_health import AgentHealthMiddleware
-from agent_health.document import HealthDocument
+from lifesign import AgentHealthMiddleware
+from lifesign.domain.health.document import HealthDocument
 
 HEALTH = "/.well-known/agent-health"
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

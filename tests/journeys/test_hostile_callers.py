@@ -15,8 +15,8 @@ from tests.support.raw_http import RawAnswer, exchange, request
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role, key_of
-from agent_health.registry import body_time, call
+from lifesign.domain.access.permissions import Role, key_of
+from lifesign.registry.api import body_timeout, call
 
 AGENTS = "/api/v1/agents"
 LEASES = "/api/v1/leases"
@@ -262,8 +262,8 @@ def test_a_body_that_is_too_large_is_not_waited_for(target: Attacked, path: str)
 def test_a_body_that_does_not_end_is_given_up(
     target: Attacked, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_time, "MAX_BODY_SECONDS", 0.3)
-    monkeypatch.setattr(body_time, "LOOK_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(body_timeout, "MAX_BODY_SECONDS", 0.3)
+    monkeypatch.setattr(body_timeout, "LOOK_EVERY_SECONDS", 0.1)
     head = request("POST", path, key=ADMIN_KEY, headers=(b"Content-Length: 100",))
     assert_refused(target.ask(head, b"{"), 408, "body_too_slow")
     head = request("POST", path, key=ADMIN_KEY, headers=(b"Transfer-Encoding: chunked",))

@@ -9,11 +9,11 @@ from tests.support.lease_racer import PATIENCE_SECONDS, RESOURCES, key_of_racer,
 from tests.support.registry_api import RegistryApi
 from tests.support.untold_keys import add_untold
 
-from agent_health.access import Role, StoredKey, digest_of
-from agent_health.event_chain import verify
-from agent_health.replay import Replay
-from agent_health.storage import event_log
-from agent_health.storage.database import Database, Transaction, open_database
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of
+from lifesign.domain.events.chain import verify
+from lifesign.domain.events.replay import Replay
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.events import event_log
 
 PROCESSES = 4
 

@@ -25,9 +25,9 @@ from tests.support.registry_process import (
 )
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, until
 
-from agent_health.database_marker import DatabaseMarker
-from agent_health.registry.marker_file import marker_file
-from agent_health.registry.recognize_database import current_marker
+from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.registry.marker.database_identity import current_marker
+from lifesign.registry.marker.marker_file import marker_file
 
 AGENT = "agent-1"
 COMMAND = str(SCRIPTS / "agent-health")

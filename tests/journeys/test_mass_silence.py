@@ -7,8 +7,8 @@ from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status
 from tests.support.registry_api import RegistryApi
 
-from agent_health.access import Role
-from agent_health.storage.database import Database
+from lifesign.domain.access.permissions import Role
+from lifesign.storage.engine.database import Database
 
 FLEET = 300
 SILENT = FLEET // 2

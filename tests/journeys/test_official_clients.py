@@ -16,7 +16,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_se
 from tests.support.servers import REPOSITORY
 from tests.support.task_tools import Holder, holding
 
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
 
 UPSTREAM: Final = REPOSITORY / "tests" / "support" / "upstream_tools.py"
 ERROR_KEY: Final = "agent-health/error"

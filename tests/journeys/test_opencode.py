@@ -20,11 +20,11 @@ import pytest
 from tests.support.registry_server import ADMIN_KEY, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, free_port, serving, until
 
-from agent_health.activity.opencode import PASSWORD_VARIABLE
+from lifesign.activity.opencode import PASSWORD_VARIABLE
 
 BINARIES = sorted((REPOSITORY / ".opencode" / "node_modules").glob("opencode-*/bin/opencode"))
 PASSWORD = "sesame"
-PROGRAM = "import sys; from agent_health.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from lifesign.cli import main; sys.exit(main())"
 
 pytestmark = pytest.mark.opencode
 

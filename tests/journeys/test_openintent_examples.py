@@ -16,12 +16,12 @@ import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
 
 ENVIRONMENT = REPOSITORY / ".venv-openintent"
 DECLARED = """
-from agent_health.agent import Agent, on_assignment, run_agent
+from lifesign.agent import Agent, on_assignment, run_agent
 
 @Agent("{name}"{arguments})
 class Silent:
@@ -77,7 +77,7 @@ async def test_first_example_of_openintent_runs_with_its_import_changed(
     registry: RegistryServer, tmp_path: Path, *, by_environment: bool
 ) -> None:
     name = f"research-bot-{'env' if by_environment else 'args'}"
-    code = first_example().replace("from openintent import", "from agent_health.agent import")
+    code = first_example().replace("from openintent import", "from lifesign.agent import")
     code = code.replace('"research-bot"', f'"{name}"')
     if not by_environment:
         said = f'base_url="{registry.url}", api_key="{KEYS[Role.ENROLL]}"'

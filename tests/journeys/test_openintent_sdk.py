@@ -13,9 +13,9 @@ import pytest
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.storage import keys
-from agent_health.storage.database import Transaction
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.keys import key_rows
 
 PYTHON = REPOSITORY / ".venv-openintent" / "bin" / "python"
 SCRIPT = REPOSITORY / "tests" / "support" / "openintent_agents.py"
@@ -24,7 +24,7 @@ AGENT_KEYS = {agent_id: key_of(digest_of(agent_id)) for agent_id in ("one", "two
 
 def add_agent_keys(transaction: Transaction) -> None:
     for agent_id, key in AGENT_KEYS.items():
-        keys.add(
+        key_rows.add(
             transaction,
             StoredKey(
                 key_id=f"key_{agent_id}",

@@ -19,7 +19,7 @@ from tests.support.hostile_server import serving as serving_cards
 from tests.support.probing import layer, probing, results
 from tests.support.servers import REPOSITORY, Server, free_port, serving
 
-from agent_health.document import HealthStatus
+from lifesign.domain.health.document import HealthStatus
 
 AGENTS = {
     "1.3": (Path(sys.executable), "tests/support/a2a_agent_13.py"),

@@ -20,9 +20,9 @@ from tests.support.prober_worker import INTERVAL_SECONDS, KEY_VARIABLE
 from tests.support.registry_process import ADMIN_KEY, prepare, registry
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, stop, until
 
-from agent_health.client.registry import RegistryClient
-from agent_health.event import EventType
-from agent_health.prober.reporting import FLUSH_SECONDS
+from lifesign.client.registry import RegistryClient
+from lifesign.domain.events.event import EventType
+from lifesign.prober.worker.reporting import FLUSH_SECONDS
 
 TARGETS = 120
 URLS = [f"https://agent-{number}.example/" for number in range(TARGETS)]

@@ -18,7 +18,7 @@ import yaml
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
 
-from agent_health.access import Role
+from lifesign.domain.access.permissions import Role
 
 DIRECTORY = REPOSITORY / "docs" / "monitoring"
 ALERTS = DIRECTORY / "alerts.yml"
@@ -51,7 +51,7 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
 
 
 APP = """
-from agent_health.middleware import AgentHealthMiddleware
+from lifesign.middleware import AgentHealthMiddleware
 
 
 async def answer(scope, receive, send):

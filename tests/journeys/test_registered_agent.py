@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.support.registry_server import ADMIN_KEY, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from agent_health.cli import main
-from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
+from lifesign.cli import main
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 
 
 def started(url: str, file: Path) -> "subprocess.Popen[str]":

@@ -16,8 +16,8 @@ from tests.support.databases import bare_url
 from tests.support.registry_load import Ledger, Load
 from tests.support.registry_process import Freezer, agent_key, prepare, registry, with_database
 
-from agent_health.storage import event_log
-from agent_health.storage.database import Transaction
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
 
 AGENTS = [f"agent-{number}" for number in range(8)]
 STRICT = [f"strict-{number}" for number in range(4)]

@@ -429,7 +429,7 @@ def refused(directory: Path, *options: str, database: str | None = None) -> tupl
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_who_cannot_start_names_no_address(tmp_path: Path, workers: str) -> None:
-    without_app = "import sys\nsys.modules['agent_health.registry.app'] = None\n"
+    without_app = "import sys\nsys.modules['lifesign.registry.app'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(without_app)
     ended = command(tmp_path, "serve", "--port", "0", "--workers", workers, PYTHONPATH=str(tmp_path))
     assert ended.returncode == 1

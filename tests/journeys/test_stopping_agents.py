@@ -20,12 +20,12 @@ from tests.support.gate import Gate, Moment, gate
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role
-from agent_health.adapter import warden
-from agent_health.adapter.adapter import Wanted
-from agent_health.agent import AgentRunner, HeldTask
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.client import RegistryClient
+from lifesign.adapter.main_loop import Wanted
+from lifesign.adapter.process import process_watcher
+from lifesign.agent import AgentRunner, HeldTask
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import HeartbeatConfig
 
 pytestmark = pytest.mark.fault
 
@@ -201,7 +201,7 @@ def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
     asyncio.run(adapt(standing, wanted, tmp_path, case))
     assert standing.has_fired.is_set()
     if (tmp_path / "pid").exists():
-        assert int((tmp_path / "pid").read_text()) not in warden.processes()
+        assert int((tmp_path / "pid").read_text()) not in process_watcher.processes()
     asyncio.run(goes_on(registry, name, task_id, has_left=case.stop != "cancel"))
 
 

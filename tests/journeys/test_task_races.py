@@ -13,9 +13,9 @@ from tests.support.registry_api import RegistryApi
 from tests.support.task_api import create, task
 from tests.support.task_racer import PATIENCE_SECONDS, TaskRacer, race
 
-from agent_health.registry.reap_leases import reap
-from agent_health.registry.verify_events import verify_log
-from agent_health.storage.database import open_database
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.transitions.lease_expiry import reap
+from lifesign.storage.engine.database import open_database
 
 PROCESSES = 3
 TASKS = 12

@@ -18,11 +18,12 @@ from tests.support.registry_load import Ledger, Load
 from tests.support.registry_process import DATABASE_VARIABLE, agent_key, prepare, registry, with_database
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, free_port
 
-from agent_health.event import EventType
-from agent_health.storage import event_log, schema
-from agent_health.storage.database import Transaction
-from agent_health.storage.ownership import REVISION_TABLE
-from agent_health.storage.tables import metadata
+from lifesign.domain.events.event import EventType
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.ownership import REVISION_TABLE
+from lifesign.storage.engine.tables import metadata
+from lifesign.storage.events import event_log
 
 AGENTS = [f"agent-{number}" for number in range(8)]
 QUIET = "agent-that-beats-every-second"

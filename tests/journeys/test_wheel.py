@@ -106,7 +106,7 @@ def test_the_command_says_what_to_install(environment: Path) -> None:
 
 def test_the_client_says_what_to_install(environment: Path) -> None:
     done = subprocess.run(
-        [environment / "python", "-c", "from agent_health.client import fetch_health"],
+        [environment / "python", "-c", "from lifesign.client import fetch_health"],
         capture_output=True,
         text=True,
         check=False,

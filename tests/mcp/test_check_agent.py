@@ -10,10 +10,10 @@ from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, redire
 from tests.support.mcp_tools import text_of, tools
 from tests.support.named_hosts import named_hosts
 
-from agent_health.cli import main
-from agent_health.harmless_text import visible
-from agent_health.mcp.check_agent import MAX_DOCUMENT_BYTES
-from agent_health.mcp.tool import NOTICE
+from lifesign.cli import main
+from lifesign.domain.text.safe_text import visible
+from lifesign.mcp.check_agent import MAX_DOCUMENT_BYTES
+from lifesign.mcp.tool import NOTICE
 
 
 async def test_it_tells_what_the_command_tells(capsys: pytest.CaptureFixture[str]) -> None:

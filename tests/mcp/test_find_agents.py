@@ -10,12 +10,12 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.reporting import report
 from tests.support.task_tools import failed
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
-from agent_health.mcp.tool import MAX_ANSWER_BYTES, NOTICE
-from agent_health.observation import LayerResult, Observation, ResultClass
-from agent_health.probe_memory import ProbeMemory
-from agent_health.target import target_id
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.net.target import target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.mcp.tool import MAX_ANSWER_BYTES, NOTICE
 
 AGENTS: Mapping[str, Mapping[str, Any]] = {
     "bill-1": {"capabilities": ["billing"], "max_concurrent_tasks": 2},

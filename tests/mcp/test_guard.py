@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from agent_health.errors import InvalidSetting
-from agent_health.mcp.guard import (
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.guard import (
     MAX_BODY_BYTES,
     MAX_TOKEN_CHARS,
     MIN_TOKEN_CHARS,

@@ -9,18 +9,18 @@ import pytest
 from tests.support.mcp_tools import Model, text_of
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 
-from agent_health.access import Role
-from agent_health.agent_record import AgentRecord, HeartbeatConfig
-from agent_health.client import RegistryClient
-from agent_health.document import HealthStatus
-from agent_health.lifecycle import Signal
-from agent_health.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
-from agent_health.mcp.heartbeat import heartbeat as told_by
-from agent_health.mcp.tool import Reach
-from agent_health.registry.change_status import change_status
-from agent_health.registry.judge_agents import Change
-from agent_health.storage import agents
-from agent_health.storage.database import Transaction
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Signal
+from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
+from lifesign.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
+from lifesign.mcp.heartbeat import heartbeat as told_by
+from lifesign.mcp.tool import Reach
+from lifesign.registry.transitions.agent_verdicts import Change
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Transaction
 
 CONTRACT = HeartbeatConfig(interval_seconds=30, unhealthy_after_seconds=60, dead_after_seconds=120)
 """The timing of the contract."""
@@ -52,7 +52,7 @@ async def beat(model: Model, agent_id: str, **more: Any) -> dict[str, Any]:
 
 async def die(registry: RegistryServer, agent_id: str) -> None:
     def end(transaction: Transaction) -> None:
-        agent = agents.find(transaction, agent_id, to_change=True)
+        agent = agent_rows.find(transaction, agent_id, to_change=True)
         assert agent is not None
         silent = (Signal.HEARTBEAT_TIMEOUT, Signal.HEARTBEAT_TIMEOUT)
         change = Change(

@@ -14,10 +14,10 @@ from tests.support.mcp_process import HttpServer, by_http, http_server, settings
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.client import RegistryClient
-from agent_health.errors import InvalidSetting
-from agent_health.mcp.guard import MAX_BODY_BYTES
-from agent_health.mcp.place import Place
+from lifesign.client import RegistryClient
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.guard import MAX_BODY_BYTES
+from lifesign.mcp.listen_address import Place
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
 

@@ -16,8 +16,8 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import holding
 
-from agent_health.client import RegistryClient
-from agent_health.mcp.tools import TOOLS
+from lifesign.client import RegistryClient
+from lifesign.mcp.tools import TOOLS
 
 INITIALIZE = {
     "jsonrpc": "2.0",

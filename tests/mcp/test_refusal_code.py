@@ -4,7 +4,7 @@ import re
 
 from tests.support.servers import REPOSITORY
 
-from agent_health.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import RefusalCode
 
 
 def test_every_code_stands_in_one_of_the_tables() -> None:

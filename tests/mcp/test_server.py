@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tests.support.mcp_tools import text_of, tools
 from tests.support.task_tools import failed
 
-from agent_health.client.registry_errors import (
+from lifesign.client.registry_errors import (
     InvalidAnswer,
     NotAuthorized,
     NotPermitted,
@@ -24,9 +24,9 @@ from agent_health.client.registry_errors import (
     Unavailable,
     Unreachable,
 )
-from agent_health.errors import InvalidSetting
-from agent_health.mcp.server import MAX_CALLS, new_server, server_of
-from agent_health.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.server import MAX_CALLS, new_server, server_of
+from lifesign.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
 
 
 class Word(Arguments):

@@ -7,9 +7,9 @@ from tests.support.mcp_tools import text_of
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.task_tools import call, failed, holding, server_of
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
-from agent_health.client.registry_tasks import HeldRun
+from lifesign.client import RegistryClient
+from lifesign.client.registry_tasks import HeldRun
+from lifesign.domain.access.permissions import Role
 
 REPORT = {
     "summary": "Drafted the hero section",

@@ -3,9 +3,9 @@
 import pytest
 from jsonschema import Draft202012Validator
 
-from agent_health.mcp.task_tools import TASK_TOOLS
-from agent_health.mcp.tool import Tool
-from agent_health.mcp.tools import TOOLS, offered
+from lifesign.mcp.task_tools import TASK_TOOLS
+from lifesign.mcp.tool import Tool
+from lifesign.mcp.tools import TOOLS, offered
 
 
 def test_without_a_registry_there_is_what_needs_none() -> None:

@@ -7,10 +7,10 @@ from tests.support.hostile_server import as_json, serving
 from tests.support.named_hosts import named_hosts
 from yarl import URL
 
-from agent_health.http.bounded_get import Ask
-from agent_health.mcp.vetted_get import vetted_get
-from agent_health.observation import ResultClass
-from agent_health.target_address import read_networks
+from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.bounded_get import Ask
+from lifesign.mcp.vetted_get import vetted_get
 
 
 def ask(token: str | None = None) -> Ask:

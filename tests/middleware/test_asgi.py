@@ -30,10 +30,10 @@ from tests.support.scripted import (
     start,
 )
 
-from agent_health import AgentHealthMiddleware
-from agent_health.errors import InvalidSetting
-from agent_health.middleware.asgi import App
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealthMiddleware
+from lifesign.errors import InvalidSetting
+from lifesign.middleware.asgi import App
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 HEALTH = "/.well-known/agent-health"
 CARDS = ["/.well-known/agent-card.json", "/.well-known/agent.json"]
@@ -113,7 +113,7 @@ async def test_lifespan_opens_the_windows() -> None:
 async def test_windows_that_cannot_be_opened_never_fail_the_startup(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent_health.middleware.recorder.open_windows", fail)
+    monkeypatch.setattr("lifesign.middleware.recorder.open_windows", fail)
     seen: list[Any] = []
     server = Server()
     await agent(spy(seen))({"type": "lifespan"}, server.receive, server.send)
@@ -170,7 +170,7 @@ async def test_a_failing_recorder_hides_no_exception_of_the_app() -> None:
 async def test_a_document_that_cannot_be_made_says_unknown(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(f"agent_health.middleware.recorder.{broken}", fail)
+    monkeypatch.setattr(f"lifesign.middleware.recorder.{broken}", fail)
     middleware = agent()
     assert (await ask(middleware, "/ask")).body == b"{}"
     for accept in (b"application/json", b"application/health+json"):

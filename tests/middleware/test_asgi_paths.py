@@ -12,7 +12,7 @@ from starlette.routing import Mount, Route
 from tests.support.asgi_client import Answer, App, ask
 from tests.support.scripted import outcomes
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 HEALTH = "/.well-known/agent-health"
 CARD = "/.well-known/agent-card.json"

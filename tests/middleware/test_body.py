@@ -11,10 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.scripted import EVENTS, JSON, PLAIN, call, start
 
-from agent_health.a2a_answer import MAX_CALL_BYTES, NotJson
-from agent_health.inspection import Inspection
-from agent_health.middleware import body as body_module
-from agent_health.middleware.body import (
+from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.json_answer import MAX_CALL_BYTES, NotJson
+from lifesign.domain.health.outcome import Outcome
+from lifesign.middleware import body as body_module
+from lifesign.middleware.body import (
     EventsBody,
     JsonBody,
     KeptBytes,
@@ -25,7 +26,6 @@ from agent_health.middleware.body import (
     is_compressed,
     judge_json,
 )
-from agent_health.outcome import Outcome
 
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603}}'
 EVENT = b"data: " + FAULT + b"\n\n"
@@ -104,7 +104,7 @@ def test_a_process_keeps_64_mebibytes_at_most() -> None:
 
 def test_child_process_has_kept_nothing() -> None:
     code = (
-        "import os, sys; from agent_health.middleware.body import KEPT; KEPT.take(1000); child = os.fork();"
+        "import os, sys; from lifesign.middleware.body import KEPT; KEPT.take(1000); child = os.fork();"
         "os._exit(KEPT.held) if not child else sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -15,7 +15,7 @@ from tests.support.asgi_client import Answer, ask
 from tests.support.hand_clock import START_WALL_NS, HandClock
 from tests.support.scripted import PLAIN, Server, Step, app_of, chunk, final, http_scope, start
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 HEALTH = "/.well-known/agent-health"
 TOKEN = "t" * 20
@@ -280,7 +280,7 @@ async def test_document_that_cannot_be_made_is_of_the_grid_point_too(
         raise RuntimeError
 
     agent = coarse(clock)
-    monkeypatch.setattr("agent_health.middleware.recorder.self_report", fail)
+    monkeypatch.setattr("lifesign.middleware.recorder.self_report", fail)
     for _ in range(10):
         answer = await ask(agent, HEALTH)
         assert answer.json()["health"] == {"status": "unknown"}

@@ -12,9 +12,9 @@ from tests.support.hand_clock import HandClock
 from tests.support.properties import examples
 from tests.support.scripted import app_of, final, outcomes, start
 
-from agent_health import AgentHealthMiddleware, Outcome
-from agent_health.document import HealthDocument
-from agent_health.self_report import self_report
+from lifesign import AgentHealthMiddleware, Outcome
+from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.health.self_report import self_report
 
 HEALTH = "/.well-known/agent-health"
 FORM = b"application/health+json"
@@ -209,7 +209,7 @@ async def test_ten_thousand_at_once_cost_one_computation(monkeypatch: pytest.Mon
         made.append(args)
         return self_report(*args, **given_)
 
-    monkeypatch.setattr("agent_health.middleware.recorder.self_report", counted)
+    monkeypatch.setattr("lifesign.middleware.recorder.self_report", counted)
     clock = HandClock()
     middleware = agent(clock=clock)
     for times in (1, 2):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import agent_health
 import pytest
 import starlette
 from starlette.applications import Starlette
@@ -18,9 +19,8 @@ from tests.support.asgi_client import Answer, ask
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import app_of, final, start
 
-import agent_health
-from agent_health import AgentHealthMiddleware, Outcome
-from agent_health.middleware import recorder
+from lifesign import AgentHealthMiddleware, Outcome
+from lifesign.middleware import recorder
 
 HEALTH = "/.well-known/agent-health"
 FORM = b"application/health+json"
@@ -201,8 +201,8 @@ CANARIES = [
     socket.gethostname() if len(socket.gethostname()) > 4 else SECRET_PATH,
     platform.python_version(),
     sys.executable,
-    str(Path(agent_health.__file__).parent),
-    agent_health.__name__,
+    str(Path(lifesign.__file__).parent),
+    lifesign.__name__,
     starlette.__version__,
     "starlette",
     "uvicorn",

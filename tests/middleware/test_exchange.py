@@ -28,8 +28,8 @@ from tests.support.scripted import (
     start,
 )
 
-from agent_health import AgentHealthMiddleware
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealthMiddleware
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 JSON_7 = JSON | {"content-length": "7"}
 

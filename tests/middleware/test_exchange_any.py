@@ -29,9 +29,9 @@ from tests.support.scripted import (
     start,
 )
 
-from agent_health import AgentHealthMiddleware
-from agent_health.middleware.asgi import App
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealthMiddleware
+from lifesign.middleware.asgi import App
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 BODIES = st.sampled_from([b"", b"{", b'{"jsonrpc":"2.0","error":{"code":1}}', b"data: {}\n\n", b"x" * 100])
 HEADERS = st.sampled_from([PLAIN, JSON, EVENTS, {}, JSON | {"content-length": "2"}])

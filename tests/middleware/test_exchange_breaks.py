@@ -31,9 +31,9 @@ from tests.support.scripted import (
     start,
 )
 
-from agent_health import AgentHealthMiddleware
-from agent_health.middleware.body import Message
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealthMiddleware
+from lifesign.middleware.body import Message
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 TYPES = [PLAIN, JSON, EVENTS, {}]
 

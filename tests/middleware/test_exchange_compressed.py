@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from tests.support.asgi_client import ask
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"model down"}}'
 OUTCOMES = "io.github.agent-health.outcomes"

@@ -29,8 +29,8 @@ from tests.support.scripted import (
     start,
 )
 
-from agent_health.middleware.body import KEPT
-from agent_health.middleware.exchange import Exchange
+from lifesign.middleware.body import KEPT
+from lifesign.middleware.exchange import Exchange
 
 KIB = 1024
 MEBIBYTE = 1 << 20

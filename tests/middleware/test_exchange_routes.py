@@ -17,7 +17,7 @@ from starlette.routing import Host, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from tests.support.scripted import final, http_scope, outcomes, play, start
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 async def no_such_task(request: Request) -> Response:

@@ -13,7 +13,7 @@ from tests.support.hand_clock import HandClock
 from tests.support.properties import examples
 from tests.support.recording import agent, outcomes, published, record, samples
 
-from agent_health import AgentHealth
+from lifesign import AgentHealth
 
 HEADER_BYTES = 36
 """Magic, layout version, window length, checksum."""

@@ -7,9 +7,9 @@ import pytest
 from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, outcomes, p99_ms
 
-from agent_health import AgentHealth
-from agent_health.errors import InvalidSetting
-from agent_health.middleware import Outcome
+from lifesign import AgentHealth
+from lifesign.errors import InvalidSetting
+from lifesign.middleware import Outcome
 
 
 @pytest.fixture

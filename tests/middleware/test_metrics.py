@@ -10,10 +10,10 @@ from tests.support.asgi_client import ask
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from agent_health.errors import InvalidSetting
-from agent_health.inspection import Inspection
-from agent_health.middleware import AgentHealth, AgentHealthMiddleware, Outcome
-from agent_health.middleware.metrics import PREFIX, HealthCollector
+from lifesign.domain.health.inspection import Inspection
+from lifesign.errors import InvalidSetting
+from lifesign.middleware import AgentHealth, AgentHealthMiddleware, Outcome
+from lifesign.middleware.metrics import PREFIX, HealthCollector
 
 TOKEN = "a-token-of-sixteen-characters"
 
@@ -137,5 +137,5 @@ def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
 
 
 def test_whoever_does_not_ask_for_it_loads_no_prometheus_client() -> None:
-    code = "import sys, agent_health.middleware; sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, lifesign.middleware; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_SECONDS).returncode == 0

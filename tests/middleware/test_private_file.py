@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.middleware.private_file import (
+from lifesign.middleware.private_file import (
     allocate,
     is_at,
     lock_held,
@@ -207,7 +207,7 @@ def test_a_lock_is_given_back_though_its_holder_raises(path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from agent_health.middleware.private_file import open_private, try_lock
+from lifesign.middleware.private_file import open_private, try_lock
 assert try_lock(open_private(Path(sys.argv[1]), create=True))
 print("held", flush=True)
 sys.stdin.read()

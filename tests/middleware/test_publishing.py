@@ -10,8 +10,8 @@ import pytest
 from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, published, record, served
 
-from agent_health import AgentHealth
-from agent_health.document import HealthStatus
+from lifesign import AgentHealth
+from lifesign.domain.health.document import HealthStatus
 
 TEAM = 4
 

@@ -11,10 +11,10 @@ import pytest
 from tests.support.hand_clock import START_WALL_NS, HandClock
 from tests.support.recording import AGENT_ID, agent, outcomes, p99_ms, published, samples
 
-from agent_health import AgentHealth
-from agent_health.document import HealthStatus
-from agent_health.errors import InvalidSetting
-from agent_health.middleware import Outcome, recorder
+from lifesign import AgentHealth
+from lifesign.domain.health.document import HealthStatus
+from lifesign.errors import InvalidSetting
+from lifesign.middleware import Outcome, recorder
 
 NOW = datetime.fromtimestamp(START_WALL_NS / 1e9, UTC)
 HOUR_MS = 3_600_000

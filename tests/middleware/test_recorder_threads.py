@@ -11,10 +11,10 @@ import pytest
 from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, outcomes, samples
 
-from agent_health import AgentHealth, AgentHealthMiddleware
-from agent_health.middleware import Outcome
-from agent_health.middleware.body import Message
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealth, AgentHealthMiddleware
+from lifesign.middleware import Outcome
+from lifesign.middleware.body import Message
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from tests.support.recording import (
     trend,
 )
 
-from agent_health import AgentHealth
-from agent_health.document import HealthStatus, Trend
+from lifesign import AgentHealth
+from lifesign.domain.health.document import HealthStatus, Trend
 
 WINDOW_S = 2400
 SLOT_S = WINDOW_S / 24

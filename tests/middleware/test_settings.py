@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent_health import AgentHealth, AgentHealthMiddleware
-from agent_health.errors import AgentHealthError, InvalidSetting
-from agent_health.middleware.settings import MiddlewareSettings, moment_now
-from agent_health.outcome import Counting
+from lifesign import AgentHealth, AgentHealthMiddleware
+from lifesign.domain.health.outcome import Counting
+from lifesign.errors import AgentHealthError, InvalidSetting
+from lifesign.middleware.settings import MiddlewareSettings, moment_now
 
 MOMENT = datetime(2025, 11, 20, tzinfo=UTC)
 TOKEN = "tok3n-that-nobody-may-see"

@@ -18,9 +18,9 @@ from tests.support.scripted import PLAIN, Server, final, play, start
 from tests.support.servers import REPOSITORY
 from tests.support.small_disk import fill, mounted
 
-from agent_health import AgentHealth
-from agent_health.document import HealthStatus
-from agent_health.errors import InvalidSetting
+from lifesign import AgentHealth
+from lifesign.domain.health.document import HealthStatus
+from lifesign.errors import InvalidSetting
 
 MEBIBYTE = 1 << 20
 
@@ -161,7 +161,7 @@ def test_an_agent_starts_on_a_disk_that_an_error_made_read_only(
 START_AS_NOBODY = """
 import os, sys
 from agent_health import AgentHealth
-from agent_health.errors import InvalidSetting
+from lifesign.errors import InvalidSetting
 os.setgid(65534)
 os.setuid(65534)
 try:

@@ -11,10 +11,10 @@ import pytest
 from tests.support.hand_clock import START_NS, HandClock
 from tests.support.recording import agent, calibration, outcomes, p99_ms, published, record, samples, trend
 
-from agent_health import AgentHealth
-from agent_health.document import Trend
-from agent_health.middleware import board, window_files
-from agent_health.middleware.windows import Clock
+from lifesign import AgentHealth
+from lifesign.domain.health.document import Trend
+from lifesign.middleware import shared_state, window_files
+from lifesign.middleware.windows import Clock
 
 WINDOW_S = 2400
 SLOT_S = WINDOW_S / 24
@@ -241,9 +241,9 @@ class AfterReboot(Workers):
 def test_after_a_reboot_windows_go_on_from_the_wall_clock(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, down_s: float
 ) -> None:
-    monkeypatch.setattr(board, "_boot_id", lambda *_: b"before")
+    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"before")
     workers.leave_behind(10)
-    monkeypatch.setattr(board, "_boot_id", lambda *_: b"after")
+    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"after")
     rebooted = AfterReboot(workers, down_s)
     worker = rebooted.start()
     assert samples(worker) == 10
@@ -261,7 +261,7 @@ def test_after_a_reboot_windows_go_on_from_the_wall_clock(
 def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, back_s: float
 ) -> None:
-    monkeypatch.setattr(board, "_boot_id", lambda *_: b"before")
+    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"before")
     worker = workers.start()
     record(worker, 10)
     workers.clock.advance(60)
@@ -269,7 +269,7 @@ def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
     record(worker, 10)
     del worker
     workers.end()
-    monkeypatch.setattr(board, "_boot_id", lambda *_: b"after")
+    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"after")
     rebooted = AfterReboot(workers, -back_s)
     again = rebooted.start()
     assert samples(again) == 20
@@ -298,7 +298,7 @@ def test_nothing_sleeps_where_another_worker_holds_the_lock(
     workers.start()
     workers.end()
     # As of a boot that is over, so that a time base must be agreed on anew.
-    monkeypatch.setattr(board, "_boot_id", lambda *_: b"another boot")
+    monkeypatch.setattr(shared_state, "_boot_id", lambda *_: b"another boot")
     (path,) = workers.state_dir.glob("*/board")
     held = os.open(path, os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)

@@ -11,8 +11,8 @@ from tests.support.recording import samples
 from tests.support.servers import until
 from tests.support.worker_process import IN_MEMORY, Worker, worker_processes
 
-from agent_health import AgentHealth
-from agent_health.middleware.window_files import _WindowFile
+from lifesign import AgentHealth
+from lifesign.middleware.window_files import _WindowFile
 
 pytestmark = pytest.mark.fault
 

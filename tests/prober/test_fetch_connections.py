@@ -7,7 +7,7 @@ from tests.support.both_loops import on_both_loops
 from tests.support.hostile_server import accepting, kept, raw, serving
 from tests.support.safe_asking import HERE, MAX_BYTES, asking
 
-from agent_health.observation import ResultClass
+from lifesign.domain.observation.results import ResultClass
 
 
 @on_both_loops

@@ -10,8 +10,8 @@ from tests.support.hostile_server import as_json, redirect, serving
 from tests.support.safe_asking import HERE, asking
 from yarl import URL
 
-from agent_health.observation import ResultClass
-from agent_health.prober.fetch import HARMLESS_HEADERS
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.network.fetch import HARMLESS_HEADERS
 
 
 @on_both_loops

@@ -6,8 +6,8 @@ from tests.support.dns_server import Alias, Answer, Turns
 from tests.support.hostile_server import answer, as_json, redirect, serving
 from tests.support.safe_asking import HERE, asking
 
-from agent_health.observation import ResultClass
-from agent_health.prober import resolve
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.network import resolver
 
 BLOCKED_NAMES: dict[str, Answer] = {
     "private": ("10.0.0.5",),
@@ -85,7 +85,7 @@ async def test_no_spelling_of_an_address_gets_around_the_judge(url: str) -> None
 async def test_a_name_that_changes_between_two_looks_leads_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resolve, "MIN_TTL_SECONDS", 0)
+    monkeypatch.setattr(resolver, "MIN_TTL_SECONDS", 0)
     names = {"rebinds.example": Turns(("127.0.0.1",), ("169.254.169.254",))}
     async with serving({"/": as_json({})}) as server, asking(names, ttl_s=0) as asker:
         first = await asker.get(f"http://rebinds.example:{server.port}/")

@@ -21,7 +21,7 @@ from tests.support.open_files import no_more_than, open_files
 from tests.support.properties import examples
 from tests.support.safe_asking import HERE, LATE_ANSWER, MAX_BYTES, SHORT, asking
 
-from agent_health.observation import ResultClass
+from lifesign.domain.observation.results import ResultClass
 
 
 async def pause() -> None:

@@ -17,9 +17,9 @@ from tests.support.lifecycle_model import ALIVE, Agent, Lease, Model
 from tests.support.registry_api import AGENTS
 from tests.support.registry_machine import RegistryMachine, drive
 
-from agent_health.access import Role
-from agent_health.event_chain import whose
-from agent_health.storage import event_log
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.events.chain import whose
+from lifesign.storage.events import event_log
 
 NAMES = ("agent-1", "agent-2")
 LEASES = "/api/v1/leases"

@@ -9,9 +9,9 @@ import pytest
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
-from agent_health.access import Role
-from agent_health.registry.app import OPERATIONS
-from agent_health.registry.openapi_examples import EXAMPLES
+from lifesign.domain.access.permissions import Role
+from lifesign.registry.app import OPERATIONS
+from lifesign.registry.openapi.examples import EXAMPLES
 
 ODD = [
     "\x00",

@@ -8,12 +8,12 @@ from tests.support.databases import WoundClock
 from tests.support.directory_api import put, urls_in
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from agent_health.access import Role
-from agent_health.agent_record import moment
-from agent_health.link_rule import PROOF_GRACE_SECONDS, RELINK_SECONDS
-from agent_health.registry.verify_events import verify_log
-from agent_health.storage.database import Database
-from agent_health.target import SHARDS, target_id
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.link_rule import PROOF_GRACE_SECONDS, RELINK_SECONDS
+from lifesign.domain.models.agents import moment
+from lifesign.domain.net.target import SHARDS, target_id
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.storage.engine.database import Database
 
 PUBLIC_URL = "https://registry.example"
 ORIGIN = "https://agent.example/"

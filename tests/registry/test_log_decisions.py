@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-from tests.registry.test_verify_events import live_a_little
+from tests.registry.events.test_verify_events import live_a_little
 from tests.support.asgi_client import ask
 from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
-from agent_health.agent_record import moment
-from agent_health.event import PAYLOADS, AgentLifecycle, EventDraft, EventType
-from agent_health.lifecycle import Reason, Status
-from agent_health.registry import log_decisions
-from agent_health.registry.log_decisions import LEFT_OUT, MAX_LINES, MAX_REFUSALS_PER_SECOND, DecisionLog
-from agent_health.registry.log_lines import LogLine
+from lifesign.domain.events.event import PAYLOADS, AgentLifecycle, EventDraft, EventType
+from lifesign.domain.lifecycle.status_table import Reason, Status
+from lifesign.domain.models.agents import moment
+from lifesign.registry import log_decisions
+from lifesign.registry.log_decisions import LEFT_OUT, MAX_LINES, MAX_REFUSALS_PER_SECOND, DecisionLog
+from lifesign.serving.log_lines import LogLine
 
 FIRST = ["time", "level", "logger", "event"]
 
@@ -55,7 +55,7 @@ async def test_a_change_of_a_status_is_one_line_with_its_reason(api: RegistryApi
     lines = log.lines("agent.lifecycle")
     line = next(line for line in lines if line["new_status"] == "dead" and line["agent_id"] == "agent-1")
     assert list(line)[:4] == FIRST
-    assert (line["level"], line["logger"]) == ("INFO", "agent_health.registry")
+    assert (line["level"], line["logger"]) == ("INFO", "lifesign.registry")
     members = {
         "actor",
         "agent_id",
@@ -112,9 +112,9 @@ async def test_no_key_or_secret_is_ever_in_the_log(api: RegistryApi, log: Log) -
     for path in (f"/api/v1/{created['key']}", f"{AGENTS}/{created['key']}"):
         await api.ask("GET", path)
     await ask(api.app, "/api/v1/agents", headers=[(b"authorization", f"Bearer {created['key']}".encode())])
-    logging.getLogger("agent_health.registry").error("it failed with %s", created["key"])
+    logging.getLogger("lifesign.registry").error("it failed with %s", created["key"])
     fault = ValueError(f"Authorization: Bearer {created['key']} at postgresql://ah:hunter2@db/ah")
-    logging.getLogger("agent_health.registry").error("it failed", exc_info=fault)
+    logging.getLogger("lifesign.registry").error("it failed", exc_info=fault)
     secrets = [created["key"], *api.keys.values(), "hunter2", "secret-path", str(webhook.get("secret"))]
     assert len(log.lines()) > 15
     assert webhook["secret"]

@@ -3,12 +3,12 @@ from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
-from agent_health.access import Role
-from agent_health.errors import InvalidSetting
-from agent_health.registry.openintent_dialect import OPERATIONS, PREFIX
-from agent_health.registry.settings import RegistrySettings
-from agent_health.storage.database import Database
-from agent_health.target import target_id
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.net.target import target_id
+from lifesign.errors import InvalidSetting
+from lifesign.registry.openintent_dialect import OPERATIONS, PREFIX
+from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.engine.database import Database
 
 AGENTS = f"{PREFIX}/agents"
 

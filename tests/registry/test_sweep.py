@@ -9,17 +9,20 @@ from tests.support.heard import TalkingAgents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.access import Role
-from agent_health.errors import StoreUnavailable
-from agent_health.observed import Observed
-from agent_health.registry.heard_agents import HeardAgents
-from agent_health.registry.settings import RegistrySettings
-from agent_health.registry.sweep import Sweeper
-from agent_health.storage import agents, commands, event_log, leases, registry_row
-from agent_health.storage.commands import StoredCommand
-from agent_health.storage.database import Database, PostgresqlDatabase, Transaction, open_database
-from agent_health.storage.tables import agents as agents_table
-from agent_health.storage.tables import beats
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.observed_facts import Observed
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.api.heard_agents import HeardAgents
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.sweep import Sweeper
+from lifesign.storage.agents import agent_rows, commands
+from lifesign.storage.agents.commands import StoredCommand
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Database, PostgresqlDatabase, Transaction, open_database
+from lifesign.storage.engine.tables import agents as agents_table
+from lifesign.storage.engine.tables import beats
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import leases
 
 
 async def _types(database: Database) -> list[str]:
@@ -180,7 +183,7 @@ async def test_a_command_whose_time_is_over_is_forgotten_with_an_event(
 async def test_more_than_one_transaction_takes_are_all_judged(
     database: Database, clock: WoundClock, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("agent_health.registry.sweep.CHUNK", 3)
+    monkeypatch.setattr("lifesign.registry.sweep.CHUNK", 3)
     await add_agents(database, 10)
     clock.advance(91)
     await _sweeper(database, clock).sweep_once()
@@ -191,7 +194,7 @@ async def test_more_than_one_transaction_takes_are_all_judged(
 async def test_whoever_is_just_within_its_time_is_met_once_in_a_sweep(
     database: Database, clock: WoundClock, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("agent_health.registry.sweep.CHUNK", 2)
+    monkeypatch.setattr("lifesign.registry.sweep.CHUNK", 2)
     await add_agents(database, 5)
     clock.advance(90)
     await _sweeper(database, clock).sweep_once()
@@ -395,8 +398,8 @@ async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None
         failures_in_row=2,
         silence_s=901,
     )
-    row = agents.observed_row(31, failing)
-    await slow_api.database.write(lambda transaction: agents.set_observed(transaction, [row]))
+    row = agent_rows.observed_row(31, failing)
+    await slow_api.database.write(lambda transaction: agent_rows.set_observed(transaction, [row]))
     await _live(slow_api, 100)
     assert await count_by_status(slow_api.database) == {"active": 30, "unhealthy": 1}
     assert (await slow_api.record("lonely-0"))["status"] == "unhealthy"

@@ -14,10 +14,10 @@ from tests.support.directory_api import DIRECTORIES, claim, feed, put
 from tests.support.registry_api import AGENTS
 from tests.support.registry_machine import RegistryMachine, drive
 
-from agent_health.agent_record import moment
-from agent_health.opt_out_proof import is_covered
-from agent_health.registry.opt_out_origins import prove
-from agent_health.target import host_of, shard_of, target_id
+from lifesign.domain.models.agents import moment
+from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.schedule.opt_out_proof import is_covered
+from lifesign.registry.targets.opt_out_origins import prove
 
 HOSTS = ["a.example", "b.example", "c.example"]
 URLS = [f"https://{host}/{number}" for host in HOSTS for number in range(4)]

@@ -15,8 +15,8 @@ from tests.support.registry_api import AGENTS
 from tests.support.registry_machine import RegistryMachine, drive
 from tests.support.task_api import REPORT, TASKS, Worker, create, steer, worker
 
-from agent_health.access import Role
-from agent_health.task import HELD, task_in
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.tasks.task_states import HELD, task_in
 
 T = TypeVar("T")
 NAMES = ("agent-1", "agent-2")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.support.databases import migrated_url
 
-from agent_health.dashboard.dashboard import FIRST_TEMPLATES, Dashboard
-from agent_health.dashboard.pages import _environment
-from agent_health.errors import StoreUnavailable
-from agent_health.registry import warm_up as warming
-from agent_health.registry.app import Registry
-from agent_health.registry.settings import RegistrySettings
-from agent_health.registry.warm_up import warm_up
-from agent_health.storage.database import Database, open_database
+from lifesign.dashboard.responses import _environment
+from lifesign.dashboard.routes import FIRST_TEMPLATES, Dashboard
+from lifesign.errors import StoreUnavailable
+from lifesign.registry import warm_up as warming
+from lifesign.registry.app import Registry
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.warm_up import warm_up
+from lifesign.storage.engine.database import Database, open_database
 
 
 async def hang() -> None:

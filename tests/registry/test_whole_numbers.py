@@ -8,9 +8,9 @@ from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, CLIENT_TIME, RegistryApi
 
-from agent_health.access import Role
-from agent_health.registry.openintent_dialect import PREFIX
-from agent_health.storage.database import Database
+from lifesign.domain.access.permissions import Role
+from lifesign.registry.openintent_dialect import PREFIX
+from lifesign.storage.engine.database import Database
 
 REGISTRATION = {
     "agent_id": "a",

@@ -9,11 +9,11 @@ from tests.support.directory_api import SHARDS as PATH
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
-from agent_health.access import Role
-from agent_health.agent_record import moment
-from agent_health.registry.policies import Policies
-from agent_health.registry.verify_events import verify_log
-from agent_health.target import SHARDS, host_of, shard_of
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import moment
+from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.policies import Policies
 
 V4, V6 = "public_ipv4", "public_ipv6"
 URLS = {V4: "https://four.example/", V6: "https://six.example/"}
@@ -306,7 +306,7 @@ async def test_a_wrong_wall_clock_is_told_and_logged_once_and_decides_nothing(
     def at(offset_s: float) -> str:
         return moment(clock.at_s + offset_s).isoformat()
 
-    with caplog.at_level(logging.INFO, "agent_health.registry"):
+    with caplog.at_level(logging.INFO, "lifesign.registry"):
         assert (await workers.claim("a", sent_at=at(30)))["clock_offset_s"] == 30
         assert not caplog.records
         grant = await workers.claim("a", sent_at=at(-3_600))

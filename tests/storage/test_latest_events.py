@@ -6,8 +6,8 @@ import pytest
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
-from agent_health.event import EventType
-from agent_health.storage import event_log
+from lifesign.domain.events.event import EventType
+from lifesign.storage.events import event_log
 
 MOST_LEFT = 1_000
 """Objects by five such questions; a statement put together anew each time left 30,000."""

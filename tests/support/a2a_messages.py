@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from agent_health.a2a_answer import outcome_of_json
-from agent_health.a2a_stream import read_event_stream
-from agent_health.outcome import Outcome
+from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.json_answer import outcome_of_json
+from lifesign.domain.health.outcome import Outcome
 
 
 def rpc(**members: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 CARD_URL = os.environ.get("AGENT_URL", "https://agent.test/")
 """Where the card says that the agent is called."""

@@ -18,17 +18,17 @@ from tests.support.gate import Gate
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
-from agent_health.access import Role
-from agent_health.adapter.adapter import Adapter, Wanted
-from agent_health.adapter.task_run import OpenTools, RunOutcome, RunSettings
-from agent_health.adapter.telling import Told
-from agent_health.adapter.workspaces import Workspaces
-from agent_health.agent.own_key import AgentKeys
-from agent_health.agent.place import Place
-from agent_health.agent.profile import AgentProfile
-from agent_health.client import RegistryClient
-from agent_health.client.lease_keeper import LeaseKeeper
-from agent_health.task_record import TaskRecord
+from lifesign.adapter.main_loop import Adapter, Wanted
+from lifesign.adapter.run_events import Told
+from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings
+from lifesign.adapter.workspaces import Workspaces
+from lifesign.agent.credentials import AgentKeys
+from lifesign.agent.profile import AgentProfile
+from lifesign.agent.registration import Place
+from lifesign.client import RegistryClient
+from lifesign.client.lease_keeper import LeaseKeeper
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.tasks import TaskRecord
 
 POOL = "coder"
 _NUMBERS = itertools.count(1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.hostile_server import Reply, serving
 
-from agent_health.client import HealthCheck, fetch_health
+from lifesign.client import HealthCheck, fetch_health
 
 PATIENT_SECONDS = 20.0
 """For everything that ends by itself."""

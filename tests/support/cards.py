@@ -6,9 +6,9 @@ from typing import Any, get_args
 import pytest
 from hypothesis import strategies as st
 
-from agent_health.agent_card import AgentCard, CardFinding, interpret_agent_card
-from agent_health.card_announcement import HEALTH_EXTENSION_URI, is_health_path
-from agent_health.lenient_object import MAX_FINDINGS
+from lifesign.domain.a2a.agent_card import AgentCard, CardFinding, interpret_agent_card
+from lifesign.domain.a2a.announcement import HEALTH_EXTENSION_URI, is_health_path
+from lifesign.domain.parsing.lenient_json import MAX_FINDINGS
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 

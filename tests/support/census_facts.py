@@ -1,10 +1,10 @@
 """Facts of a census for tests: a directory with a bit of everything."""
 
-from agent_health.document import HealthStatus
-from agent_health.observation import ResultClass as R
-from agent_health.prober.census import CensusFacts, HostCount, LayerCount, RunFacts
-from agent_health.prober.census_form import Latency
-from agent_health.result_sums import Layer
+from lifesign.census.document import Latency
+from lifesign.census.report import CensusFacts, HostCount, LayerCount, RunFacts
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import ResultClass as R
 
 MADE_AT_S = 1_790_000_000.0
 DAY_S = 86_400.0

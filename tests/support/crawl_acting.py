@@ -10,9 +10,9 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from agent_health.cli.crawl_share import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
-from agent_health.observation import ResultClass
-from agent_health.prober.progress import Progress
+from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.worker.progress import Progress
 
 STANDING = Progress(
     shards=512,

@@ -13,12 +13,12 @@ import sys
 from tests.support.hostile_server import CARD_PATH, HostileServer, as_json, serving
 from tests.support.memory_ledger import MemoryLedger
 
-from agent_health.cli.prober_assembly import open_prober
-from agent_health.observation import Observation
-from agent_health.prober.clock import SYSTEM_CLOCK
-from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.ledger import ShardBatch
-from agent_health.prober.worker import Worker
+from lifesign.crawl.prober_assembly import open_prober
+from lifesign.domain.observation.results import Observation
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.clock import SYSTEM_CLOCK
+from lifesign.prober.results.ledger import ShardBatch
+from lifesign.prober.worker.main_loop import Worker
 
 FOURS, SIXES = "10.9.0.0/24", "fd00:9::/64"
 HOSTS = 3

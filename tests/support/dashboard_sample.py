@@ -13,8 +13,8 @@ from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import REPORT, create, steer, worker
 
-from agent_health.access import Role, key_of
-from agent_health.agent_history import (
+from lifesign.domain.access.permissions import Role, key_of
+from lifesign.domain.lifecycle.agent_history import (
     HALF_HOURS_PER_DAY,
     KeptHistory,
     Measure,
@@ -23,9 +23,10 @@ from agent_health.agent_history import (
     added,
     half_hour_of,
 )
-from agent_health.agent_record import moment
-from agent_health.storage import agent_histories, agents, schema
-from agent_health.storage.database import Transaction, open_database
+from lifesign.domain.models.agents import moment
+from lifesign.storage.agents import agent_rows, histories
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Transaction, open_database
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
 """What no page may take for markup."""
@@ -155,9 +156,9 @@ async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
     """Have a month behind an agent."""
 
     def deed(transaction: Transaction) -> None:
-        agent = agents.find(transaction, agent_id)
+        agent = agent_rows.find(transaction, agent_id)
         assert agent is not None
-        agent_histories.store(transaction, {agent.id: month_behind(clock.at_s)})
+        histories.store(transaction, {agent.id: month_behind(clock.at_s)})
 
     await api.database.write(deed)
 

@@ -19,9 +19,9 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import make_url
 
-from agent_health.storage import schema
-from agent_health.storage.database import Clock, Database, Transaction, open_database
-from agent_health.storage.tables import metadata
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Clock, Database, Transaction, open_database
+from lifesign.storage.engine.tables import metadata
 
 KINDS = ("sqlite", "postgresql")
 ON_ONE_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite"])

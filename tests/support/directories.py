@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from agent_health.prober.directories.page import Document, Format, Kind, Listed, Page, Skipped
+from lifesign.prober.directories.page import Document, Format, Kind, Listed, Page, Skipped
 
 URL = "https://directory.example/list"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.registry_api import RegistryApi
 
-from agent_health.access import Role
+from lifesign.domain.access.permissions import Role
 
 DIRECTORIES = "/api/v1/directories"
 SHARDS = "/api/v1/shards"

@@ -20,12 +20,12 @@ from starlette.routing import Route
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.untold_keys import add_untold
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.rate_limit import RateLimit, RateLimiter
-from agent_health.registry.call import Door
-from agent_health.registry.event_feed import EventFeed
-from agent_health.registry.stream_events import STREAM_PATH, EventStreams
-from agent_health.storage.database import Database, open_database
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
+from lifesign.registry.api.call import Door
+from lifesign.registry.events.event_feed import EventFeed
+from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
+from lifesign.storage.engine.database import Database, open_database
 
 READER_KEY = key_of(b"r" * 32)
 

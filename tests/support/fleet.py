@@ -4,10 +4,10 @@ from typing import Any
 
 from sqlalchemy import insert, select
 
-from agent_health.storage import agents
-from agent_health.storage.database import Database, Transaction
-from agent_health.storage.tables import agents as agents_table
-from agent_health.storage.tables import leases
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.tables import agents as agents_table
+from lifesign.storage.engine.tables import leases
 
 LIVED_S = 3_600.0
 """How long they have been there: their silence may be ours."""
@@ -26,7 +26,7 @@ async def add_agents(database: Database, count: int, prefix: str = "agent", **co
 
     def add(transaction: Transaction) -> None:
         now_s = transaction.now_s
-        agents.add_many(transaction, [{**_columns(name, now_s), **columns} for name in names], now_s)
+        agent_rows.add_many(transaction, [{**_columns(name, now_s), **columns} for name in names], now_s)
 
     await database.write(add)
     return names

@@ -1,6 +1,6 @@
 """How does a test wind the clocks of a recorder by hand?"""
 
-from agent_health.middleware.windows import Clock
+from lifesign.middleware.windows import Clock
 
 START_NS = 1_000_000_000_000
 """The monotonic clock at the beginning: a machine that has been up for a while."""

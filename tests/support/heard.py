@@ -1,7 +1,7 @@
 """Requests of agents, for tests in which agents are stored and send none."""
 
-from agent_health.registry.heard_agents import HeardAgents
-from agent_health.storage.database import Transaction
+from lifesign.registry.api.heard_agents import HeardAgents
+from lifesign.storage.engine.database import Transaction
 
 
 class TalkingAgents(HeardAgents):

@@ -3,10 +3,10 @@
 import asyncio
 from threading import Barrier
 
-from agent_health.access import digest_of, key_of
-from agent_health.lease import Claim
-from agent_health.registry.hold_lease import Acquire, Answer, Asked, Release, hold_leases
-from agent_health.storage.database import Database, open_database
+from lifesign.domain.access.permissions import digest_of, key_of
+from lifesign.domain.tasks.lease import Claim
+from lifesign.registry.leases.hold_lease import Acquire, Answer, Asked, Release, hold_leases
+from lifesign.storage.engine.database import Database, open_database
 
 RESOURCES = 10
 """How many are raced for, again and again."""

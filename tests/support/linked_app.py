@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from tests.support.linked_environment import AGENT_ID
 
-from agent_health import AgentHealthMiddleware
-from agent_health.agent import AgentLink
-from agent_health.agent_record import HeartbeatConfig
+from lifesign import AgentHealthMiddleware
+from lifesign.agent import AgentLink
+from lifesign.domain.models.agents import HeartbeatConfig
 
 
 async def who(_request: Request) -> JSONResponse:

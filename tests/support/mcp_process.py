@@ -13,9 +13,9 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 
-COMMAND = ("-c", "import sys; from agent_health.cli import main; sys.exit(main())", "mcp")
+COMMAND = ("-c", "import sys; from lifesign.cli import main; sys.exit(main())", "mcp")
 
 
 def settings(registry_url: str, key: str) -> dict[str, str]:

@@ -9,12 +9,12 @@ from mcp import Client
 from mcp.server import Server
 from mcp_types import CallToolResult, TextContent
 
-from agent_health.client import RegistryClient
-from agent_health.mcp.server import new_server
-from agent_health.mcp.tool import Reach
-from agent_health.mcp.tools import offered
-from agent_health.mcp.vetted_get import vetted_get
-from agent_health.target_address import read_networks
+from lifesign.client import RegistryClient
+from lifesign.domain.net.target_address import read_networks
+from lifesign.mcp.server import new_server
+from lifesign.mcp.tool import Reach
+from lifesign.mcp.tools import offered
+from lifesign.mcp.vetted_get import vetted_get
 
 LOOPBACK = ("127.0.0.0/8",)
 

@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent_health.observation import Observation
-from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.clock import SYSTEM_CLOCK, Clock
-from agent_health.prober.ledger import (
+from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation
+from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
+from lifesign.prober.results.ledger import (
     NO_NEWS,
     NO_STANDING,
     Granted,
@@ -26,7 +27,6 @@ from agent_health.prober.ledger import (
     WitnessNews,
     WitnessStanding,
 )
-from agent_health.target import SHARDS, host_of, shard_of, target_id
 
 
 @dataclass

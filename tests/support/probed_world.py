@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from agent_health.network_class import PUBLIC_IPV4
-from agent_health.observation import LayerResult, Observation, ResultClass, unmeasured_reason
-from agent_health.probe_cadence import Cadence, after_probe
-from agent_health.prober import pace
-from agent_health.prober.clock import Clock
-from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.ledger import Answered, Contact, ProbeReport, TargetEntry
-from agent_health.prober.witness_requests import WitnessReply
+from lifesign.domain.net.network_class import PUBLIC_IPV4
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, unmeasured_reason
+from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network import host_limiter
+from lifesign.prober.network.clock import Clock
+from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, TargetEntry
+from lifesign.prober.witness.witness_requests import WitnessReply
 
 OK = LayerResult(result=ResultClass.OK, status_code=200)
 _STATUS = {ResultClass.NOT_AN_AGENT: 404, ResultClass.HTTP_ERROR: 500, ResultClass.RATE_LIMITED: 429}
@@ -73,7 +73,7 @@ class World:
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         if entry.url in self.addresses:
-            pace.admit(self.addresses[entry.url])
+            host_limiter.admit(self.addresses[entry.url])
         look = Look(entry.url, at_s, is_second=entry.is_asked_again)
         began_s = self.clock.monotonic_s()
         self.looks.append(look)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tests.support.probed_world import World, definition_of
 
-from agent_health.client.registry import RegistryClient
-from agent_health.prober.clock import Clock
-from agent_health.prober.ledger import ProbeReport, TargetEntry
-from agent_health.prober.registry_ledger import RegistryLedger
-from agent_health.prober.worker import Worker
+from lifesign.client.registry import RegistryClient
+from lifesign.prober.network.clock import Clock
+from lifesign.prober.results.ledger import ProbeReport, TargetEntry
+from lifesign.prober.results.registry_ledger import RegistryLedger
+from lifesign.prober.worker.main_loop import Worker
 
 INTERVAL_SECONDS = 3.0
 KEY_VARIABLE = "AGENT_HEALTH_REGISTRY_KEY"

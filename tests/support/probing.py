@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
-from agent_health.cli.directory_import import opt_outs_of
-from agent_health.observation import LayerResult, Observation, ResultClass
-from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.fetch import Fetched, Fetcher, Request
-from agent_health.prober.ledger import ProbeReport, TargetEntry
-from agent_health.prober.probe import Prober
-from agent_health.prober.resolve import Resolver
-from agent_health.prober.visit import KeepsEvidence
-from agent_health.target import read_target, target_id
+from lifesign.crawl.directory_import import opt_outs_of
+from lifesign.domain.net.target import read_target, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.probe.layers import Prober
+from lifesign.prober.probe.session import KeepsEvidence
+from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 
 SHORT_SECONDS = 0.3
 """For what ends only when the time is up."""

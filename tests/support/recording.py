@@ -5,9 +5,9 @@ from typing import Any
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import OUTCOMES
 
-from agent_health import AgentHealth
-from agent_health.document import Calibration, HealthDocument, HealthStatus, Trend
-from agent_health.document_reader import read_document
+from lifesign import AgentHealth
+from lifesign.domain.health.document import Calibration, HealthDocument, HealthStatus, Trend
+from lifesign.domain.health.document_reader import read_document
 
 AGENT_ID = "agent"
 

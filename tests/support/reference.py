@@ -9,12 +9,12 @@ from typing import Any
 
 import typer
 
-from agent_health import AgentHealthMiddleware, errors
-from agent_health.cli import application
-from agent_health.errors import AgentHealthError
-from agent_health.event import PAYLOADS, EventType
-from agent_health.middleware.settings import MiddlewareSettings, RecorderSettings
-from agent_health.registry.error_responses import STATUS_AND_CODE
+from lifesign import AgentHealthMiddleware, errors
+from lifesign.cli import application
+from lifesign.domain.events.event import PAYLOADS, EventType
+from lifesign.errors import AgentHealthError
+from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
+from lifesign.registry.api.error_responses import STATUS_AND_CODE
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 CLI_INTRODUCTION = """\
@@ -161,7 +161,7 @@ def errors_page() -> str:
         (str(status), f"`{code}`", _first_sentence(kind)) for kind, (status, code) in STATUS_AND_CODE.items()
     ]
     lines += _table(("status", "code", "means"), rows)
-    lines += ["## In Python", "", "All are below `agent_health.errors.AgentHealthError`.", ""]
+    lines += ["## In Python", "", "All are below `lifesign.errors.AgentHealthError`.", ""]
     kinds = [
         kind
         for kind in vars(errors).values()

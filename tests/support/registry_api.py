@@ -10,13 +10,13 @@ from tests.support.databases import WoundClock
 from tests.support.servers import LONGEST_ANSWER_SECONDS
 from tests.support.untold_keys import add_untold
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.lease import MAX_TTL_SECONDS
-from agent_health.registry.app import Registry, create_app
-from agent_health.registry.settings import RegistrySettings
-from agent_health.storage import registry_row
-from agent_health.storage.database import Database, Transaction
-from agent_health.target import host_of, shard_of
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.domain.net.target import host_of, shard_of
+from lifesign.domain.tasks.lease import MAX_TTL_SECONDS
+from lifesign.registry.app import Registry, create_app
+from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Database, Transaction
 
 AGENTS = "/api/v1/agents"
 CLIENT_TIME = "2025-11-20T12:00:00Z"
@@ -178,7 +178,7 @@ class RegistryApi:
 
     def time_text(self) -> str:
         """The wound clock's time, as a client writes it."""
-        from agent_health.agent_record import moment  # noqa: PLC0415
+        from lifesign.domain.models.agents import moment  # noqa: PLC0415
 
         return moment(self.clock.now_s()).isoformat().replace("+00:00", "Z")
 

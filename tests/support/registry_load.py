@@ -18,11 +18,12 @@ import aiohttp
 from tests.support.registry_process import agent_key
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.event import EventType
-from agent_health.event_chain import Event
-from agent_health.registry.verify_events import LogReport, verify_log
-from agent_health.storage import agents, event_log
-from agent_health.storage.database import Database, Transaction
+from lifesign.domain.events.chain import Event
+from lifesign.domain.events.event import EventType
+from lifesign.registry.events.verify_events import LogReport, verify_log
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.events import event_log
 
 TIMEOUT_SECONDS = 20.0
 PAUSE_SECONDS = 0.05
@@ -61,7 +62,7 @@ class Ledger:
     def _read(self, transaction: Transaction) -> tuple[LogReport, set[Fact], dict[str, float]]:
         report = verify_log(transaction)
         told = {_fact(event) for event in event_log.between(transaction, 1, report.last.sequence)}
-        found = agents.find_named(transaction, sorted(self.beats))
+        found = agent_rows.find_named(transaction, sorted(self.beats))
         return report, told, {agent.agent_id: agent.last_heartbeat_at_s for agent in found}
 
 

@@ -10,8 +10,8 @@ from tests.support.databases import WoundClock, create_tables, empty_postgresql
 from tests.support.properties import examples
 from tests.support.registry_api import RegistryApi
 
-from agent_health.registry.verify_events import verify_log
-from agent_health.storage.database import open_database
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.storage.engine.database import open_database
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from tests.support.databases import postgresql_server
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving
 from tests.support.untold_keys import add_untold
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.storage import schema
-from agent_health.storage.database import Database, Transaction, open_database
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Database, Transaction, open_database
 
 DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
 ADMIN_KEY = key_of(b"a" * 32)

@@ -19,12 +19,13 @@ from tests.support.databases import put_file
 from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, free_port, until
 from tests.support.untold_keys import add_untold
 
-from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.registry.app import MakeFace, Registry, create_app
-from agent_health.registry.connection_bounds import BoundedProtocol
-from agent_health.registry.settings import RegistrySettings
-from agent_health.storage import keys, schema
-from agent_health.storage.database import Transaction, open_database
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.registry.app import MakeFace, Registry, create_app
+from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.connection_limits import BoundedProtocol
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.keys import key_rows
 
 KEYS = {role: key_of(bytes([64 + number]) * 32) for number, role in enumerate(Role) if role is not Role.AGENT}
 """One for each role but `agent`, whose keys belong to agents."""
@@ -74,9 +75,9 @@ class RegistryServer:
         """Let a key be refused from now on."""
 
         def end(transaction: Transaction) -> None:
-            stored = keys.find(transaction, digest_of(key))
+            stored = key_rows.find(transaction, digest_of(key))
             assert stored is not None
-            keys.end(transaction, stored.key_id, expires_at_s=None, revoked_at_s=transaction.now_s)
+            key_rows.end(transaction, stored.key_id, expires_at_s=None, revoked_at_s=transaction.now_s)
 
         self.write(end)
 

@@ -5,7 +5,7 @@ Of a short one a machine that stands still for a moment would make a lost one.
 
 import pytest
 
-from agent_health import lease_rhythm
+from lifesign.domain.tasks import lease_renewal
 
 LONG_SECONDS = 300.0
 """Nobody loses such a lease by being slow."""
@@ -14,5 +14,5 @@ _SOON_SECONDS = 0.5
 
 def renew_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renew leases of `LONG_SECONDS` twice a second."""
-    monkeypatch.setattr(lease_rhythm, "RENEW_RATIO", _SOON_SECONDS / LONG_SECONDS)
-    monkeypatch.setattr(lease_rhythm, "SPREAD_RATIO", 0.0)
+    monkeypatch.setattr(lease_renewal, "RENEW_RATIO", _SOON_SECONDS / LONG_SECONDS)
+    monkeypatch.setattr(lease_renewal, "SPREAD_RATIO", 0.0)

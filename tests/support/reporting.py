@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tests.support.registry_server import KEYS
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
-from agent_health.observation import Observation
-from agent_health.observation_batch import ObservationAnswer
-from agent_health.probe_memory import ProbeMemory
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.observation_batch import ObservationAnswer
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation
 
 _numbers = itertools.count(1)
 

@@ -9,10 +9,10 @@ from typing import Any
 from tests.support.dns_server import Answer, DnsServer, Names, dns_serving
 from yarl import URL
 
-from agent_health.prober.definition import Timeouts
-from agent_health.prober.fetch import Fetched, Fetcher, Request
-from agent_health.prober.resolve import Resolver
-from agent_health.target_address import read_networks
+from lifesign.domain.net.target_address import read_networks
+from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.resolver import Resolver
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 USER_AGENT = "agent-health-prober/test (+mailto:tests@example.org)"

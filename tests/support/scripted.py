@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.support.hand_clock import HandClock
 
-from agent_health import AgentHealthMiddleware
-from agent_health.document import HealthDocument
-from agent_health.middleware.asgi import App
-from agent_health.middleware.exchange import Receive, Scope, Send
+from lifesign import AgentHealthMiddleware
+from lifesign.domain.health.document import HealthDocument
+from lifesign.middleware.asgi import App
+from lifesign.middleware.exchange import Receive, Scope, Send
 
 Message = MutableMapping[str, Any]
 

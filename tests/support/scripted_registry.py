@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.support.virtual_loop import virtual_loop
 
-from agent_health.agent_record import Registration
+from lifesign.domain.models.agents import Registration
 
 Answer = tuple[int, dict[str, Any]]
 KEY = "ahk_given"

@@ -12,10 +12,10 @@ import aiohttp
 from tests.support.registry_process import ADMIN_KEY, agent_key
 from tests.support.servers import PATIENCE_SECONDS, Server
 
-from agent_health.event import EventType
-from agent_health.registry.verify_events import LogReport, verify_log
-from agent_health.storage import event_log
-from agent_health.storage.database import Database, Transaction
+from lifesign.domain.events.event import EventType
+from lifesign.registry.events.verify_events import LogReport, verify_log
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.events import event_log
 
 UNHEALTHY_S = 2.0
 DEAD_S = 4.0

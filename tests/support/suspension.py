@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from agent_health.monitor_health import MonitorState, Track, new_monitors
-from agent_health.registry.monitor_row import with_monitors
-from agent_health.storage import registry_row
-from agent_health.storage.database import Transaction
+from lifesign.domain.lifecycle.mass_exit import MonitorState, Track, new_monitors
+from lifesign.registry.transitions.monitor_row import with_monitors
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
 
 EXITS = 30
 

@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.asgi_client import Answer
 from tests.support.registry_api import RegistryApi
 
-from agent_health.access import Role
+from lifesign.domain.access.permissions import Role
 
 TASKS = "/api/v1/tasks"
 REPORT = {

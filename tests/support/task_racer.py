@@ -5,14 +5,14 @@ import sys
 from threading import Barrier
 from typing import Any
 
-from agent_health.access import Principal, Role, digest_of
-from agent_health.errors import AgentHealthError
-from agent_health.registry.claim_task import Seeker, claim_task
-from agent_health.registry.operations import Call, Deed, Reply
-from agent_health.registry.reap_leases import reap
-from agent_health.registry.run_task import mark_complete
-from agent_health.storage.database import Database, open_database
-from agent_health.task_record import CompletionWrite, RunWrite, TaskClaim, TaskGrant
+from lifesign.domain.access.permissions import Principal, Role, digest_of
+from lifesign.domain.models.tasks import CompletionWrite, RunWrite, TaskClaim, TaskGrant
+from lifesign.errors import AgentHealthError
+from lifesign.registry.api.operations import Call, Deed, Reply
+from lifesign.registry.tasks.claim_task import Seeker, claim_task
+from lifesign.registry.tasks.run_task import mark_complete
+from lifesign.registry.transitions.lease_expiry import reap
+from lifesign.storage.engine.database import Database, open_database
 
 PATIENCE_SECONDS = 120
 LOOKS = 3

@@ -11,12 +11,12 @@ from mcp_types import CallToolResult
 from tests.support.mcp_tools import text_of
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
-from agent_health.client import RegistryClient
-from agent_health.client.registry_tasks import GrantedTask, HeldRun
-from agent_health.mcp.answer import code_of
-from agent_health.mcp.server import new_server
-from agent_health.mcp.tool import Reach
-from agent_health.mcp.tools import offered
+from lifesign.client import RegistryClient
+from lifesign.client.registry_tasks import GrantedTask, HeldRun
+from lifesign.mcp.answer import code_of
+from lifesign.mcp.server import new_server
+from lifesign.mcp.tool import Reach
+from lifesign.mcp.tools import offered
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from tests.support.registry_server import RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import Holder, holding
 
-from agent_health.adapter.held_work import HeldWork
-from agent_health.adapter.tool_proxy import OpenProxy, open_tool_proxy
-from agent_health.adapter.upstreams import Upstreams
-from agent_health.client import RegistryClient
-from agent_health.task_record import TaskRecord
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
+from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.client import RegistryClient
+from lifesign.domain.models.tasks import TaskRecord
 
 
 @dataclass

@@ -6,9 +6,9 @@ For drills in which a thousand agents fall silent on purpose: the real one would
 
 import os
 
-from agent_health.middleware import AgentHealthMiddleware
-from agent_health.registry.app import Registry, create_app
-from agent_health.registry.settings import RegistrySettings
+from lifesign.middleware import AgentHealthMiddleware
+from lifesign.registry.app import Registry, create_app
+from lifesign.registry.settings import RegistrySettings
 
 DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
 SWEEP_SECONDS = 0.25

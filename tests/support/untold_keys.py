@@ -3,16 +3,17 @@
 As after an archival: the states with which the log begins hold them.
 """
 
-from agent_health.access import StoredKey
-from agent_health.key_state import state_of
-from agent_health.registry.archive_events import replay_from
-from agent_health.storage import event_log, keys
-from agent_health.storage.database import Transaction
+from lifesign.domain.access.permissions import StoredKey
+from lifesign.domain.events.key_state import state_of
+from lifesign.registry.events.archive_events import replay_from
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
 
 
 def add_untold(transaction: Transaction, key: StoredKey) -> None:
     """Store a key of which no event tells."""
-    keys.add(transaction, key)
+    key_rows.add(transaction, key)
     head = event_log.lock(transaction)
     begun = replay_from(head)
     begun.keys[key.key_id] = state_of(key)

@@ -10,7 +10,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from agent_health.prober.clock import Clock
+from lifesign.prober.network.clock import Clock
 
 START_WALL_S = 1_763_640_000.0
 """2025-11-20T12:00:00Z."""

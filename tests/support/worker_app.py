@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 AGENT_ID = "https://agent.test/.well-known/agent-card.json"
 

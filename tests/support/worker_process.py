@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from agent_health import AgentHealth
-from agent_health.middleware.board import Notice
+from lifesign import AgentHealth
+from lifesign.middleware.shared_state import Notice
 
 IN_MEMORY = "-"
 

@@ -14,8 +14,8 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill, Part, TextPart
 from a2a.utils import new_task
 
-from agent_health import AgentHealthMiddleware
-from agent_health.card_announcement import announce_health
+from lifesign import AgentHealthMiddleware
+from lifesign.domain.a2a.announcement import announce_health
 
 
 class Echo(AgentExecutor):

@@ -16,7 +16,7 @@ from fasta2a.broker import InMemoryBroker
 from fasta2a.schema import Artifact, Message, Part, TaskIdParams, TaskSendParams
 from fasta2a.storage import InMemoryStorage
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 class Echo(Worker[list[Message]]):

@@ -9,7 +9,7 @@ Flask speaks WSGI: a2wsgi puts it on an ASGI server.
 from a2wsgi import WSGIMiddleware
 from flask import Flask, request
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 agent = Flask(__name__)
 

@@ -10,7 +10,7 @@ from a2wsgi import WSGIMiddleware
 from python_a2a import A2AServer, Message, MessageRole, TextContent
 from python_a2a.server.http import create_flask_app
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 class Echo(A2AServer):

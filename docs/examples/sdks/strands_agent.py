@@ -15,7 +15,7 @@ from strands.multiagent.a2a import A2AServer
 from strands.types.content import Messages
 from strands.types.streaming import StreamEvent
 
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 
 class EchoModel(Model):

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.a2a_registry import A2aRegistry
-from agent_health.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.a2a_registry import A2aRegistry
+from lifesign.prober.directories.page import Kind, NotReadable
 
 REGISTRY = A2aRegistry()
 CARD_URL = "https://a.example/.well-known/agent-card.json"

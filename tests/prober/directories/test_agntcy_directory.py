@@ -6,8 +6,8 @@ import pytest
 from tests.support.cards import CARD_10
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.agntcy_directory import AgntcyDirectory
-from agent_health.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.agntcy_directory import AgntcyDirectory
+from lifesign.prober.directories.page import Kind, NotReadable
 
 DIRECTORY = AgntcyDirectory()
 

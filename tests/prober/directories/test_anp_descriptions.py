@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.anp_descriptions import AnpDescriptions
-from agent_health.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.anp_descriptions import AnpDescriptions
+from lifesign.prober.directories.page import Kind, NotReadable
 
 ANP = AnpDescriptions()
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.api_catalog import MAX_NESTED, ApiCatalog
-from agent_health.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.api_catalog import MAX_NESTED, ApiCatalog
+from lifesign.prober.directories.page import Kind, NotReadable
 
 CATALOG = ApiCatalog()
 OWN = "https://directory.example/.well-known/api-catalog"

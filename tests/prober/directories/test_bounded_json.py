@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.prober.directories.bounded_json import MAX_JSON_BYTES, MAX_PARSED_BYTES, read_json
+from lifesign.prober.directories.bounded_json import MAX_JSON_BYTES, MAX_PARSED_BYTES, read_json
 
 
 @given(st.dictionaries(st.text(), st.integers()) | st.lists(st.none() | st.booleans() | st.text()))

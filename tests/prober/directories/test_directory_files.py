@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.prober.directories import NotRead, Snapshot, Source, read_directory
-from agent_health.prober.directories.gathered import PROBED_KINDS
-from agent_health.prober.directories.page import Kind
+from lifesign.prober.directories import NotRead, Snapshot, Source, read_directory
+from lifesign.prober.directories.gathered import PROBED_KINDS
+from lifesign.prober.directories.page import Kind
 
 LISTS = Path(__file__).parents[3].parent / "shared" / "data" / "lists"
 EVERYTHING = frozenset(Kind)

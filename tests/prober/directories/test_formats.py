@@ -13,9 +13,9 @@ from tests.support.cards import CARD_10, JSON
 from tests.support.directories import document, listed
 from tests.support.properties import examples
 
-from agent_health.errors import InvalidSetting
-from agent_health.prober.directories import Snapshot, Source, read_directory
-from agent_health.prober.directories.formats import (
+from lifesign.errors import InvalidSetting
+from lifesign.prober.directories import Snapshot, Source, read_directory
+from lifesign.prober.directories.formats import (
     BUILT_IN,
     TAKEN_FOR_ANYTHING,
     TOLD_BY_CONTENT,
@@ -26,9 +26,9 @@ from agent_health.prober.directories.formats import (
     plug_ins,
     told,
 )
-from agent_health.prober.directories.gathered import Gathered
-from agent_health.prober.directories.page import Document, NotReadable, Page
-from agent_health.prober.directories.snapshot import NotRead
+from lifesign.prober.directories.gathered import Gathered
+from lifesign.prober.directories.page import Document, NotReadable, Page
+from lifesign.prober.directories.snapshot import NotRead
 
 EXAMPLES = {
     "a2a_registry": {"agents": [{"wellKnownURI": "https://a.example/card.json"}], "total": 1},
@@ -121,7 +121,7 @@ def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> N
 # ── formats of other packages ──
 
 GOOD = """
-from agent_health.prober.directories import Document, Listed, NotReadable, Page, Skipped
+from lifesign.prober.directories import Document, Listed, NotReadable, Page, Skipped
 
 class YellowPages:
     name = "yellow_pages"
@@ -153,7 +153,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         about.mkdir()
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: yellow-pages\nVersion: 1.0\n")
         lines = [f"{name} = {place}" for name, place in entry_points.items()]
-        (about / "entry_points.txt").write_text("\n".join(["[agent_health.directories]", *lines]))
+        (about / "entry_points.txt").write_text("\n".join(["[lifesign.directories]", *lines]))
         monkeypatch.syspath_prepend(str(tmp_path))
 
     yield install
@@ -248,7 +248,7 @@ def test_an_error_of_a_plug_in_names_it_and_its_cause(install: Install) -> None:
 
 
 def test_what_a_plug_in_may_import_is_what_it_needs() -> None:
-    from agent_health.prober import directories  # noqa: PLC0415 - as its author would
+    from lifesign.prober import directories  # noqa: PLC0415 - as its author would
 
     assert {"Document", "Format", "Kind", "Listed", "NotReadable", "Page", "Skipped"} <= set(
         directories.__all__

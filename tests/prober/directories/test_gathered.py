@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.prober.directories import gathered as module
-from agent_health.prober.directories.gathered import (
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import read_networks
+from lifesign.prober.directories import gathered as module
+from lifesign.prober.directories.gathered import (
     MAX_EXAMPLE_CHARS,
     MAX_EXAMPLES,
     MAX_LISTED_CHARS,
@@ -14,9 +16,7 @@ from agent_health.prober.directories.gathered import (
     LeftOut,
     TooMany,
 )
-from agent_health.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
-from agent_health.target import read_target
-from agent_health.target_address import read_networks
+from lifesign.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
 
 BASE = "https://directory.example/catalogs/all.json"
 

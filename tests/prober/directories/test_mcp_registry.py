@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.mcp_registry import MAX_REMOTES, McpRegistry
-from agent_health.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.mcp_registry import MAX_REMOTES, McpRegistry
+from lifesign.prober.directories.page import Kind, NotReadable
 
 REGISTRY = McpRegistry()
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.nanda_index import NandaIndex
-from agent_health.prober.directories.page import Kind, NotReadable
+from lifesign.prober.directories.nanda_index import NandaIndex
+from lifesign.prober.directories.page import Kind, NotReadable
 
 INDEX = NandaIndex()
 

@@ -7,17 +7,17 @@ from tests.support.directories import document, listed, read, skipped
 from tests.support.registry_api import RegistryApi
 from tests.support.registry_server import ADMIN_KEY, KEYS, registry_server
 
-from agent_health.access import Role
-from agent_health.client import RegistryClient
-from agent_health.prober.definition import Timeouts
-from agent_health.prober.directories import NotRead, Snapshot, Source, read_directory
-from agent_health.prober.directories.fetching import fetching_with
-from agent_health.prober.directories.our_registry import OurRegistry
-from agent_health.prober.directories.page import Document, Kind, NotReadable
-from agent_health.prober.fetch import Fetcher
-from agent_health.prober.resolve import Resolver
-from agent_health.target import target_id
-from agent_health.target_address import read_networks
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.net.target import target_id
+from lifesign.domain.net.target_address import read_networks
+from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.directories import NotRead, Snapshot, Source, read_directory
+from lifesign.prober.directories.fetching import fetching_with
+from lifesign.prober.directories.our_registry import OurRegistry
+from lifesign.prober.directories.page import Document, Kind, NotReadable
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.resolver import Resolver
 
 REGISTRY = OurRegistry()
 CARD_URL = "https://a.example/.well-known/agent-card.json"

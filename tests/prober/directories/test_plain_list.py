@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.directories import document, listed, read, skipped
 
-from agent_health.prober.directories.gathered import Gathered
-from agent_health.prober.directories.page import Kind, Listed, NotReadable, Skipped
-from agent_health.prober.directories.plain_list import (
+from lifesign.prober.directories.gathered import Gathered
+from lifesign.prober.directories.page import Kind, Listed, NotReadable, Skipped
+from lifesign.prober.directories.plain_list import (
     MAX_LINE_CHARS,
     MAX_ROW_CHARS,
     SAMPLE_BYTES,

@@ -14,25 +14,25 @@ import pytest
 from tests.support.hostile_server import HostileServer, Reply, answer, as_json, raw, redirect, serving
 from yarl import URL
 
-from agent_health.errors import InvalidSetting
-from agent_health.observation import ResultClass
-from agent_health.prober.definition import Timeouts
-from agent_health.prober.directories import NotRead, Snapshot, Source, Unchanged, formats, read_directory
-from agent_health.prober.directories import reader as module
-from agent_health.prober.directories.fetching import fetching_with
-from agent_health.prober.directories.page import Document, Kind, Listed, Page
-from agent_health.prober.directories.reader import (
+from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidSetting
+from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.directories import NotRead, Snapshot, Source, Unchanged, formats, read_directory
+from lifesign.prober.directories import reader as module
+from lifesign.prober.directories.fetching import fetching_with
+from lifesign.prober.directories.page import Document, Kind, Listed, Page
+from lifesign.prober.directories.reader import (
     FIRST_WAIT_S,
     MAX_READING_S,
     MAX_SILENT_TRIES,
     MAX_TRIES,
     MAX_WAIT_S,
 )
-from agent_health.prober.directories.source import Get, Got, Wanted
-from agent_health.prober.fetch import Fetched, Fetcher
-from agent_health.prober.opt_out import read_opt_outs
-from agent_health.prober.resolve import Resolver
-from agent_health.target_address import read_networks
+from lifesign.prober.directories.source import Get, Got, Wanted
+from lifesign.prober.network.exclusion_list import read_opt_outs
+from lifesign.prober.network.fetch import Fetched, Fetcher
+from lifesign.prober.network.resolver import Resolver
 
 A2A = "application/a2a-agent-card+json"
 CATALOG_TYPE = "application/ai-catalog+json"

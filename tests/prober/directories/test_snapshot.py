@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.prober.directories.snapshot import MAX_VALIDATOR_CHARS, Version, read_version
+from lifesign.prober.directories.snapshot import MAX_VALIDATOR_CHARS, Version, read_version
 
 SETTINGS, DIGEST = "0123456789abcdef", "ab" * 32
 

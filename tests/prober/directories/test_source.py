@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.errors import InvalidSetting
-from agent_health.prober.directories.formats import BUILT_IN
-from agent_health.prober.directories.page import Kind
-from agent_health.prober.directories.source import Source
+from lifesign.errors import InvalidSetting
+from lifesign.prober.directories.formats import BUILT_IN
+from lifesign.prober.directories.page import Kind
+from lifesign.prober.directories.source import Source
 
 ORIGIN = "https://directory.example"
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.directories import URL, document
 
-from agent_health.prober.directories import walk as module
-from agent_health.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
-from agent_health.prober.directories.walk import (
+from lifesign.prober.directories import walk as module
+from lifesign.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
+from lifesign.prober.directories.walk import (
     MAX_EMPTY_PAGES,
     MAX_FINDINGS,
     Endless,

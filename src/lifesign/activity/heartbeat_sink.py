@@ -1,0 +1,118 @@
+"""How does a heartbeat reach the registry, and how does it end if not?
+
+Each agent beats with its own key, so that nobody can beat in another's name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_connection import MAX_CONNECTIONS
+from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
+from lifesign.domain.lifecycle.passive_heartbeat import DueBeat
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.http.counted_sessions import CountedConnector, counted_session
+
+if TYPE_CHECKING:
+    import aiohttp
+
+BEAT_SECONDS: Final = 4.0
+"""For one heartbeat with all its tries: less than the time to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The registry took a heartbeat."""
+
+    agent_status: str
+    commands: tuple[str, ...] = ()
+    """What it wants of the agent, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The registry understood, and will have no heartbeat of this agent as it is asked."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """No usable answer came in time: the heartbeat is not sent again."""
+
+    why: str
+
+
+class Heart(Protocol):
+    """Whoever takes heartbeats, and knows how often they are due."""
+
+    async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
+        """Send one heartbeat; raises nothing that a registry can cause."""
+
+    async def record(self, agent_id: str) -> AgentRecord | Refused | Dropped:
+        """Return what the registry knows of an agent."""
+
+
+class RegistryHeart:
+    """A registry, asked with one key per agent. `async with` lets its connections go.
+
+    InvalidSetting for a URL or a key that cannot be right.
+    """
+
+    def __init__(self, url: str, keys: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
+        self._url = url
+        self._keys = dict(keys)
+        self._allow_plain_http = allow_plain_http
+        self._clients: dict[str, RegistryClient] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # One for all: a thousand agents need no thousand pools of connections.
+        self._session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
+        try:
+            for agent_id, key in self._keys.items():
+                self._clients[agent_id] = RegistryClient(
+                    self._url,
+                    key=key,
+                    timeout_seconds=BEAT_SECONDS,
+                    session=self._session,
+                    allow_plain_http=self._allow_plain_http,
+                )
+        except BaseException:
+            await self._session.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None  # noqa: S101 - it was entered
+        await self._session.close()
+
+    async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
+        """Send one heartbeat, with the sessions that work as the agent's load."""
+        try:
+            reply = await self._clients[due.agent_id].agents.heartbeat(
+                due.agent_id, current_load=due.busy_sessions
+            )
+        except RegistryError as error:
+            return _ending(error)
+        commands = (
+            f"{command.command} ({command.id}{': ' + command.reason if command.reason else ''})"
+            for command in reply.pending_commands
+        )
+        return Taken(reply.agent_status, tuple(commands))
+
+    async def record(self, agent_id: str) -> AgentRecord | Refused | Dropped:
+        """Return what the registry knows of an agent."""
+        try:
+            return await self._clients[agent_id].agents.get(agent_id)
+        except RegistryError as error:
+            return _ending(error)
+
+
+def _ending(error: RegistryError) -> Refused | Dropped:
+    is_refusal = isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited)
+    return Refused(str(error)) if is_refusal else Dropped(str(error))

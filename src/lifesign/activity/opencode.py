@@ -1,0 +1,248 @@
+"""What does an opencode server say, and what does it answer about its sessions?
+
+As version 1.18.33 does: `GET /event?directory=` tells of the sessions that work in one directory, and is
+silent for a wrong one; `GET /global/event` tells of all. `GET /session/status?directory=` lists the sessions
+of that directory which are not idle; `GET /session/{id}` knows every session, and where it works.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from lifesign.client.candidate_urls import read_place
+from lifesign.client.event_stream import EventStreamParser
+from lifesign.client.registry_connection import is_loopback
+from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.domain.health.json_answer import parse_or_none
+from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import AgentHealthError, InvalidSetting
+from lifesign.http.bounded_body import read_bounded, read_piece
+from lifesign.http.bounded_get import user_agent
+from lifesign.http.counted_sessions import CountedConnector, counted_session, counter_of
+from lifesign.http.failures import FAILURES, judge_failure
+from lifesign.http.headers import media_type
+
+ANSWER_SECONDS: Final = 10.0
+"""For one answer, and for the beginning of the stream."""
+ASKING_SECONDS: Final = 20.0
+"""For all answers about all sessions; meanwhile the stream waits."""
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_CONNECTIONS: Final = 8
+DEFAULT_USER: Final = "opencode"
+PASSWORD_VARIABLE: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 - where it is, not what it is
+USER_VARIABLE: Final = "OPENCODE_SERVER_USERNAME"
+
+_ASKS: Final = f"it asks for a password: set ${PASSWORD_VARIABLE} (and ${USER_VARIABLE} if need be)"
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[/\\]")
+"""Where an absolute path begins, on whatever system the server runs."""
+T = TypeVar("T")
+
+
+class OpencodeAway(AgentHealthError):
+    """There is no usable answer now: ask later."""
+
+
+class NotOpencode(AgentHealthError):
+    """Something answers, and not as an opencode server does: asking again will hardly mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a session stands, as the server answered."""
+
+    state: SessionState
+    why: str = ""
+    """If nothing can be said for it, for people."""
+
+
+class OpencodeServer:
+    """An opencode server, asked from outside. `async with` lets its connections go.
+
+    `directory` is where the sessions work that are to be followed; None: all of the server's.
+    InvalidSetting for a URL or a directory that cannot be right, and for a password that would travel in
+    the clear to another machine, unless `allow_plain_http`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        directory: str | None = None,
+        password: str | None = None,
+        username: str | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        self.url = read_place(url).url.with_query(None)
+        is_in_the_clear = self.url.scheme == "http" and not is_loopback(self.url.host or "")
+        if password and is_in_the_clear and not allow_plain_http:
+            raise InvalidSetting("URL", url, "https, since the password must not travel in the clear")
+        if directory is not None and not _ABSOLUTE.match(directory):
+            raise InvalidSetting("directory", directory, "an absolute path, as it is called on the server")
+        self.directory = directory
+        self._auth = aiohttp.encode_basic_auth(username or DEFAULT_USER, password) if password else None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None  # noqa: S101 - it was entered
+        await self._session.close()
+
+    @asynccontextmanager
+    async def events(self) -> AsyncIterator[AsyncGenerator[list[str], None]]:
+        """Open the stream; what it gives is the data of the messages that came, after each whole line.
+
+        None may have come: the line alone says that the server lives. Never ends by itself: raises
+        OpencodeAway when the stream does, or was silent for SERVER_SILENT_S, or has a line without end.
+        NotOpencode if what answers is no stream.
+        """
+        path = "/global/event" if self.directory is None else "/event"
+        response = await self._get(path, {} if self.directory is None else {"directory": self.directory})
+        try:
+            _check(response, path, "text/event-stream", has_password=self._auth is not None)
+            async with aclosing(_lines(response, self.url)) as lines:
+                yield lines
+        finally:
+            response.close()
+
+    async def standings(self, sessions: Collection[str]) -> dict[str, Standing]:
+        """Return how these sessions stand now. OpencodeAway, NotOpencode."""
+        try:
+            async with asyncio.timeout(ASKING_SECONDS):
+                found = await _all(self._place_of(known) for known in sessions)
+                places = dict(zip(sessions, found, strict=True))
+                directories = {place for place in places.values() if place is not None}
+                working = {place: await self._working_in(place) for place in sorted(directories)}
+        except TimeoutError:
+            raise OpencodeAway(
+                f"no answers about {counted(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
+            ) from None
+        return {known: self._standing(known, place, working) for known, place in places.items()}
+
+    def _standing(
+        self, session_id: str, place: str | None, working: Mapping[str, Collection[str]]
+    ) -> Standing:
+        if place is None:
+            return Standing(SessionState.ABSENT, "the server has no such session")
+        if self.directory is not None and place.rstrip("/") != self.directory.rstrip("/"):
+            return Standing(SessionState.ABSENT, f"it works in {place[:200]!a}, not where we listen")
+        return Standing(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
+
+    async def _place_of(self, session_id: str) -> str | None:
+        """Return the directory where a session works; None if there is no such session."""
+        status, answer = await self._ask(f"/session/{quote(session_id, safe='')}", {})
+        if status == 404:
+            return None
+        place = answer.get("directory")
+        if not isinstance(place, str):
+            raise NotOpencode(f"{self.url}: a session without a directory")
+        return place
+
+    async def _working_in(self, directory: str) -> Collection[str]:
+        """Return the sessions of a directory that are not idle."""
+        _, answer = await self._ask("/session/status", {"directory": directory})
+        return {
+            session_id
+            for session_id, status in answer.items()
+            if not (isinstance(status, dict) and status.get("type") == "idle")
+        }
+
+    async def _ask(self, path: str, query: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        response = await self._get(path, query)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                if response.status != 404 or media_type(response.headers) != "application/json":
+                    _check(response, path, "application/json", has_password=self._auth is not None)
+                body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
+        except FAILURES as error:
+            raise OpencodeAway(judge_failure(self.url, error)[1]) from None
+        finally:
+            response.release()
+        answer = None if body is None else parse_or_none(body)
+        if not isinstance(answer, dict):
+            raise NotOpencode(f"{path}: expected a JSON object of at most {MAX_BODY_BYTES} bytes")
+        return response.status, answer
+
+    async def _get(self, path: str, query: Mapping[str, str]) -> aiohttp.ClientResponse:
+        assert self._session is not None, "used outside of `async with`"  # noqa: S101
+        base = URL(str(self.url).rstrip("/"), encoded=True)
+        headers = {"User-Agent": user_agent(), "Cache-Control": "no-store"}
+        if self._auth is not None:
+            headers["Authorization"] = self._auth
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self._session.get(
+                    URL(f"{base}{path}", encoded=True).with_query(query),
+                    headers=headers,
+                    allow_redirects=False,
+                    raise_for_status=False,
+                    timeout=aiohttp.ClientTimeout(total=None),
+                    auto_decompress=True,
+                )
+        except FAILURES as error:
+            failure = OpencodeAway(judge_failure(self.url, error)[1])
+        # Outside of `except`: an error of the HTTP library carries the request's headers along.
+        raise failure
+
+
+async def _all(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all answers; the first that fails ends them all."""
+    tasks = [asyncio.ensure_future(question) for question in questions]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[list[str], None]:
+    now_s = asyncio.get_running_loop().time
+    parser = EventStreamParser()
+    counter = counter_of(response)
+    heard_s = now_s()
+    while True:
+        try:
+            async with asyncio.timeout_at(heard_s + SERVER_SILENT_S):
+                piece = await read_piece(response, counter)
+            before = parser.lines
+            messages = parser.feed(piece)
+        except TimeoutError:
+            raise OpencodeAway(f"the server was silent for {SERVER_SILENT_S:g} s") from None
+        except InvalidAnswer as error:
+            raise OpencodeAway(str(error)) from None
+        except aiohttp.ClientPayloadError:
+            raise OpencodeAway("the stream broke off") from None
+        except FAILURES as error:
+            raise OpencodeAway(judge_failure(url, error)[1]) from None
+        if not piece:
+            raise OpencodeAway("the stream ended")
+        if parser.lines > before:
+            heard_s = now_s()
+            yield [message.data for message in messages if message.data]
+
+
+def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_password: bool) -> None:
+    """Raise what is wrong with the head of an answer."""
+    status, got = response.status, media_type(response.headers)[:80]
+    if status == 200 and got == expected:
+        return
+    if status == 401:
+        told = f"it refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
+        raise NotOpencode(f"{path}: HTTP 401: {told}")
+    if status in {408, 425, 429} or status >= 500:
+        raise OpencodeAway(f"{path}: HTTP {status}")
+    what = f"expected {expected}, got {got!a}" if status == 200 else "expected 200"
+    raise NotOpencode(f"{path}: HTTP {status}: {what}: is there an opencode server at this URL?")

@@ -1,0 +1,309 @@
+"""Who follows the server, sends what is due, and comes back when either is away?
+
+Three loops: one follows the stream, one sends heartbeats when they are due, one looks once a minute how
+often each agent is to beat and which sessions its registration names.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, Protocol
+
+from lifesign.activity.activity_events import Once, Tell, Told, What
+from lifesign.activity.heartbeat_sink import Dropped, Heart, Refused
+from lifesign.activity.opencode import NotOpencode, OpencodeAway, Standing
+from lifesign.domain.base.backoff import Away
+from lifesign.domain.lifecycle.activity_event import Meaning, is_session_id, read_event
+from lifesign.domain.lifecycle.passive_heartbeat import (
+    MIN_GAP_S,
+    DueBeat,
+    PassiveHeartbeats,
+    SessionState,
+    sessions_in,
+)
+from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
+from lifesign.domain.text.pluralize import counted, plural
+from lifesign.errors import AgentHealthError, InvalidSetting
+
+RECORD_EVERY_SECONDS: Final = 60.0
+"""So late is it noticed at worst that an agent names another session, or wants another interval."""
+MAX_HOLD_SECONDS: Final = 60.0
+"""An agent whose heartbeat was refused is left alone for its interval, and never longer than this: once it
+has registered again, it must not be silent for long."""
+STEADY_SECONDS: Final = 10.0
+"""A stream that lasted so long was no failure: the next wait is the shortest again."""
+MAX_NAMED_SESSIONS: Final = 64
+"""By one registration."""
+
+
+class ActivityServer(Protocol):
+    """Whoever tells what sessions do."""
+
+    def events(self) -> AbstractAsyncContextManager[AsyncGenerator[list[str], None]]:
+        """Open the stream; OpencodeAway, NotOpencode."""
+
+    async def standings(self, sessions: Collection[str]) -> Mapping[str, Standing]:
+        """Return how sessions stand now; OpencodeAway, NotOpencode."""
+
+
+class AgentRefused(AgentHealthError):
+    """The registry will not have heartbeats of an agent, as it was asked at the very beginning."""
+
+    def __init__(self, agent_id: str, why: str) -> None:
+        super().__init__(f"{agent_id}: the registry refuses: {why}")
+        self.agent_id = agent_id
+
+
+class Watcher:
+    """Turns what one server tells into heartbeats.
+
+    `mapped` has the sessions of agents that were named beforehand; of an agent without any, its
+    registration says which (`metadata.opencode_session`). Everything that is decided goes to `tell`.
+    """
+
+    def __init__(
+        self,
+        server: ActivityServer,
+        heart: Heart,
+        mapped: Mapping[str, Collection[str]],
+        tell: Tell,
+        *,
+        chance: Callable[[], float],
+    ) -> None:
+        self.counts: Counter[What] = Counter()
+        self._server = server
+        self._heart = heart
+        self._mapped = mapped
+        self._beats = PassiveHeartbeats()
+        self._once = Once(self._tell)
+        self._told_on = tell
+        self._away = Away(chance)
+        self._moved = asyncio.Event()
+        self._intervals_s: dict[str, float] = {}
+        self._was_heard = False
+        self._is_streaming = False
+        self._dropped = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled.
+
+        Raises what will not mend by waiting, if it shows at the very beginning: NotOpencode, AgentRefused,
+        InvalidSetting. The same later is told, and waited for.
+        """
+        for agent_id, sessions in self._mapped.items():
+            self._intervals_s[agent_id] = HeartbeatConfig().interval_seconds
+            self._beats.watch(agent_id, sessions, self._intervals_s[agent_id])
+        await self._learn(is_first=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
+                group.create_task(self._beat(group))
+                group.create_task(self._keep_learning())
+        except ExceptionGroup as failed:
+            # The loops end together: what ended the first of them is what went wrong.
+            raise failed.exceptions[0] from None
+        finally:
+            if self._was_heard:
+                self._tell(Told(what=What.ENDED, text=self._summary()))
+
+    # ── the server ──
+
+    async def _follow(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        while True:
+            began_s, told = now_s(), "the stream ended"
+            try:
+                await self._follow_once()
+            except OpencodeAway as error:
+                told = str(error)
+            except NotOpencode as error:
+                if not self._was_heard:
+                    raise
+                told = str(error)
+            finally:
+                self._is_streaming = False
+                self._beats.note_lost()
+            self._once.tell("server", Told(what=What.SERVER_AWAY, text=told))
+            if now_s() - began_s >= STEADY_SECONDS:
+                self._away.over()
+            await asyncio.sleep(self._away.wait_s())
+
+    async def _follow_once(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        async with self._server.events() as pieces:
+            # Behind the opening: what happens from now on is in the stream.
+            self._beats.note_line(now_s())
+            await self._ask_sessions()
+            self._is_streaming = self._was_heard = True
+            if self._once.is_over("server") or not self.counts[What.SERVER_HEARD]:
+                self._tell(Told(what=What.SERVER_HEARD, text="the server is heard"))
+            async for messages in pieces:
+                self._beats.note_line(now_s())
+                for message in messages:
+                    self._take(message, now_s())
+
+    async def _ask_sessions(self) -> None:
+        unasked = self._beats.unasked()
+        found = await self._server.standings(unasked) if unasked else {}
+        self._beats.note_asked(
+            {session_id: standing.state for session_id, standing in found.items()},
+            asyncio.get_running_loop().time(),
+        )
+        for session_id, standing in found.items():
+            if standing.state is SessionState.ABSENT:
+                agent_id = self._beats.agent_of(session_id)
+                text = f"{session_id}: {standing.why}: no heartbeats for it"
+                told = Told(what=What.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id)
+                self._once.tell(f"session {session_id}", told)
+            else:
+                self._once.is_over(f"session {session_id}", self._beats.agent_of(session_id))
+        self._moved.set()
+
+    def _take(self, message: str, now_s: float) -> None:
+        event = read_event(message)
+        if event is None:
+            return
+        agent_id = self._beats.agent_of(event.session_id)
+        self._beats.note_event(event, now_s)
+        if event.meaning is Meaning.ERROR and (agent_id is not None or event.session_id is None):
+            where = "" if event.session_id is None else f"{event.session_id}: "
+            told = Told(
+                what=What.SESSION_ERROR,
+                text=where + event.error,
+                agent_id=agent_id,
+                session_id=event.session_id,
+            )
+            self._tell(told)
+        if self._beats.unknown_events and not self.counts[What.UNKNOWN_SESSION]:
+            text = f"{event.session_id}: of no agent that is watched; such events are only counted"
+            self._tell(Told(what=What.UNKNOWN_SESSION, text=text, session_id=event.session_id))
+        if event.meaning not in {Meaning.OTHER, Meaning.REPEAT}:
+            self._moved.set()
+
+    # ── the heartbeats ──
+
+    async def _beat(self, group: asyncio.TaskGroup) -> None:
+        now_s = asyncio.get_running_loop().time
+        while True:
+            self._moved.clear()
+            for due in self._beats.due(now_s()):
+                group.create_task(self._send(due))
+            wait_s = min(self._beats.next_at_s(now_s()) - now_s(), MIN_GAP_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(wait_s, 0.0)):
+                    await self._moved.wait()
+
+    async def _send(self, due: DueBeat) -> None:
+        ending = await self._heart.beat(due)
+        if isinstance(ending, Refused):
+            self._refused(due.agent_id, ending.why)
+            return
+        if isinstance(ending, Dropped):
+            self._dropped += 1
+            self._registry_away(ending.why)
+            return
+        self._registry_answers(due.agent_id)
+        why = f"{due.session_id}: {due.source or 'idle, and the server lives'}"
+        said = "" if ending.agent_status == "active" else f"; the registry calls it {ending.agent_status}"
+        text = f"{why}{said}"
+        self._tell(Told(what=What.HEARTBEAT, text=text, agent_id=due.agent_id, session_id=due.session_id))
+        if ending.commands:
+            asked = f"the registry asks it to {', '.join(ending.commands)}: nobody but you tells it"
+            self._once.tell("command", Told(what=What.COMMAND, text=asked, agent_id=due.agent_id))
+        else:
+            self._once.is_over("command", due.agent_id)
+
+    def _refused(self, agent_id: str, why: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        hold_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_HOLD_SECONDS)
+        self._beats.hold(agent_id, now_s + hold_s)
+        text = f"the registry refuses: {why}; tried again every {hold_s:g} s"
+        self._once.tell("refused", Told(what=What.REFUSED, text=text, agent_id=agent_id))
+
+    def _registry_away(self, why: str) -> None:
+        self._once.tell(
+            "registry", Told(what=What.REGISTRY_AWAY, text=f"heartbeats are dropped meanwhile: {why}")
+        )
+
+    def _registry_answers(self, agent_id: str) -> None:
+        self._once.is_over("refused", agent_id)
+        if self._once.is_over("registry"):
+            self._tell(Told(what=What.REGISTRY_BACK, text="the registry answers again"))
+
+    # ── what the registry knows ──
+
+    async def _keep_learning(self) -> None:
+        while True:
+            await asyncio.sleep(RECORD_EVERY_SECONDS)
+            await self._learn(is_first=False)
+            if self._is_streaming and self._beats.unasked():
+                with suppress(OpencodeAway, NotOpencode):
+                    # If the server is away, the stream says so.
+                    await self._ask_sessions()
+
+    async def _learn(self, *, is_first: bool) -> None:
+        for agent_id in self._mapped:
+            record = await self._heart.record(agent_id)
+            if isinstance(record, Dropped):
+                self._registry_away(record.why)
+                # All have the same registry.
+                return
+            if isinstance(record, Refused):
+                if is_first:
+                    raise AgentRefused(agent_id, record.why)
+                text = f"how often it beats cannot be read: {record.why}"
+                self._once.tell("record", Told(what=What.REFUSED, text=text, agent_id=agent_id))
+                continue
+            self._once.is_over("record", agent_id)
+            self._know(agent_id, record, is_first=is_first)
+
+    def _know(self, agent_id: str, record: AgentRecord, *, is_first: bool) -> None:
+        interval_s = record.heartbeat_config.interval_seconds
+        self._intervals_s[agent_id] = interval_s
+        sessions = list(self._mapped[agent_id]) or self._named(agent_id, record)
+        try:
+            self._beats.watch(agent_id, sessions, interval_s)
+        except InvalidSetting as error:
+            if is_first:
+                raise
+            self._mapping(agent_id, str(error))
+            return
+        if record.heartbeat_config.unhealthy_after_seconds < 2 * MIN_GAP_S:
+            text = f"silent after {record.heartbeat_config.unhealthy_after_seconds:g} s"
+            self._mapping(agent_id, f"{text}, and a heartbeat is sent every {MIN_GAP_S:g} s at most")
+        elif sessions:
+            self._mapping(agent_id, f"{', '.join(sessions)}; idle it beats every {interval_s:g} s")
+        else:
+            self._mapping(agent_id, "no session: name one by --map or in metadata.opencode_session")
+
+    def _named(self, agent_id: str, record: AgentRecord) -> list[str]:
+        named = sessions_in(record.metadata)
+        good = [session_id for session_id in named[:MAX_NAMED_SESSIONS] if is_session_id(session_id)]
+        if len(good) < len(named):
+            expected = f"at most {MAX_NAMED_SESSIONS} names of sessions"
+            told = Told(
+                what=What.MAPPING,
+                text=f"metadata.opencode_session: expected {expected}; the rest is passed over",
+                agent_id=agent_id,
+            )
+            self._once.tell("names", told)
+        return [str(session_id) for session_id in good]
+
+    def _mapping(self, agent_id: str, text: str) -> None:
+        self._once.tell("mapping", Told(what=What.MAPPING, text=text, agent_id=agent_id))
+
+    # ── what is told ──
+
+    def _tell(self, told: Told) -> None:
+        self.counts[told.what] += 1
+        self._told_on(told)
+
+    def _summary(self) -> str:
+        several = len(self._beats.unknown_sessions)
+        unknown = f"{several} {plural(several, 'session that belongs', 'sessions that belong')}"
+        return (
+            f"{counted(self.counts[What.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
+            f"{counted(self.counts[What.SESSION_ERROR], 'error')} of sessions; "
+            f"{counted(self._beats.unknown_events, 'event')} of {unknown} to nobody here"
+        )

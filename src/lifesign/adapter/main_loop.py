@@ -1,0 +1,336 @@
+"""How does an adapter live: as which agent, with which task next, until when?
+
+It is an agent as far as the registry knows: it registers, beats, and drains. What it does is to run a command
+under the lease of one task after another.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from lifesign.adapter.process.orphan_cleanup import end_left
+from lifesign.adapter.run_events import Tell, Told, What
+from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings, TaskRun
+from lifesign.adapter.workspaces import KEEP_SECONDS, Workspaces
+from lifesign.agent.drain import Leaving, leave
+from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.registration import Load, Place
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_errors import Conflict, Gone, NotFound, RegistryError, is_final
+from lifesign.client.registry_tasks import GrantedTask
+from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.tasks.run_end import Stop
+from lifesign.domain.text.pluralize import plural
+
+CLAIM_WAIT_SECONDS: Final = 20.0
+"""How long one request waits for a task."""
+DRAIN_SECONDS: Final = 120.0
+"""For the task in progress, when the adapter is asked to leave, before it is asked to end."""
+SLACK_SECONDS: Final = 30.0
+"""Beyond drain and grace, for the registry to hear how the run ended."""
+PRUNE_EVERY_SECONDS: Final = 86_400.0
+
+_log = logging.getLogger("lifesign.adapter")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which tasks an adapter takes."""
+
+    task_id: str | None = None
+    """This one and no other."""
+    role_id: str | None = None
+    """Only tasks that name the agent's pool, which this is."""
+    is_once: bool = False
+    """One task, and then it leaves."""
+    wait_s: float | None = None
+    """How long to wait for a task; None for ever."""
+
+
+class Adapter:
+    """One adapter; `run` lives its life, `drain` ends it."""
+
+    def __init__(
+        self,
+        place: Place,
+        open_client: Callable[[], RegistryClient],
+        *,
+        wanted: Wanted,
+        settings: RunSettings,
+        workspaces: Workspaces,
+        tell: Tell,
+        open_tools: OpenTools | None = None,
+        keep_s: float = KEEP_SECONDS,
+        drain_s: float = DRAIN_SECONDS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._place = place
+        self._open_client = open_client
+        self._wanted = wanted
+        self._settings = settings
+        self._workspaces = workspaces
+        self._tell = tell
+        self._open_tools = open_tools
+        self._keep_s = keep_s
+        self._drain_s = drain_s
+        self._chance = chance
+        self._loop = HeartbeatLoop(place, self, self._load, renew_leases=self._renew_leases, chance=chance)
+        self._run: TaskRun | None = None
+        self._leaves = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> RunOutcome | None:
+        """Live until the work is done or a drain is; return what came of the last run, None for none.
+
+        RegistryError if the registry does not take the agent at the beginning, or refuses it tasks.
+        """
+        try:
+            # To begin a new life ends the leases of the former one: others may begin what went on in it.
+            await self._end_left()
+            record = await self._register()
+            self._say(What.REGISTERED, f"registered as {self._place.agent_id}, life {record.incarnation}")
+            self._loop.resume(record.incarnation)
+            async with self._open_client() as client:
+                outcome = await self._live(client)
+        finally:
+            await self._place.close()
+        self._say(What.LEFT, "the agent has left")
+        return outcome
+
+    async def _register(self) -> AgentRecord:
+        """Begin a life, and end a former one only with a key that may work in its place."""
+        await self._place.check_key()
+        try:
+            return await self._place.register(supersede=False)
+        except Conflict:
+            # It may have come while we looked.
+            await self._place.check_key()
+            return await self._place.register(supersede=True)
+
+    async def _live(self, client: RegistryClient) -> RunOutcome | None:
+        beating = asyncio.create_task(self._loop.run())
+        pruning = asyncio.create_task(self._prune_daily())
+        working = asyncio.create_task(self._work(client))
+        try:
+            await self._first(working, self._leaves.wait())
+            self._leaves.set()
+            await self._leave(working)
+        finally:
+            for task in (working, pruning, beating):
+                task.cancel()
+            await asyncio.gather(working, pruning, beating, return_exceptions=True)
+        return None if working.cancelled() else working.result()
+
+    def drain(self, why: str) -> None:
+        """Take no further task, let the one in progress end, and leave; called again, at once."""
+        if self._leaves.is_set():
+            self._say(What.LEAVING, f"ends at once: {why}")
+            self._hurry.set()
+        else:
+            self.drain_asked(why, None)
+
+    # What the registry says, by way of the heartbeat loop.
+
+    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+        """Leave; within the time that the registry gives, if it says so: the grace is part of that."""
+        if not self._leaves.is_set():
+            grace_s = self._settings.grace_s
+            self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
+            time = f"{self._drain_s:g} s to end, and {grace_s:g} s once it is asked to"
+            rest = "" if self._run is None else f"; {self._run.task_id} has {time}"
+            self._say(What.LEAVING, f"takes no further task: {why}{rest}")
+            self._leaves.set()
+
+    def life_begun(self, incarnation: int) -> None:
+        """Go on with a new life."""
+        self._say(What.REGISTERED, f"registered as {self._place.agent_id}, life {incarnation}")
+
+    def life_lost(self, why: str) -> None:
+        """Stop: what is in progress may be somebody else's by now (RFC-0016 4.6)."""
+        if self._run is not None:
+            self._run.stop(Stop.LOST, f"the registry gave this agent up: {why}")
+
+    def stood_aside(self) -> None:
+        """Stop, and begin nothing while another process lives as this agent."""
+        self.life_lost("another process lives as this agent")
+
+    def _renew_leases(self) -> None:
+        if self._run is not None:
+            self._run.renew_now()
+
+    def _load(self) -> Load:
+        return Load() if self._run is None else Load(1, (self._run.task_id,))
+
+    async def _work(self, client: RegistryClient) -> RunOutcome | None:
+        outcome, failures = None, 0
+        while (granted := await self._next(client)) is not None:
+            self._say_granted(granted)
+            self._run = TaskRun(
+                client,
+                granted,
+                self._settings,
+                self._workspaces,
+                self._tell,
+                open_tools=self._open_tools,
+                incarnation=self._place.incarnation,
+                hurry=self._hurry,
+                chance=self._chance,
+            )
+            try:
+                outcome = await self._run.work()
+            finally:
+                self._run = None
+            if self._wanted.is_once or not outcome.could_start:
+                return outcome
+            failures = 0 if outcome.is_done else failures + 1
+            if failures and not await self._pause(failures):
+                break
+        return outcome
+
+    async def _next(self, client: RegistryClient) -> GrantedTask | None:
+        """Wait for a task; None if none came in time, or the agent leaves."""
+        now_s = asyncio.get_running_loop().time
+        give_up_s = None if self._wanted.wait_s is None else now_s() + self._wanted.wait_s
+        self._say(What.WAITING, f"waits for {self._wanted.task_id or 'a task'}")
+        failures = 0
+        while True:
+            left_s = CLAIM_WAIT_SECONDS if give_up_s is None else max(0.0, give_up_s - now_s())
+            try:
+                granted = await self._unless_leaving(self._claim(client, min(CLAIM_WAIT_SECONDS, left_s)))
+            except RegistryError as error:
+                failures += 1
+                await self._after(client, error, is_first=failures == 1)
+                if not await self._pause(failures, error.retry_after_s):
+                    return None
+            else:
+                if granted is not None or self._leaves.is_set():
+                    return granted
+                failures = 0
+            if give_up_s is not None and now_s() >= give_up_s:
+                return None
+
+    async def _claim(self, client: RegistryClient, wait_s: float) -> GrantedTask | None:
+        await self._loop.is_registered.wait()
+        return await client.tasks.claim(
+            task_id=self._wanted.task_id,
+            role_id=self._wanted.role_id,
+            wait_seconds=wait_s,
+            incarnation=self._place.incarnation,
+        )
+
+    async def _after(self, client: RegistryClient, error: RegistryError, *, is_first: bool) -> None:
+        """See to what stands in the way of a claim; raises what only people can."""
+        if isinstance(error, Gone) or error.code == "agent_not_found":
+            # The next heartbeat finds the same, and registers again.
+            await self._loop.beat()
+        elif error.code == "too_many":
+            await self._give_back(client)
+        elif is_final(error) and error.code != "agent_draining":
+            raise error
+        elif is_first:
+            self._say(What.REGISTRY, f"no task can be had, and it is asked again: {error}")
+
+    async def _give_back(self, client: RegistryClient) -> None:
+        """Release what this agent holds without knowing of it: the answer to its claim was lost."""
+        with suppress(RegistryError):
+            held = await client.leases.list(holder=self._place.agent_id)
+            for lease in held.leases:
+                self._say(What.REGISTRY, f"gives back {lease.resource}, of which it did not know")
+                with suppress(Conflict, Gone, NotFound):
+                    await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)
+
+    async def _leave(self, working: "asyncio.Task[RunOutcome | None]") -> None:
+        async def wind_up() -> None:
+            await asyncio.wait({working}, timeout=self._drain_s)
+            if not working.done() and self._run is not None:
+                self._run.stop(Stop.DRAIN, "the adapter leaves, and its time is up")
+            await asyncio.wait({working})
+
+        leaving = Leaving(
+            loop=self._loop,
+            place=self._place,
+            idle=wind_up,
+            drop=self._stop_at_once,
+            on_drain=None,
+            hurry=self._hurry,
+        )
+        await leave(leaving, self._drain_s + self._settings.grace_s + SLACK_SECONDS)
+
+    def _stop_at_once(self, why: str) -> None:
+        self._hurry.set()
+        if self._run is not None:
+            self._run.stop(Stop.DRAIN, why)
+
+    async def _end_left(self) -> None:
+        """End what goes on of runs whose adapter was killed, and their wardens with it or stopped."""
+        try:
+            ended = await end_left(await asyncio.to_thread(self._workspaces.left_behind))
+        except OSError as error:
+            _log.warning("what earlier runs have left cannot be looked for: %s", error)
+            return
+        if ended.killed:
+            who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
+            told = f"{ended.killed} {who} of runs whose adapter was killed went on, and {verb} killed"
+            self._say(What.PRUNED, told)
+
+    async def _prune_daily(self) -> None:
+        while True:
+            await self._end_left()
+            try:
+                removed = await asyncio.to_thread(self._workspaces.prune, self._keep_s)
+            except OSError as error:
+                _log.warning("old workspaces cannot be looked for: %s", error)
+            else:
+                if removed:
+                    old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")
+                    self._say(What.PRUNED, f"{removed} {old} old enough to go")
+            await asyncio.sleep(PRUNE_EVERY_SECONDS)
+
+    async def _pause(self, failures: int, retry_after_s: float | None = None) -> bool:
+        """Wait, the longer the more often it failed; False if the agent leaves meanwhile."""
+        now_s = asyncio.get_running_loop().time()
+        interval_s = self._place.profile.rhythm.interval_seconds
+        due_s = next_try_at_s(now_s, interval_s, failures, self._chance(), retry_after_s)
+        await self._unless_leaving(asyncio.sleep(due_s - now_s))
+        return not self._leaves.is_set()
+
+    async def _unless_leaving(self, deed: Awaitable[T]) -> T | None:
+        """Return what comes of a deed; None if the agent leaves before."""
+        doing = asyncio.ensure_future(deed)
+        try:
+            await self._first(doing, self._leaves.wait())
+            return doing.result() if doing.done() else None
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+    async def _first(self, doing: "asyncio.Future[T]", other: Awaitable[object]) -> None:
+        """Wait until the one or the other is done."""
+        waiting: asyncio.Future[object] = asyncio.ensure_future(other)
+        both: set[asyncio.Future[Any]] = {doing, waiting}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+
+    def _say(self, what: What, text: str) -> None:
+        self._tell(Told(what=what, text=text))
+
+    def _say_granted(self, granted: GrantedTask) -> None:
+        task, token = granted.task, granted.lease.fencing_token
+        goes_on = "" if granted.latest_report is None else ", goes on from its latest report"
+        self._tell(
+            Told(
+                what=What.GRANTED,
+                text=f"{task.title} (attempt {task.attempts}, token {token}{goes_on})",
+                task_id=task.task_id,
+                run_id=granted.run_id,
+                fencing_token=token,
+            )
+        )

@@ -1,0 +1,367 @@
+"""How is an agent's process, or a server's of its tools, started, and ended with all that it has started?"""
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from lifesign.adapter.process import process_watcher
+from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.orphan_cleanup import end_left
+from lifesign.errors import CommandFailed
+
+START_SECONDS: Final = 60.0
+"""For its first process to begin."""
+WARDEN_SECONDS: Final = 5.0
+"""For warden and keeper to kill all, before we do."""
+_MAX_STATUS_BYTES: Final = 4096
+_MEDDLED: Final = "somebody has meddled with what watches over it"
+_SAID: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
+"""All that a warden says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be started."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """All of it: nothing of ours comes with it."""
+    directory: Path
+    """In which it is started."""
+    user: AgentUser | None = None
+    """As whom; None: as ours."""
+    input_fd: int | None = None
+    """What its standard input is; None for nothing."""
+    timer: LeaseTimer | None = None
+    """All of it is killed when that is due; None for never."""
+
+
+class Output(Protocol):
+    """Where what it writes goes."""
+
+    @property
+    def stdout_fd(self) -> int:
+        """What its standard output has to be."""
+
+    @property
+    def stderr_fd(self) -> int:
+        """What its standard error has to be."""
+
+    def begin(self) -> None:
+        """Hear that it has its descriptors, or will never have them."""
+
+
+class AgentProcess:
+    """An agent's process and all below it, behind its warden."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        control: asyncio.WriteTransport,
+        status: asyncio.StreamReader,
+        life: asyncio.StreamReader,
+        *,
+        mark: str,
+        timer: LeaseTimer | None,
+    ) -> None:
+        self._process = process
+        self._control = control
+        self._status = status
+        self._life = life
+        self._mark = mark
+        self._timer = timer
+        self._timer_fd: int | None = None
+        self._pid: int | None = None
+        self._fault = ""
+        self._doubt = ""
+        loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[int] = loop.create_future()
+        self._exited: asyncio.Future[int] = loop.create_future()
+        self._is_overdue = asyncio.Event()
+        self._is_gone = asyncio.Event()
+        self._watching = asyncio.create_task(self._watch())
+
+    @classmethod
+    async def start(cls, job: Job, output: Output) -> Self:
+        """Start it in a session of its own; CommandFailed if there is no such program."""
+        # By which warden and keeper are found should they be stopped, and the adapter be killed.
+        mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
+        control, status, life, begun = os.pipe()[::-1], os.pipe(), os.pipe(), os.pipe()
+        asks, asked = socket.socketpair()
+        given = [] if job.input_fd is None else [job.input_fd]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                # Neither the environment nor what is installed decides what the warden does.
+                "-I",
+                "-S",
+                process_watcher.__file__,
+                str(status[1]),
+                str(life[1]),
+                mark,
+                stdin=control[1],
+                stdout=output.stdout_fd,
+                stderr=output.stderr_fd,
+                env={},
+                cwd="/",
+                pass_fds=[status[1], life[1], begun[1], asked.fileno(), *given],
+            )
+        except BaseException:
+            asks.close()
+            for ours, _ in (control, status, life, begun):
+                os.close(ours)
+            raise
+        finally:
+            for _, theirs in (control, status, life, begun):
+                os.close(theirs)
+            timer_to = asked.detach()
+            os.close(timer_to)
+            output.begin()
+        begins = await _reader(begun[0])
+        started = cls(
+            process,
+            await _writer(control[0]),
+            await _reader(status[0]),
+            await _reader(life[0]),
+            mark=mark,
+            timer=job.timer,
+        )
+        started._tell(_job_line(job, begun[1], timer_to))
+        # Retrieved, so that nobody is told of what was given up.
+        started._started.add_done_callback(asyncio.Future.exception)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await started._until_begun(begins, asks)
+        except TimeoutError:
+            await started.kill()
+            raise CommandFailed(f"it has not begun within {START_SECONDS:g} s") from None
+        except BaseException:
+            await started.kill()
+            raise
+        finally:
+            asks.close()
+        return started
+
+    @property
+    def pid(self) -> int | None:
+        """Of the agent's first process, which is the number of its group and session."""
+        return self._pid
+
+    @property
+    def fault(self) -> str:
+        """Why nobody watches over it any more, where that ended it; else nothing."""
+        return self._fault
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not known, after its end, whether anything of it goes on; else nothing."""
+        return self._doubt
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._is_gone.is_set()
+
+    async def wait(self) -> int:
+        """Wait until the first process has ended; return its exit code, negative for a signal."""
+        return await asyncio.shield(self._exited)
+
+    async def wait_gone(self) -> None:
+        """Wait until nothing of it is left."""
+        await self._is_gone.wait()
+
+    async def end(self, grace_s: float, hurry: asyncio.Event) -> bool:
+        """Ask all of it to end, and kill what is left after so long, or as soon as there is hurry.
+
+        Returns whether all has ended.
+        """
+        if not self._is_gone.is_set():
+            self._wake()
+            self._tell(process_watcher.ASK)
+            hurries = asyncio.ensure_future(hurry.wait())
+            either: set[asyncio.Future[Any]] = {self._watching, hurries}
+            try:
+                await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hurries.cancel()
+        return await self.kill()
+
+    async def kill(self) -> bool:
+        """Kill all of it, past warden and keeper if they do not; return whether all has ended."""
+        self._wake()
+        self._tell(process_watcher.KILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WARDEN_SECONDS):
+                await self._is_gone.wait()
+        self._is_overdue.set()
+        await self._watching
+        return self._is_gone.is_set()
+
+    async def _until_begun(self, begins: asyncio.StreamReader, asks: socket.socket) -> None:
+        if self._timer is not None:
+            await self._take_timer(self._timer, asks)
+        await asyncio.shield(self._started)
+        if failure := await begins.read():
+            raise CommandFailed(os.strerror(int(failure)))
+
+    async def _take_timer(self, timer: LeaseTimer, asks: socket.socket) -> None:
+        """Set from now on what the watchers wait for; who is gone gives none."""
+        for fd in await _received(asks):
+            try:
+                timer.take(fd)
+            except OSError:
+                raise CommandFailed(_MEDDLED) from None
+            self._timer_fd = fd
+            if self._watching.done():
+                timer.drop(fd)
+
+    def _wake(self) -> None:
+        """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
+        if self._process.returncode is None and not self._is_gone.is_set():
+            below: Collection[int] = ()
+            # Who may not look at all wakes the keeper, and that one the warden at the deadline.
+            with suppress(OSError):
+                below = process_watcher.descendants(self._process.pid)
+            for pid in (self._process.pid, *below):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _tell(self, what: bytes) -> None:
+        if not self._control.is_closing():
+            self._control.write(what)
+
+    async def _watch(self) -> None:
+        """Take in how it goes, until nothing of it is left; what its watchers leave is ours to kill."""
+        listening = asyncio.create_task(self._listen())
+        living = asyncio.create_task(self._life.read())
+        overdue = asyncio.create_task(self._is_overdue.wait())
+        try:
+            await asyncio.wait({listening, living, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            # Of that, a warden without its keeper hears as well.
+            self._control.close()
+            if not self._fault:
+                both: asyncio.Future[Any] = asyncio.gather(listening, living)
+                rest: set[asyncio.Future[Any]] = {both, overdue}
+                await asyncio.wait(rest, timeout=WARDEN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if await self._end_all(is_over=listening.done() and living.done()):
+                self._is_gone.set()
+        finally:
+            for task in (listening, living, overdue):
+                task.cancel()
+            if self._timer is not None and self._timer_fd is not None:
+                self._timer.drop(self._timer_fd)
+            self._conclude()
+
+    async def _end_all(self, *, is_over: bool) -> bool:
+        """Kill what is left, unless the keeper says that nothing is; return whether all has ended."""
+        if is_over and not self._fault and await self._process.wait() == 0:
+            return True
+        self._note_killed()
+        try:
+            ended = await end_left([self._mark], self._pid)
+        except (OSError, RuntimeError) as error:
+            # An agent of our user may take from us what it needs to look: descriptors, threads.
+            self._doubt = str(error)
+            return False
+        if not ended.left:
+            await self._process.wait()
+        return not ended.left
+
+    def _conclude(self) -> None:
+        """Tell whoever waits, of one that can say nothing more."""
+        if not self._exited.done():
+            self._note_killed()
+        if not self._started.done():
+            self._started.set_exception(CommandFailed(self._fault or "it was killed"))
+        if not self._exited.done():
+            # With its warden the kernel ended it, or we did.
+            self._exited.set_result(-signal.SIGKILL)
+
+    def _note_killed(self) -> None:
+        if not self._is_overdue.is_set():
+            self._fault = self._fault or "what watches over it was killed"
+
+    async def _listen(self) -> None:
+        """Take in what the warden says, until its end or until somebody else has spoken in its place."""
+        # ValueError: a line that is longer than any of its.
+        with suppress(ValueError):
+            async for line in self._status:
+                said = _SAID.fullmatch(line)
+                if said is None or (said["pid"] and self._started.done()):
+                    break
+                self._take(said)
+            else:
+                return
+        self._fault = _MEDDLED
+
+    def _take(self, said: re.Match[bytes]) -> None:
+        if said["pid"]:
+            self._pid = int(said["pid"])
+            self._started.set_result(self._pid)
+        elif said["code"] and not self._exited.done():
+            self._exited.set_result(int(said["code"]))
+
+
+async def _reader(read_fd: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=_MAX_STATUS_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb")
+    )
+    return reader
+
+
+async def _writer(write_fd: int) -> asyncio.WriteTransport:
+    # Of its protocol nobody asks how it ended: who reads may be gone at any time.
+    transport, _ = await asyncio.get_running_loop().connect_write_pipe(
+        asyncio.BaseProtocol, os.fdopen(write_fd, "wb")
+    )
+    return transport
+
+
+async def _received(asks: socket.socket) -> list[int]:
+    """Wait for a descriptor; empty if none comes, or something else."""
+    loop = asyncio.get_running_loop()
+    asks.settimeout(0.0)
+    is_there = asyncio.Event()
+    loop.add_reader(asks, is_there.set)
+    try:
+        await is_there.wait()
+    finally:
+        loop.remove_reader(asks)
+    return socket.recv_fds(asks, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
+
+
+def _job_line(job: Job, begun_fd: int, timer_to_fd: int) -> bytes:
+    """Return what the warden reads, byte for byte as the kernel is to get it."""
+    said = {
+        "adapter": os.getpid(),
+        "command": [_said(part) for part in job.command],
+        "environment": {_said(name): _said(value) for name, value in job.environment.items()},
+        "cwd": _said(str(job.directory)),
+        "user": None if job.user is None else _rights_of(job.user),
+        "input": job.input_fd,
+        "timer": timer_to_fd,
+        "due_ns": None if job.timer is None else job.timer.due_ns,
+        "begun": begun_fd,
+    }
+    return json.dumps(said).encode() + b"\n"
+
+
+def _rights_of(user: AgentUser) -> dict[str, Any]:
+    return {"uid": user.uid, "gid": user.gid, "groups": user.groups}
+
+
+def _said(text: str) -> str:
+    return os.fsencode(text).decode("latin-1")

@@ -1,0 +1,76 @@
+"""As which user does an agent run, if not as the adapter's own, and what may that one reach?"""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lifesign.errors import InvalidSetting
+
+_SEARCH_BITS = (stat.S_IXUSR, stat.S_IXGRP, stat.S_IXOTH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentUser:
+    """A user of this machine, with less rights than root."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    """All that it is in."""
+    home: str
+    login_shell: str
+
+    @classmethod
+    def called(cls, name: str) -> "AgentUser":
+        """Return the user of that name; InvalidSetting if nothing can be started as that one."""
+        if os.geteuid() != 0:
+            raise InvalidSetting(
+                "--user", name, "to be started by root, who alone may start another's process"
+            )
+        try:
+            found = pwd.getpwnam(name)
+        except (KeyError, ValueError):
+            raise InvalidSetting("--user", name, "a user of this machine") from None
+        if found.pw_uid == 0:
+            raise InvalidSetting("--user", name, "a user that is not root")
+        groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
+        return cls(
+            name=found.pw_name,
+            uid=found.pw_uid,
+            gid=found.pw_gid,
+            groups=groups,
+            home=found.pw_dir,
+            login_shell=found.pw_shell or "/bin/sh",
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return what says in an environment whose it is."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.login_shell}
+
+    @contextmanager
+    def rights(self) -> Iterator[None]:
+        """Have the kernel judge as of that user, in all of the process; PermissionError if that cannot be."""
+        groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
+        try:
+            os.setgroups(self.groups)
+            os.setegid(self.gid)
+            os.seteuid(self.uid)
+            yield
+        finally:
+            os.seteuid(uid)
+            os.setegid(gid)
+            os.setgroups(groups)
+
+    def shut_out_by(self, directory: Path) -> str:
+        """Return which directory on the way to one, or itself, may not be searched; nothing if all may."""
+        for one in (*reversed(directory.resolve().parents), directory.resolve()):
+            found = one.stat()
+            whose = 0 if found.st_uid == self.uid else 1 if found.st_gid in self.groups else 2
+            if not found.st_mode & _SEARCH_BITS[whose]:
+                return f"{one} has mode {stat.S_IMODE(found.st_mode):04o} and user {found.st_uid}"
+        return ""

@@ -1,0 +1,69 @@
+"""What does an agent's process learn of its lease, and what of our environment? (protocol 6.10)"""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from lifesign.domain.models.tasks import TaskGrant
+from lifesign.domain.text.times import utc_text
+
+OURS: Final = "AGENT_HEALTH_"
+"""How the names of our variables begin: settings, databases, keys. None of them is handed down."""
+
+RUN_ID_VARIABLE: Final = f"{OURS}RUN_ID"
+"""Of a process that an agent has started, tells of which run it is, unless the agent has taken it away."""
+
+
+class ToolPlace(Protocol):
+    """Where an agent asks for tools, and with what."""
+
+    @property
+    def url(self) -> str:
+        """Of an MCP server (streamable HTTP)."""
+
+    @property
+    def run_token(self) -> str:
+        """Good for this run alone."""
+
+
+def lease_record(grant: TaskGrant, workspace: Path) -> dict[str, object]:
+    """Return the lease as the source writes it (lease protocol, "Lease acquisition")."""
+    envelope = grant.budget.envelope
+    return {
+        "taskId": grant.task.task_id,
+        "runId": grant.run_id,
+        "leaseExpiresAt": utc_text(grant.lease.expires_at),
+        "fencingToken": grant.lease.fencing_token,
+        "budgetEnvelope": {"tokens": envelope.tokens, "usd": envelope.usd},
+        "workspacePath": str(workspace),
+    }
+
+
+def environment_of(
+    grant: TaskGrant,
+    workspace: Path,
+    inherited: Mapping[str, str],
+    *,
+    tools: ToolPlace | None,
+    hidden: Collection[str] = (),
+) -> dict[str, str]:
+    """Return the whole environment of an agent's process.
+
+    Of ours (`inherited`), all but what is hidden and what is agent-health's own: no key goes with it.
+    """
+    kept = {
+        name: value for name, value in inherited.items() if not name.startswith(OURS) and name not in hidden
+    }
+    lease = lease_record(grant, workspace)
+    told = {
+        "LEASE": json.dumps(lease),
+        "TASK_ID": grant.task.task_id,
+        "RUN_ID": grant.run_id,
+        "FENCING_TOKEN": str(grant.lease.fencing_token),
+        "LEASE_EXPIRES_AT": str(lease["leaseExpiresAt"]),
+        "WORKSPACE": str(workspace),
+    }
+    if tools is not None:
+        told |= {"PROXY_URL": tools.url, "RUN_TOKEN": tools.run_token}
+    return kept | {f"{OURS}{name}": value for name, value in told.items()}

@@ -1,0 +1,86 @@
+"""What goes on of a run whose adapter or watchers are gone, and how is it ended?
+
+A process tells of which run it is by the environment that it was started with, its warden and keeper by their
+last argument. Where those were stopped, all that has another environment is still below them.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lifesign.adapter.process import process_watcher
+from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
+
+KILL_SECONDS: Final = 10.0
+"""For the kernel, to end processes that were killed; who is stuck in it is left."""
+_WARDEN: Final = b"/adapter/warden.py"
+
+
+def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
+    """Whether a process was started for one of these runs, or watches over one."""
+    arguments = _parts_of(f"/proc/{pid}/cmdline")
+    *_, program, _, _, mark = (b"", b"", b"", b"", *arguments)
+    if program.endswith(_WARDEN):
+        return any(run_id.encode() == mark for run_id in run_ids)
+    environment = _parts_of(f"/proc/{pid}/environ")
+    return any(f"{RUN_ID_VARIABLE}={run_id}".encode() in environment for run_id in run_ids)
+
+
+def _parts_of(file: str) -> list[bytes]:
+    """Return what stands in a list of the kernel's; nothing if the process is gone or hides it."""
+    with suppress(*process_watcher.GONE), Path(file).open("rb") as opened:
+        return opened.read(process_watcher.MAX_JOB_BYTES).removesuffix(b"\0").split(b"\0")
+    return []
+
+
+class Ended(NamedTuple):
+    """How many processes were killed, and how many of them are there all the same."""
+
+    killed: int
+    left: int
+
+
+async def end_left(run_ids: Collection[str], session: int | None = None) -> Ended:
+    """Kill what goes on of these runs or in this session, and all below it.
+
+    Until nothing of it is left, since who is killed may have forked just before; KILL_SECONDS at most.
+    OSError or RuntimeError if we may open nothing to look, or have no thread for it.
+    """
+    if not run_ids and session is None:
+        return Ended(0, 0)
+    give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
+    killed: set[int] = set()
+    # Killed once, and looked for last of all, however long a machine that stands still takes for it.
+    while left := await asyncio.to_thread(_found, run_ids, session):
+        if killed and asyncio.get_running_loop().time() >= give_up_s:
+            break
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+        await asyncio.sleep(process_watcher.KILL_AGAIN_SECONDS)
+    return Ended(len(killed), len(left))
+
+
+def _found(run_ids: Collection[str], session: int | None) -> set[int]:
+    known = {
+        pid
+        for pid, (_, _, its) in process_watcher.processes().items()
+        if its == session or _is_of_run(pid, run_ids)
+    }
+    below = {pid for one in known for pid in process_watcher.descendants(one)}
+    return (known | below) - _ours()
+
+
+def _ours() -> set[int]:
+    """Return this process and those above it: what a run has started may be an adapter."""
+    living = process_watcher.processes()
+    ours, pid = set[int](), os.getpid()
+    while pid in living and pid not in ours:
+        ours.add(pid)
+        pid = living[pid][0]
+    return ours

@@ -1,0 +1,97 @@
+"""Which file does a command start, and can whoever is to run it start that?"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final
+
+from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.errors import CommandFailed
+
+_MAX_FIRST_LINE_BYTES: Final = 256
+"""The kernel looks no further for an interpreter."""
+
+
+def program_called(name: str, user: AgentUser | None = None) -> Path:
+    """Return the first file of that name in PATH, or at that path, that the user can start; None: as we are.
+
+    CommandFailed if there is none: with which one was passed over and why, or with nothing.
+    """
+    passed_over = ""
+    for place in _places(name):
+        if not _is_there(place):
+            continue
+        why = _why_not(place, user)
+        if not why:
+            return place.absolute()
+        passed_over = passed_over or f"{place}: {why}"
+    raise CommandFailed(passed_over)
+
+
+def _places(name: str) -> Iterator[Path]:
+    if os.sep in name:
+        yield Path(name)
+        return
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        yield Path(directory) / name
+
+
+def _is_there(place: Path) -> bool:
+    # Unlike Path.is_file, of what we may not look at either.
+    return os.path.isfile(place)  # noqa: PTH113
+
+
+def _why_not(program: Path, user: AgentUser | None) -> str:
+    """Return why a file that is there cannot be started; nothing if it can."""
+    if not _may_start(program, user):
+        return _obstacle(program, user)
+    interpreter = _interpreter_of(program)
+    if interpreter is None or not interpreter.is_absolute():
+        return ""
+    said = f"its first line names {str(interpreter)!r}"
+    if not _is_there(interpreter):
+        return f"{said}, which is not there"
+    return "" if _may_start(interpreter, user) else f"{said}: {_obstacle(interpreter, user)}"
+
+
+def _may_start(program: Path, user: AgentUser | None) -> bool:
+    """Ask the kernel, which knows all that may shut somebody out."""
+    try:
+        with nullcontext() if user is None else user.rights():
+            return os.access(program, os.X_OK, effective_ids=True)
+    except PermissionError:
+        raise CommandFailed("nobody here may become another user") from None
+
+
+def _obstacle(program: Path, user: AgentUser | None) -> str:
+    """Return what is in the way of starting a file, as far as modes tell."""
+    if user is not None:
+        for step in _steps(program.absolute()):
+            for above in reversed(step.parents):
+                if why := user.shut_out_by(above):
+                    return why
+    target = program.resolve()
+    found = target.stat()
+    return f"{target} has mode {stat.S_IMODE(found.st_mode):04o} and user {found.st_uid}"
+
+
+def _steps(place: Path) -> Iterator[Path]:
+    """Yield a path, and where it leads if it is a link, and so on."""
+    yield place
+    while place.is_symlink():
+        place = place.parent / place.readlink()
+        yield place
+
+
+def _interpreter_of(program: Path) -> Path | None:
+    """Return what the kernel starts for a script; None for what is none, or may not be read."""
+    try:
+        with program.open("rb") as file:
+            line = file.readline(_MAX_FIRST_LINE_BYTES)
+    except OSError:
+        return None
+    words = line.removeprefix(b"#!").replace(b"\t", b" ").rstrip(b"\n").split(b" ")
+    named = next((word for word in words if word), None)
+    return Path(os.fsdecode(named)) if line.startswith(b"#!") and named else None

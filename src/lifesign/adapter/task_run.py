@@ -1,0 +1,469 @@
+"""How is one task worked at, from its grant to its end? (lease protocol; protocol 6.10)
+
+The agent's process runs while the lease is held, and whatever else may end it: it is asked to end, gets its
+grace, and is killed with all that it has started. Only then is it told how the run ended: nothing of a run
+goes on once its lease is given back.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from lifesign.adapter.process.agent_process import AgentProcess, Job
+from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.adapter.process.lease_environment import ToolPlace, environment_of
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.output import OutputCopy
+from lifesign.adapter.process.progress_watch import ProgressWatch
+from lifesign.adapter.run_events import Tell, Told, What
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
+from lifesign.client.lease_keeper import LeaseKeeper, LossKind
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_errors import RegistryError, is_final
+from lifesign.client.registry_tasks import GrantedTask, HeldRun
+from lifesign.domain.models.tasks import detail_of
+from lifesign.domain.tasks.lease_renewal import grace_left_s, next_try_s
+from lifesign.domain.tasks.run_end import RunEnd, Stop, Telling, judge_end
+from lifesign.domain.tasks.task_states import ExitReason
+from lifesign.errors import AgentHealthError
+from lifesign.mcp.request_human_help import NAME as HELP_TOOL
+
+GRACE_SECONDS: Final = 10.0
+"""Between the request to end and the kill, unless it is said otherwise."""
+HEAR_SECONDS: Final = 0.05
+"""For an end to be heard of that was there before its reason was: after the adapter stood still, say."""
+BUDGET_GONE: Final = "a metered call was refused: what they may cost is used up"
+
+OpenTools = Callable[[HeldWork], AbstractAsyncContextManager[ToolPlace]]
+
+_STOPS: Final[Mapping[LossKind, Stop]] = MappingProxyType({
+    LossKind.REFUSED:      Stop.LOST,
+    LossKind.UNAUTHORIZED: Stop.UNAUTHORIZED,
+    LossKind.EXPIRED:      Stop.EXPIRED,
+    LossKind.LET_GO:       Stop.OVER,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How each run is worked at."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """Ours, of which the agent gets what is not ours alone."""
+    user: AgentUser | None = None
+    """As whom the agent runs, who is also given the workspaces; None: as ours."""
+    directory: Path | None = None
+    """Where it is started; None: in its workspace."""
+    grace_s: float = GRACE_SECONDS
+    timeout_s: float | None = None
+    """Of a run; None for none."""
+    no_progress_s: float | None = None
+    """Without output and without a call, after which the agent counts as hung; None for never."""
+    completes_on_exit: bool = True
+    """Whether exit code 0 hands the task in, with what stands in `output.json`."""
+    stops_on_budget: bool = False
+    """Whether an agent whose budget is used up is ended, and its task handed to people."""
+    hidden: Collection[str] = ()
+    """Variables that the agent does not get."""
+    stdout_to: int = 1
+    stderr_to: int = 2
+    """Descriptors to which its output is passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What came of a run."""
+
+    end: RunEnd
+    exit_code: int | None
+    """Of the agent's process, negative for a signal; None if there was none."""
+    text: str
+    """For people."""
+    output: dict[str, Any] | None = None
+    """To be handed in."""
+    could_start: bool = True
+    """False: the command is not there, which no other task would change."""
+    was_told: bool = False
+    """Whether the registry knows of its end."""
+
+    @property
+    def detail(self) -> str | None:
+        """What the registry is told besides the exit code."""
+        is_all = self.exit_code is not None and self.text == ended_with(self.exit_code)
+        return None if is_all else detail_of(self.text)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it did what it could, and the registry knows."""
+        return self.end.is_done and self.was_told
+
+    @property
+    def has_result(self) -> bool:
+        """Whether there is nothing left to be looked into."""
+        return self.end.has_result and self.was_told
+
+
+class TaskRun:
+    """One run of a task, and the process that works at it."""
+
+    def __init__(
+        self,
+        client: RegistryClient,
+        granted: GrantedTask,
+        settings: RunSettings,
+        workspaces: Workspaces,
+        tell: Tell,
+        *,
+        open_tools: OpenTools | None = None,
+        incarnation: int | None = None,
+        hurry: asyncio.Event | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self._granted = granted
+        self._settings = settings
+        self._workspaces = workspaces
+        self._tell = tell
+        self._open_tools = open_tools
+        self._hurry = hurry or asyncio.Event()
+        self._chance = chance
+        self._run = HeldRun.of(granted, incarnation)
+        self._keeper = LeaseKeeper.of_task(
+            client.leases,
+            granted,
+            incarnation=incarnation,
+            grace_s=settings.grace_s,
+            renewed=self._set_timer,
+        )
+        self._timer: LeaseTimer | None = None
+        self._process: AgentProcess | None = None
+        self._stop: Stop | None = None
+        self._why = ""
+        self._is_asked = asyncio.Event()
+        self._was_signalled = False
+        self._progress = ProgressWatch()
+        self._written: Telling | None = None
+        self._ends_s = 0.0
+
+    @property
+    def task_id(self) -> str:
+        """Of the task."""
+        return self._run.task_id
+
+    def stop(self, stop: Stop, why: str) -> None:
+        """End the agent's process; the first reason counts."""
+        if self._stop is None:
+            self._stop, self._why = stop, why
+            self._is_asked.set()
+
+    def renew_now(self) -> None:
+        """Ask the registry at once whether the task is ours."""
+        self._keeper.renew_now()
+
+    async def work(self) -> RunOutcome:
+        """Work at the task until the run is over; what can go wrong with it is told, and not raised."""
+        keeping = asyncio.create_task(self._keeper.run())
+        try:
+            if not await self._keeper.wait_held():
+                loss = await self._keeper.wait_lost()
+                outcome = RunOutcome(RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING), None, loss.why)
+                return await self._report(outcome)
+            return await self._work()
+        finally:
+            self._keeper.let_go()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _work(self) -> RunOutcome:
+        task, run = self._granted.task, self._run
+        try:
+            workspace = self._workspaces.prepare(
+                run.run_id, task_id=task.task_id, title=task.title, fencing_token=run.fencing_token
+            )
+        except (OSError, ValueError) as error:
+            outcome = _not_started(f"no workspace can be made: {error}")
+            return await self._report(outcome)
+        outcome = _not_started("it was given up")
+        try:
+            outcome = await self._in_workspace(workspace)
+            outcome = await self._report(outcome, workspace)
+        finally:
+            # In a thread, since a large one takes long to remove and the agent beats on; one at a time,
+            # since no further task is taken before.
+            await asyncio.to_thread(
+                self._workspaces.finish,
+                workspace,
+                keep=not outcome.has_result,
+                exit_reason=outcome.end.exit_reason,
+                exit_code=outcome.exit_code,
+            )
+        return outcome
+
+    async def _in_workspace(self, workspace: Workspace) -> RunOutcome:
+        """Run the agent; return what came of it, before that is told."""
+        try:
+            workspace.put(INPUT_FILE, self._granted.input)
+            if self._granted.latest_report is not None:
+                workspace.put(REPORT_FILE, self._granted.latest_report.report)
+            if self._granted.comments:
+                comments = [
+                    said.model_dump(mode="json", exclude_none=True) for said in self._granted.comments
+                ]
+                workspace.put(COMMENTS_FILE, comments)
+            exit_code = await self._run_agent(workspace)
+        except (AgentHealthError, OSError) as error:
+            if self._process is None or self._process.is_gone:
+                return _not_started(str(error))
+            return await self._unclear(str(error), None)
+        if self._process is not None and self._process.doubt and self._written is None:
+            return await self._unclear(self._process.doubt, exit_code)
+        end = judge_end(
+            self._stop,
+            exit_code,
+            written=self._written,
+            completes_on_exit=self._settings.completes_on_exit,
+            was_signalled=self._was_signalled,
+            has_output=workspace.has_output(),
+        )
+        if end.telling is not Telling.COMPLETE:
+            return RunOutcome(end, exit_code, self._why or ended_with(exit_code))
+        result = workspace.result()
+        if result.output is None:
+            return RunOutcome(RunEnd(ExitReason.CRASH, Telling.RELEASE), exit_code, result.fault)
+        return RunOutcome(end, exit_code, ended_with(exit_code), output=result.output)
+
+    async def _unclear(self, why: str, exit_code: int | None) -> RunOutcome:
+        """Return what came of a run of which something may go on, once its lease is over or there is hurry.
+
+        An agent that leaves gives its leases back. Whoever cannot look can start nothing either.
+        """
+        self._keeper.let_go()
+        text = f"it is not given back, since it is not known whether anything of it goes on: {why}"
+        left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
+        self._say(What.STOPPING, f"{text}; its lease runs out in {left_s:.0f} s")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._hurry.wait()
+        end = RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING)
+        return RunOutcome(end, exit_code, text, could_start=False)
+
+    async def _run_agent(self, workspace: Workspace) -> int:
+        """Return the exit code of the agent's process, once nothing of it is left."""
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            tools, timer = None, self._open_timer(stack)
+            if self._open_tools is not None:
+                tools = await stack.enter_async_context(self._open_tools(self._held_work(timer)))
+            job = Job(
+                command=settings.command,
+                environment=environment_of(
+                    self._granted,
+                    workspace.path,
+                    settings.environment,
+                    tools=tools,
+                    hidden=settings.hidden,
+                ),
+                directory=settings.directory or workspace.path,
+                user=settings.user,
+                timer=timer,
+            )
+            output = OutputCopy(
+                workspace.fd,
+                stdout_to=settings.stdout_to,
+                stderr_to=settings.stderr_to,
+                progress=self._progress.busy,
+            )
+            stack.push_async_callback(asyncio.to_thread, output.finish)
+            if settings.user is not None:
+                workspace.hand_over(settings.user)
+            process = self._process = await AgentProcess.start(job, output)
+            stack.push_async_callback(process.kill)
+            self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)
+            await self._watch(process)
+            if not await process.end(self._grace_s(), self._hurry) and not process.doubt:
+                self._say(What.STOPPING, "some of it goes on, and is another user's or stuck in the kernel")
+            self._why = self._why or process.fault
+            return await process.wait()
+
+    async def _watch(self, process: AgentProcess) -> None:
+        """Wait until the process has ended by itself, or there is a reason to end it."""
+        exited = asyncio.ensure_future(process.wait())
+        lost = asyncio.ensure_future(self._keeper.wait_lost())
+        asked = asyncio.ensure_future(self._is_asked.wait())
+        stalled = asyncio.ensure_future(self._stalled())
+        try:
+            await asyncio.wait(
+                {exited, lost, asked, stalled},
+                timeout=self._settings.timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if self._written is not None:
+                # It has handed its task in, and says good-bye: by itself, and then asked to.
+                wait_s = self._settings.grace_s / 2.0
+                await asyncio.wait({exited, asked}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exited}, timeout=HEAR_SECONDS)
+            if exited.done():
+                is_killed = exited.result() == -signal.SIGKILL and self._written is None
+                if is_killed and self._timer is not None and self._timer.is_due:
+                    self.stop(Stop.EXPIRED, "the lease's deadline passed, and it was killed")
+                return
+            if self._written is not None:
+                self.stop(Stop.OVER, f"{self._why}, and goes on")
+            elif lost.done():
+                self.stop(_STOPS[lost.result().kind], lost.result().why)
+            elif stalled.done() and not asked.done():
+                what = "it has written nothing and called no tool"
+                self.stop(Stop.NO_PROGRESS, f"{what} for {self._settings.no_progress_s:g} s")
+            elif not asked.done():
+                self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
+            self._was_signalled = True
+            self._say(What.STOPPING, f"the agent is asked to end: {self._why}")
+        finally:
+            for waiting in (exited, lost, asked, stalled):
+                waiting.cancel()
+
+    async def _stalled(self) -> None:
+        """Wait until the agent counts as hung."""
+        with self._progress.busy():
+            # Its start is progress, however long ago the run began.
+            pass
+        if self._settings.no_progress_s is None:
+            await asyncio.Event().wait()
+        else:
+            await self._progress.wait_stalled(self._settings.no_progress_s)
+
+    def _open_timer(self, stack: AsyncExitStack) -> LeaseTimer:
+        """Return what kills the agent at the lease's deadline, whoever is stopped by then."""
+        timer = self._timer = LeaseTimer(self._keeper.deadline_s - asyncio.get_running_loop().time())
+        stack.callback(self._close_timer, timer)
+        return timer
+
+    def _close_timer(self, timer: LeaseTimer) -> None:
+        self._timer = None
+        timer.close()
+
+    def _set_timer(self, deadline_s: float) -> None:
+        if self._timer is not None:
+            self._timer.set(deadline_s - asyncio.get_running_loop().time())
+
+    def _grace_s(self) -> float:
+        """Return how long the agent may go on once it is asked to end: under no other holder's lease."""
+        loss, grace_s = self._keeper.loss, self._settings.grace_s
+        if self._written is not None:
+            return grace_left_s(asyncio.get_running_loop().time(), self._ends_s, grace_s)
+        if loss is None or loss.kind is LossKind.LET_GO:
+            return grace_s
+        return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
+
+    def _held_work(self, timer: LeaseTimer) -> HeldWork:
+        return HeldWork(
+            registry=self._client,
+            run=self._run,
+            is_held=self._keeper.is_held,
+            ended=self._ended_by_tool,
+            budget_gone=self._budget_gone,
+            progress=self._progress.busy,
+            timer=timer,
+        )
+
+    def _ended_by_tool(self, tool: str) -> None:
+        self._written = Telling.HELP if tool == HELP_TOOL else Telling.COMPLETE
+        self._why = f"it has called {tool}"
+        self._keeper.let_go()
+        # Others may have the task from now on: it has one grace, half of it to end by itself.
+        self._ends_s = asyncio.get_running_loop().time() + self._settings.grace_s
+        self._set_timer(self._ends_s)
+
+    def _budget_gone(self) -> None:
+        if self._settings.stops_on_budget:
+            self.stop(Stop.BUDGET, BUDGET_GONE)
+
+    async def _report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
+        """Write in the run's name how it ended, and tell it; return whether the registry knows, too."""
+        untold = await self._write(outcome)
+        if untold:
+            what, text = What.UNTOLD, f"{outcome.text}; the registry was not told: {untold}"
+        else:
+            what, text = _told_as(outcome.end), outcome.text
+        self._say(what, text, outcome, workspace)
+        return replace(outcome, was_told=not untold)
+
+    async def _write(self, outcome: RunOutcome) -> str:
+        """Return why it could not be told, or nothing."""
+        failures = 0
+        while outcome.end.telling is not Telling.NOTHING:
+            try:
+                await self._write_once(outcome)
+                break
+            except RegistryError as error:
+                if is_final(error) or not self._keeper.is_held():
+                    return str(error)
+                failures += 1
+                wait_s = error.retry_after_s
+            now_s = asyncio.get_running_loop().time()
+            due_s = next_try_s(now_s, self._keeper.deadline_s, failures, self._chance(), wait_s)
+            await asyncio.sleep(due_s - now_s)
+        return ""
+
+    async def _write_once(self, outcome: RunOutcome) -> None:
+        tasks, run, end = self._client.tasks, self._run, outcome.end
+        if end.telling is Telling.COMPLETE:
+            await tasks.mark_complete(run, outcome.output or {}, idempotency_key="adapter:complete")
+        elif end.telling is Telling.HELP:
+            await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
+        else:
+            await tasks.release(
+                run,
+                end.exit_reason,
+                exit_code=outcome.exit_code,
+                detail=outcome.detail,
+                idempotency_key="adapter:release",
+            )
+
+    def _say(
+        self,
+        what: What,
+        text: str,
+        outcome: RunOutcome | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        run = self._run
+        self._tell(
+            Told(
+                what=what,
+                text=text,
+                task_id=run.task_id,
+                run_id=run.run_id,
+                fencing_token=run.fencing_token,
+                exit_reason=None if outcome is None else outcome.end.exit_reason,
+                exit_code=None if outcome is None else outcome.exit_code,
+                workspace=None if workspace is None else str(workspace.path),
+            )
+        )
+
+
+def ended_with(exit_code: int) -> str:
+    """Say how a process ended."""
+    if exit_code >= 0:
+        return f"it ended with exit code {exit_code}"
+    with suppress(ValueError):
+        return f"it was ended by {signal.Signals(-exit_code).name}"
+    return f"it was ended by signal {-exit_code}"
+
+
+def _told_as(end: RunEnd) -> What:
+    if not end.is_done:
+        return What.FAILED
+    return What.ASKED if end.asks_people else What.COMPLETED
+
+
+def _not_started(text: str) -> RunOutcome:
+    """Return what came of a run without a process: no fault of the task, others may have what is missing."""
+    return RunOutcome(RunEnd(ExitReason.KILLED, Telling.RELEASE), None, text, could_start=False)

@@ -1,0 +1,225 @@
+"""How is a call paid for? (lease protocol, "Tool calls that cost money"; protocol 6.9)
+
+Reserve, carry out, settle. Every call reserves, also one that is free: so the registry refuses whoever has
+lost the task before anything is carried out. What was not carried out frees what it had reserved; what was is
+settled at what it did cost, though that be more; what may have been, at what it had reserved, or an agent
+could have it for nothing: by ending, by killing the server, by asking for more than is handed on.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Final
+
+from mcp_types import CallToolResult
+
+from lifesign.adapter.tools.call_failed import NotCarriedOut, NotHandedOn
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.upstreams import Price
+from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
+from lifesign.client.registry_tasks import HeldRun
+from lifesign.domain.models.tasks import CallRecord
+from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NOTHING, Spend
+from lifesign.mcp.answer import failure
+from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.run_calls import refusal
+from lifesign.mcp.tool import ToolFailed
+
+COST_KEY: Final = "agent-health/cost"
+"""Of a result's `_meta`: what the call did cost."""
+AVAILABLE_KEY: Final = "agent-health/available"
+"""Of a result's `_meta`: what is left of the budget."""
+OVER_KEY: Final = "agent-health/overReserved"
+"""Of a result's `_meta`: there, and true, if the call did cost more than it had reserved."""
+UNSETTLED_KEY: Final = "agent-health/unsettled"
+"""Of a result's `_meta`: there, and true, if the registry has not heard yet of what the call did cost."""
+RETRY_SECONDS: Final = 2.0
+"""Between two tries to tell what a call did cost."""
+CLOSE_SECONDS: Final = 3.0
+"""For what is still to be told when the run is over."""
+MAX_UNTOLD: Final = 1_000
+"""Of calls whose cost is being told again; of those beyond, the reservation stays until the run ends."""
+
+_SIX_DECIMALS: Final = Decimal("0.000001")
+_log = logging.getLogger("lifesign.adapter.tools")
+
+
+class Meter:
+    """Pays for the calls of one run."""
+
+    def __init__(self, held: HeldWork) -> None:
+        self._held = held
+        self._untold: set[asyncio.Task[None]] = set()
+        self.paid_under_way = 0
+        """Calls that have begun, and may cost something."""
+
+    async def call(
+        self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
+    ) -> CallToolResult:
+        """Carry a call out and pay for it; ToolFailed if nothing is paid, or nobody can be told.
+
+        Cancelled only at the run's end: who asked may be gone, and the call costs what it costs.
+        """
+        is_paid = price.most().amount() != NOTHING
+        self.paid_under_way += is_paid
+        try:
+            return await self._call(tool, price, carry_out)
+        finally:
+            self.paid_under_way -= is_paid
+
+    async def _call(
+        self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
+    ) -> CallToolResult:
+        call_id, most = secrets.token_hex(16), price.most()
+        await self._reserve(call_id, tool, most)
+        if not self._held.is_held():
+            # The registry took its time.
+            await self._release(call_id)
+            raise lease_lost()
+        try:
+            result = await carry_out()
+        except NotCarriedOut:
+            await self._release(call_id)
+            raise
+        except ToolFailed as error:
+            cost = cost_of(price, error.answer if isinstance(error, NotHandedOn) else None)
+            result = failure(_paid_for(error) if cost and cost.amount() != NOTHING else error)
+        except BaseException:
+            self._later(self._tell_cut_off(call_id, tool, most))
+            raise
+        else:
+            cost = cost_of(price, result)
+        if cost is None:
+            await self._release(call_id)
+            return result
+        return await self._settle(call_id, tool, most, result, cost)
+
+    async def close(self) -> None:
+        """Give what is still to be told a moment."""
+        if self._untold:
+            await asyncio.wait(self._untold, timeout=CLOSE_SECONDS)
+        for telling in self._untold:
+            telling.cancel()
+        await asyncio.gather(*self._untold, return_exceptions=True)
+
+    async def _reserve(self, call_id: str, tool: str, most: Spend) -> None:
+        try:
+            await self._held.registry.tasks.reserve_call(self._run, call_id, tool, most)
+        except RegistryError as error:
+            failed = refusal(error)
+            if failed.code == RefusalCode.BUDGET_EXCEEDED:
+                self._held.budget_gone()
+            elif isinstance(error, RegistryFailure):
+                # It may have been carried out all the same.
+                self._later(self._release(call_id))
+            raise failed from None
+
+    async def _release(self, call_id: str) -> None:
+        try:
+            await self._held.registry.tasks.release_call(self._run, call_id)
+        except RegistryError as error:
+            _log.info("%s: what was reserved is freed when the run ends: %s", call_id, error)
+
+    async def _settle(
+        self, call_id: str, tool: str, most: Spend, result: CallToolResult, cost: Spend
+    ) -> CallToolResult:
+        meta: dict[str, Any] = {COST_KEY: cost.model_dump(mode="json")}
+        if not cost.amount().fits(most.amount()):
+            _log.warning("%s did cost more than its price says that it may at most: %s", tool, cost)
+            meta[OVER_KEY] = True
+        try:
+            told = await self._tell(call_id, cost)
+        except asyncio.CancelledError:
+            self._later(self._tell_cut_off(call_id, tool, cost))
+            raise
+        except (RegistryFailure, RateLimited) as error:
+            # It was carried out, and what it may cost stays reserved: nobody can spend that twice.
+            _log.warning("what %s did cost cannot be told now, and is told again: %s", tool, error)
+            self._later(self._tell_until_told(call_id, cost))
+            meta[UNSETTLED_KEY] = True
+        except RegistryError as error:
+            failed = refusal(error)
+            if failed.code == RefusalCode.STALE_TOKEN:
+                raise ToolFailed(
+                    f"it was carried out meanwhile; {error}", code=RefusalCode.STALE_TOKEN
+                ) from None
+            raise failed from None
+        else:
+            meta[AVAILABLE_KEY] = told.available.model_dump(mode="json")
+        return result.model_copy(update={"meta": {**(result.meta or {}), **meta}})
+
+    async def _tell(self, call_id: str, cost: Spend) -> CallRecord:
+        return await self._held.registry.tasks.settle_call(self._run, call_id, cost)
+
+    async def _tell_cut_off(self, call_id: str, tool: str, cost: Spend) -> None:
+        try:
+            await self._tell(call_id, cost)
+        except RegistryError as error:
+            _log.warning("%s was cut off by the run's end, and what it may cost is not told: %s", tool, error)
+
+    async def _tell_until_told(self, call_id: str, cost: Spend) -> None:
+        while self._held.is_held():
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await self._tell(call_id, cost)
+            except (RegistryFailure, RateLimited):
+                continue
+            except RegistryError as error:
+                _log.warning("what a call did cost is refused: %s", error)
+            return
+
+    def _later(self, deed: Any) -> None:
+        if len(self._untold) >= MAX_UNTOLD:
+            deed.close()
+            return
+        telling = asyncio.ensure_future(deed)
+        self._untold.add(telling)
+        telling.add_done_callback(self._untold.discard)
+
+    @property
+    def _run(self) -> HeldRun:
+        return self._held.run
+
+
+def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
+    """Return what is paid for a call that was sent; None if nothing, for it failed and reports no cost.
+
+    Without an answer it may have been carried out.
+    """
+    told = None if answer is None else cost_told(price, answer)
+    if told is None and answer is not None and answer.is_error:
+        return None
+    return told or price.most()
+
+
+def cost_told(price: Price, result: CallToolResult) -> Spend | None:
+    """Return what a server says that a call did cost; None if it says nothing that can be meant.
+
+    A part of a micro-dollar counts as a whole one.
+    """
+    if price.cost_in is None:
+        return None
+    told = (result.meta or {}).get(price.cost_in)
+    if not isinstance(told, dict):
+        return None
+    tokens, usd = told.get("tokens", 0), told.get("usd", 0)
+    if isinstance(tokens, bool) or isinstance(usd, bool) or not isinstance(tokens, int):
+        return None
+    # Also of what is no number, or more than a double holds.
+    if not isinstance(usd, int | float) or not (0 <= tokens <= MAX_TOKENS and 0 <= usd <= MAX_USD):
+        return None
+    return Spend(tokens=tokens, usd=float(Decimal(repr(usd)).quantize(_SIX_DECIMALS, ROUND_CEILING)))
+
+
+def _paid_for(error: ToolFailed) -> ToolFailed:
+    """Return the same failure, which says that it is not free."""
+    text = str(error).removeprefix(f"{error.code}: ")
+    return ToolFailed(f"{text}; it may have been carried out, and is paid for", code=error.code)
+
+
+def lease_lost() -> ToolFailed:
+    """Return what is told of every call once the run is not held any more."""
+    what = "this run has lost its task: nothing is carried out any more. Stop working at it; nothing counts"
+    return ToolFailed(what, code=RefusalCode.LEASE_LOST)

@@ -1,0 +1,221 @@
+"""Which tools does the agent see, and what becomes of each call?
+
+The four of a task's holder, and those of upstream servers that the tools file offers. Nothing is carried out
+once the run is not held; only what has ended the run may still be said again, for its first answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_types import CallToolResult, Tool
+from pydantic import BaseModel
+
+from lifesign.adapter.tools.metered_call import CLOSE_SECONDS, Meter, lease_lost
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.upstreams import Price, Upstreams
+from lifesign.domain.text.pluralize import counted, plural
+from lifesign.mcp.answer import answer, busy, code_of, failure, listed, read_arguments
+from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.server import no_such_tool
+from lifesign.mcp.task_tools import ENDING, TASK_TOOLS
+from lifesign.mcp.tool import Reach, ToolFailed
+from lifesign.mcp.tool import Tool as TaskTool
+
+if TYPE_CHECKING:
+    from lifesign.adapter.tools.upstream_server import UpstreamServer
+
+_log = logging.getLogger("lifesign.adapter.tools")
+_TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
+_LISTED: Final = {tool.name: listed(tool) for tool in TASK_TOOLS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """A tool of a server, as it is offered here."""
+
+    server: "UpstreamServer"
+    tool: str
+    price: Price
+
+
+class ProxiedCalls:
+    """Answers one run's calls, a bounded number at once."""
+
+    def __init__(self, held: HeldWork, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]) -> None:
+        self._held = held
+        self._upstreams = upstreams
+        self._servers = servers
+        self._meter = Meter(held)
+        self._reach = Reach(get=_ask_nobody, registry=held.registry, run=held.run)
+        self._offered: dict[str, _Offered] = {}
+        self._under_way: set[asyncio.Task[CallToolResult]] = set()
+        self._reading = asyncio.Lock()
+        self._is_closed = False
+        self._ended_by = ""
+        self._endings = 0
+        for upstream, tool in upstreams.named():
+            self._offer(upstream, tool)
+
+    async def list(self) -> Sequence[Tool]:
+        """Return the tools of the task, and those of servers that have started."""
+        if not self._is_closed:
+            await self._learn()
+        tools = [*_LISTED.values()]
+        for name, offered in self._offered.items():
+            known = offered.server.tools.get(offered.tool)
+            if known is not None:
+                tools.append(_shown(known, name, offered.price))
+        return tools
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a tool's arguments, if its server has started; from any thread."""
+        offered = self._offered.get(name)
+        known = _LISTED.get(name) if offered is None else offered.server.tools.get(offered.tool)
+        return None if known is None else known.input_schema
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """Carry a call out, to its end though whoever asked be gone."""
+        if self._is_closed:
+            return failure(lease_lost())
+        most = self._upstreams.limits.calls_at_once
+        if len(self._under_way) >= most:
+            return busy(most)
+        carrying = asyncio.create_task(self._carry_out(name, arguments))
+        self._under_way.add(carrying)
+        carrying.add_done_callback(self._done)
+        return await asyncio.shield(carrying)
+
+    async def close(self) -> None:
+        """End what is under way, and begin nothing more; what it may cost is paid."""
+        self._is_closed = True
+        for carrying in self._under_way:
+            carrying.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_SECONDS)
+        await self._meter.close()
+
+    def _done(self, carrying: "asyncio.Task[CallToolResult]") -> None:
+        self._under_way.discard(carrying)
+        # Whoever asked may be gone, and then nobody looks at it.
+        if not carrying.cancelled():
+            carrying.exception()
+
+    async def _carry_out(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        with self._held.progress():
+            return await self._answer(name, arguments)
+
+    async def _answer(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        tool = _TASK_TOOLS.get(name)
+        if self._ended_by and name != self._ended_by:
+            return failure(_run_ended(self._ended_by))
+        if not self._held.is_held() and not self._ended_by:
+            return failure(lease_lost())
+        if name in ENDING:
+            return await self._end(_TASK_TOOLS[name], arguments)
+        if tool is not None:
+            return self._of_task(name, await answer(tool, arguments, self._reach, read=self._read_aside))
+        return await self._of_server(name, arguments)
+
+    async def _of_server(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """Have a server carry a call out, and pay for it."""
+        offered = await self._find(name)
+        try:
+            await offered.server.check(offered.tool)
+            if self._endings:
+                what = "the run is being handed in, and nothing is begun: wait for the answer to that"
+                return failure(ToolFailed(what, code=RefusalCode.BUSY))
+            result = await self._meter.call(
+                name, offered.price, lambda: offered.server.call(offered.tool, arguments)
+            )
+        except ToolFailed as error:
+            return failure(error)
+        if result.is_error:
+            # The output schema is a promise of good results; some clients hold failures to it, too.
+            return result.model_copy(update={"structured_content": None})
+        return result
+
+    async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
+        """Hand the run in, unless something goes on that is to be paid for: its end would make it free."""
+        if paid := self._meter.paid_under_way:
+            what = f"{counted(paid, 'call')} of tools that cost something {plural(paid, 'goes', 'go')} on"
+            wait = "nothing was handed in: wait until they have ended, then make this call again"
+            return failure(ToolFailed(f"{what}; {wait}", code=RefusalCode.BUSY))
+        self._endings += 1
+        try:
+            result = await answer(tool, arguments, self._reach, read=self._read_aside)
+            return self._of_task(tool.name, result)
+        finally:
+            self._endings -= 1
+
+    async def _read_aside(self, tool: TaskTool, arguments: dict[str, Any]) -> BaseModel:
+        """Read what a tool is called with in a thread, and one at a time: large ones take 0.1 s and more."""
+        async with self._reading:
+            return await asyncio.to_thread(read_arguments, tool, arguments)
+
+    def _of_task(self, name: str, result: CallToolResult) -> CallToolResult:
+        """Return what is told of a tool of the task: what the registry refuses after the end is its end."""
+        if not result.is_error:
+            if name in ENDING and not self._ended_by:
+                self._ended_by = name
+                self._held.ended(name)
+            return result
+        is_away = code_of(result) == RefusalCode.UNAVAILABLE
+        return failure(_run_ended(self._ended_by)) if self._ended_by and not is_away else result
+
+    async def _find(self, name: str) -> _Offered:
+        if name not in self._offered:
+            await self._learn()
+        offered = self._offered.get(name)
+        if offered is None:
+            raise no_such_tool(name, [*_TASK_TOOLS, *self._offered])
+        return offered
+
+    async def _learn(self) -> None:
+        """Have all servers started, and offer what they have besides what the file names."""
+        await asyncio.gather(*(server.ready() for server in self._servers.values()))
+        known = {(offered.server.name, offered.tool) for offered in self._offered.values()}
+        for upstream, server in self._servers.items():
+            if self._upstreams.upstreams[upstream].offer_all:
+                for tool in server.tools:
+                    if (upstream, tool) not in known:
+                        self._offer(upstream, tool)
+
+    def _offer(self, upstream: str, tool: str) -> None:
+        """Offer a tool under the first of its names that is free; once offered, it keeps it."""
+        price = self._upstreams.price_of(upstream, tool)
+        names = self._upstreams.names_for(upstream, tool)
+        free = (name for name in names if name not in _TASK_TOOLS and name not in self._offered)
+        name = next(free, None)
+        if name is None or price is None:
+            _log.warning("%s of %s is not offered: its names are taken", tool, upstream)
+            return
+        self._offered[name] = _Offered(self._servers[upstream], tool, price)
+
+
+def _shown(tool: Tool, name: str, price: Price) -> Tool:
+    """Return a server's tool as it is offered: under our name, with its price."""
+    told = f"{tool.description or ''}\n\n{_price_in_words(price)}".strip()
+    return tool.model_copy(update={"name": name, "description": told})
+
+
+def _price_in_words(price: Price) -> str:
+    most = price.most()
+    parts = [f"{most.usd:g} USD"] if most.usd else []
+    parts += [counted(most.tokens, "token")] if most.tokens else []
+    if not parts:
+        return "A call costs nothing."
+    most_words = "" if price.cost_in is None else "at most "
+    return f"A call costs {most_words}{' and '.join(parts)} of the task's budget."
+
+
+def _run_ended(tool: str) -> ToolFailed:
+    """Return what is told of every call after the one that has ended the run."""
+    what = f"this run has ended by {tool}: nothing is carried out any more, and nothing was spent"
+    return ToolFailed(what, code=RefusalCode.RUN_ENDED)
+
+
+async def _ask_nobody(*_: object) -> Any:
+    raise ToolFailed("no tool of a task asks strangers", code=RefusalCode.NOT_ASKED)

@@ -1,0 +1,27 @@
+"""What does the tool proxy know of the run that it speaks for?"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_tasks import HeldRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWork:
+    """A run, and whoever holds it for the agent that works at it."""
+
+    registry: RegistryClient
+    run: HeldRun
+    is_held: Callable[[], bool]
+    """Whether it is held now, by the holder's own deadline: if not, nothing is carried out."""
+    ended: Callable[[str], None]
+    """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
+    budget_gone: Callable[[], None]
+    """Told when a metered call was refused for the budget."""
+    progress: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered for as long as a call of the agent goes on: it makes progress meanwhile."""
+    timer: LeaseTimer | None = None
+    """For the programs that serve tools: they end with the lease, too; None for none."""

@@ -1,0 +1,174 @@
+"""How is the tool proxy served, once an agent has connected?
+
+In a thread, by a loop of its own: what comes in there is as much and as hard to read as the agent likes, and
+the adapter's loop must renew the lease meanwhile. Only what a message asks for is done by that one.
+
+Loaded when that happens: the MCP SDK and an HTTP server take half as much memory as all the rest.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import uvicorn
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
+
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.tools.proxied_calls import ProxiedCalls
+from lifesign.adapter.tools.proxy_app import Ending, MessageGate
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.upstreams import Upstreams
+from lifesign.domain.parsing.json_limits import is_plain
+from lifesign.mcp.answer import failure
+from lifesign.mcp.guard import Guard
+from lifesign.mcp.http_app import app_of
+from lifesign.mcp.http_server import config_of
+from lifesign.mcp.listen_address import LOOPBACK_NAMES
+from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.server import server_of
+from lifesign.mcp.tool import ToolFailed
+
+if TYPE_CHECKING:
+    from lifesign.adapter.tools.upstream_server import UpstreamServer
+
+_Given = TypeVar("_Given")
+ASIDE_SECONDS: Final = 30.0
+"""Of a call, beside what the server may take: for the registry, before and after."""
+GRACE_SECONDS: Final = 1.0
+"""For answers under way when the run is over."""
+FAREWELL_SECONDS: Final = 0.5
+"""After that, for the word that it is over; then connections are cut, whatever still comes in."""
+UVICORN_SECONDS: Final = 10
+"""After which uvicorn itself would cut them, and print where each one was."""
+END_SECONDS: Final = 3.0
+"""For the thread to end; then what is under way is paid for, whatever it is busy with."""
+LINGER_SECONDS: Final = 10.0
+"""For the thread to end after that, since it closes the socket."""
+SWITCH_SECONDS: Final = 0.0005
+"""So long at most may the thread go on in Python while the adapter's loop wants to; else it is 0.005."""
+SPARE_MESSAGES: Final = 4
+"""Of those that are read and answered at once, beside calls: for what lists tools, or is told to wait."""
+INSTRUCTIONS: Final = (
+    "You work at a task under a lease. report_progress when you have something new to say; mark_complete "
+    "with the result when all is done, or request_human_help when you cannot go on. Other tools are paid out "
+    "of the task's budget; an error that begins with budget_exceeded was not carried out. After stale_token "
+    "or lease_lost, stop: the task is not yours any more. After run_ended, stop: you have handed it in."
+)
+
+
+class ProxyServer:
+    """Serves one run's tools on a socket that listens already; the adapter's loop makes and ends it."""
+
+    def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
+        limits = upstreams.limits
+        self._servers = _servers_of(upstreams, held.timer)
+        self._calls = ProxiedCalls(held, upstreams, self._servers)
+        offer = _FromThread(self._calls, asyncio.get_running_loop())
+        server = server_of(
+            offer, "agent-health-tools", title="The tools of a task", instructions=INSTRUCTIONS
+        )
+        self._gate = MessageGate(
+            app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
+        )
+        call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
+        self._uvicorn = _Server(Ending(Guard(self._gate, token, call_seconds=call_seconds)))
+        self._has_ended = asyncio.Event()
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Serve until `end`; then pay for what is under way, though the thread be slow to end."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="tool proxy")
+        serving = asyncio.get_running_loop().run_in_executor(thread, self._uvicorn.serve_alone, listening)
+        ends = asyncio.ensure_future(self._has_ended.wait())
+        try:
+            await asyncio.wait((serving, ends), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((serving,), timeout=END_SECONDS)
+        finally:
+            self.end()
+            ends.cancel()
+            thread.shutdown(wait=False)
+            await self._calls.close()
+            await asyncio.gather(*(server.close() for server in self._servers.values()))
+            await asyncio.wait((serving,), timeout=LINGER_SECONDS)
+        if serving.done():
+            serving.result()
+
+    def end(self) -> None:
+        """Take no call any more, and end."""
+        self._gate.end()
+        self._uvicorn.should_exit = True
+        self._has_ended.set()
+
+
+class _FromThread:
+    """The calls of a run, for a server in another thread than theirs."""
+
+    def __init__(self, calls: ProxiedCalls, loop: asyncio.AbstractEventLoop) -> None:
+        self._calls = calls
+        self._loop = loop
+
+    async def list(self) -> Sequence[Tool]:
+        return await self._there(self._calls.list())
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        if not is_plain(arguments):
+            what = "arguments: expected plain JSON: finite numbers, and text without half surrogate pairs"
+            return failure(ToolFailed(what, code=RefusalCode.INVALID_ARGUMENT))
+        return await self._there(self._calls.call(name, arguments))
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        return self._calls.input_schema(name)
+
+    async def _there(self, deed: Coroutine[Any, Any, _Given]) -> _Given:
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(deed, self._loop))
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if asking is None or asking.cancelling():
+                raise
+            # The run has ended it there, and the SDK waits for an answer here.
+            raise MCPError(INTERNAL_ERROR, "the run is over") from None
+
+
+def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "UpstreamServer"]:
+    if not upstreams.upstreams:
+        return {}
+    from lifesign.adapter.tools.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings YAML
+
+    return {
+        name: UpstreamServer(name, upstream, upstreams.limits, timer=timer)
+        for name, upstream in upstreams.upstreams.items()
+    }
+
+
+class _Server(uvicorn.Server):
+    """Serves in a thread, and leaves signals to whoever runs the agent."""
+
+    def __init__(self, app: Ending) -> None:
+        super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS))
+        self._app = app
+
+    def serve_alone(self, listening: socket.socket) -> None:
+        """Serve until it should exit, by a loop that this thread has for nothing else."""
+        sys.setswitchinterval(SWITCH_SECONDS)
+        asyncio.run(self.serve([listening]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Give what is under way its grace, and then an end."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(GRACE_SECONDS, self._app.end)
+        loop.call_later(GRACE_SECONDS + FAREWELL_SECONDS, self._cut)
+        await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        """End all connections: who sends without a pause would be read without an end."""
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,188 @@
+"""How much is read of what a server at a URL answers, and what is said in place of more?
+
+The SDK reads a JSON body whole before it looks at it. So it is read here, as it comes in, and the call whose
+answer has no end is told so in the server's place, and so is one that was never sent, or whose answer is none
+of a server of tools: the SDK's own words do not tell these from a refusal. What is packed is not unpacked: a
+little of it may be anything. Of an answer of events all are bounded together, and so is each of them; each
+is handed on once it is whole, and an error in it is known as the server's own.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx2
+from mcp_types import JSONRPCError
+
+from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE, answer_in_place, error_in
+
+AS_IT_IS: Final = "identity"
+"""The only encoding of a body that is asked for, and taken."""
+# Atomic: or the two bytes of one line's end would be two lines' ends.
+_EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
+_MAX_END_BYTES: Final = 4
+_DATA: Final = b"data:"
+
+
+class BoundedBodies(httpx2.AsyncBaseTransport):
+    """Hands on what another transport brings, of one answer no more than so many bytes."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
+        self._transport = transport
+        self._max_bytes = max_bytes
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Put a question; a JSON answer is there, whole, when this returns."""
+        request.headers["accept-encoding"] = AS_IT_IS
+        try:
+            response = await self._transport.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            if not _is_call(request):
+                raise
+            return _in_place(request, NOT_SENT, "it cannot be reached")
+        return await self._taken(request, response)
+
+    async def aclose(self) -> None:
+        """Let all connections go."""
+        await self._transport.aclose()
+
+    async def _taken(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Return an answer that may be handed on, or what is said in its place."""
+        if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
+            await response.aclose()
+            return _in_place(request, UNREADABLE, "its answer is packed, though that was not asked for")
+        if _is_call(request) and _tells_nothing(response):
+            await response.aclose()
+            return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
+        if request.method != "POST" or not _is_of(response, "application/json"):
+            instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
+            return _bounded(response, self._max_bytes, instead)
+        try:
+            body = await self._body_of(response)
+        finally:
+            await response.aclose()
+        if body is None:
+            return _in_place(request, TOO_LONG, self._too_long())
+        error = error_in(body)
+        if _is_call(request) and response.is_server_error and error is None:
+            return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
+        content = body if error is None else _written(error)
+        return httpx2.Response(response.status_code, headers=_without_length(response), content=content)
+
+    def _too_long(self) -> str:
+        return f"its answer has more than {self._max_bytes} bytes"
+
+    async def _body_of(self, response: httpx2.Response) -> bytes | None:
+        """Return a body; None for one that is too long, of which the rest is not read."""
+        body = bytearray()
+        async for part in response.aiter_raw():
+            body += part
+            if len(body) > self._max_bytes:
+                return None
+        return bytes(body)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A body of which so much is read, event for event, and then something else in place of the rest."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, instead: bytes) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._instead = instead
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read_bytes = 0
+        begun = bytearray()
+        async for part in self._stream:
+            read_bytes += len(part)
+            if read_bytes > self._max_bytes:
+                yield self._instead
+                return
+            seen_bytes = len(begun)
+            begun += part
+            while end := _EVENT_END.search(begun, max(0, seen_bytes - _MAX_END_BYTES)):
+                yield _event_said(bytes(begun[: end.end()]))
+                del begun[: end.end()]
+                seen_bytes = 0
+        yield _event_said(bytes(begun))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _bounded(response: httpx2.Response, max_bytes: int, instead: bytes) -> httpx2.Response:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - it came over a socket
+    return httpx2.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=_BoundedStream(response.stream, max_bytes, instead),
+        extensions=response.extensions,
+    )
+
+
+def _is_of(response: httpx2.Response, media_type: str) -> bool:
+    return bool(response.headers.get("content-type", "").lower().startswith(media_type))
+
+
+def _is_call(request: httpx2.Request) -> bool:
+    return request.method == "POST" and json.loads(request.content or b"{}").get("method") == "tools/call"
+
+
+def _tells_nothing(response: httpx2.Response) -> bool:
+    """Whether an answer to a call leaves open whether that was carried out; a redirect, or a 4xx, does not.
+
+    A proxy that has waited for too long says 502 or 504.
+    """
+    if response.is_server_error:
+        return not _is_of(response, "application/json")
+    is_readable = _is_of(response, "application/json") or _is_of(response, "text/event-stream")
+    return response.status_code == HTTPStatus.ACCEPTED or (response.is_success and not is_readable)
+
+
+def _event(request: httpx2.Request, words: str) -> bytes:
+    """Return the event that ends a call."""
+    call = _call_in(request)
+    return b"" if call is None else _event_of([b"event: message"], answer_in_place(call, TOO_LONG, words))
+
+
+def _event_said(event: bytes) -> bytes:
+    """Return what a server has said as it goes on: only an error of its own may be written anew."""
+    lines = event.splitlines()
+    data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
+    error = error_in(data)
+    if error is None:
+        return event
+    return _event_of([line for line in lines if line and not line.startswith(_DATA)], error)
+
+
+def _event_of(fields: list[bytes], error: JSONRPCError) -> bytes:
+    return b"\n".join([*fields, _DATA + b" " + _written(error), b"", b""])
+
+
+def _written(error: JSONRPCError) -> bytes:
+    return error.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+def _call_in(request: httpx2.Request) -> Any:
+    """Return the id of what is asked; None if it is no question."""
+    return json.loads(request.content or b"{}").get("id")
+
+
+def _without_length(response: httpx2.Response) -> list[tuple[str, str]]:
+    """Return the headers but for those that tell how the body travelled."""
+    travel = {"content-length", "transfer-encoding"}
+    return [(name, value) for name, value in response.headers.multi_items() if name not in travel]
+
+
+def _in_place(request: httpx2.Request, code: int, words: str) -> httpx2.Response:
+    """Return an error of ours as the answer to what was asked; to what is no question there is none."""
+    call = _call_in(request)
+    if call is None:
+        return httpx2.Response(202)
+    return httpx2.Response(
+        200,
+        headers={"content-type": "application/json"},
+        content=_written(answer_in_place(call, code, words)),
+    )

@@ -1,0 +1,276 @@
+"""How is a server of tools spoken with over its pipes, whatever it writes?
+
+As the SDK's own stdio transport does it, with bounds: a line has a greatest length, what is not UTF-8 ends
+the server, an answer that cannot be read fails its call at once, and what is no message is shown like a
+peer's text. Whatever ends the reading is known at once to whoever waits for answers.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+
+from lifesign.adapter.process.agent_process import AgentProcess, Job
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answer_in_place, answered_call, read_line
+from lifesign.adapter.tools.server_stderr import ServerWords, WordsPipe
+
+EXIT_SECONDS: Final = 2.0
+"""For a server to end once nothing more comes in; and again between SIGTERM and SIGKILL."""
+FLUSH_SECONDS: Final = 0.5
+"""For what was accepted already, before its input is closed; and for its last words, once it has ended."""
+MAX_STRAYS: Final = 10_000
+"""Of lines that are no messages, from one message to the next."""
+_PIECE_BYTES: Final = 65_536
+
+_log = logging.getLogger("lifesign.adapter.tools")
+_Incoming = MemoryObjectSendStream[SessionMessage | Exception]
+_Outgoing = MemoryObjectReceiveStream[SessionMessage]
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+"""What the SDK's client reads from and writes to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerProgram:
+    """What is started, and how much it may write on one line."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """Beside what is everybody's; never shown."""
+    directory: Path | None
+    max_line_bytes: int
+    timer: LeaseTimer | None = None
+    """It is killed when that is due."""
+
+
+@dataclass(slots=True)
+class ServerEnd:
+    """How a server came to its end, for whoever waits for its answers."""
+
+    is_there: asyncio.Event = field(default_factory=asyncio.Event)
+    why: str = "it has ended"
+    is_too_long: bool = False
+    """Whether it wrote a longer line than it may, and it is not known which call that answers."""
+    is_fault: bool = False
+    """Whether it goes on writing what nobody reads."""
+
+
+class _LineTooLong(ValueError):
+    """A line has more bytes than are taken; `beginning` is what there is of it."""
+
+    def __init__(self, beginning: bytes) -> None:
+        super().__init__(f"it has written a line of more than {len(beginning)} bytes")
+        self.beginning = beginning
+
+
+@asynccontextmanager
+async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[Streams]:
+    """Start a server and speak with it until the block ends; then it is ended with all that it has started.
+
+    CommandFailed or OSError if it cannot be started.
+    """
+    words = ServerWords(program.name)
+    ends = _Ends(words)
+    job = Job(
+        command=program.command,
+        environment=get_default_environment() | dict(program.environment),
+        directory=program.directory or Path.cwd(),
+        input_fd=ends.input_fd,
+        timer=program.timer,
+    )
+    try:
+        process = await AgentProcess.start(job, ends)
+    except BaseException:
+        ends.close()
+        raise
+    try:
+        stdout, stdin = await ends.opened()
+    except BaseException:
+        await process.kill()
+        raise
+    # Nothing is awaited between here and the group, or a cancellation would leave the process behind.
+    incoming_end, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, outgoing_end = anyio.create_memory_object_stream[SessionMessage](0)
+    is_written = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(_read, stdout, incoming_end, words, program.max_line_bytes, end)
+        group.start_soon(_write, stdin, outgoing_end, incoming_end, end, is_written)
+        group.start_soon(_notice_exit, process, incoming_end, end)
+        try:
+            yield incoming, outgoing
+        finally:
+            with anyio.CancelScope(shield=True):
+                incoming.close()
+                outgoing.close()
+                with anyio.move_on_after(FLUSH_SECONDS):
+                    await is_written.wait()
+                await _end(process, stdin, at_once=end.is_fault)
+                incoming_end.close()
+                outgoing_end.close()
+                await asyncio.to_thread(ends.finish)
+            # A process that is stuck in the kernel may still hold a pipe open.
+            ends.stop()
+            group.cancel_scope.cancel()
+
+
+class _Ends:
+    """The pipes of a server: its ends, which the one that starts it has, and ours."""
+
+    def __init__(self, words: ServerWords) -> None:
+        self.input_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
+        self._read_fd, self.stdout_fd = os.pipe2(os.O_CLOEXEC)
+        self._beside = WordsPipe(words)
+        self._reading: asyncio.BaseTransport | None = None
+
+    @property
+    def stderr_fd(self) -> int:
+        """What its standard error has to be."""
+        return self._beside.write_fd
+
+    def begin(self) -> None:
+        """Let its ends go."""
+        os.close(self.input_fd)
+        os.close(self.stdout_fd)
+        self._beside.begin()
+
+    def close(self) -> None:
+        """Let ours go, of one that was not started."""
+        os.close(self._write_fd)
+        os.close(self._read_fd)
+
+    async def opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return what it writes, and what it reads."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        self._reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._read_fd, "rb")
+        )
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(self._write_fd, "wb")
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+    def finish(self) -> None:
+        """Wait a moment for the last of what it wrote beside its answers."""
+        self._beside.finish()
+
+    def stop(self) -> None:
+        """Read no more, whoever may still write."""
+        if self._reading is not None:
+            self._reading.close()
+
+
+async def _read(
+    stdout: asyncio.StreamReader, to: _Incoming, words: ServerWords, max_line_bytes: int, end: ServerEnd
+) -> None:
+    """Hand on what a server says, until it says nothing more or what cannot be taken; then drop the rest."""
+    with to:
+        try:
+            strays = 0
+            async for line in _lines(stdout, max_line_bytes):
+                message = read_line(line)
+                strays = 0 if message else strays + 1
+                if message is not None:
+                    await to.send(SessionMessage(message))
+                elif strays <= MAX_STRAYS:
+                    words.tell(line)
+                else:
+                    end.why, end.is_fault = (
+                        f"it has written more than {MAX_STRAYS} lines without a message",
+                        True,
+                    )
+                    break
+        except _LineTooLong as error:
+            end.why, end.is_fault = str(error), True
+            call = answered_call(error.beginning)
+            end.is_too_long = call is None
+            if call is not None:
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await to.send(SessionMessage(answer_in_place(call, TOO_LONG, str(error))))
+        except NotText as error:
+            end.why, end.is_fault = str(error), True
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            # The session is over, or the pipe is.
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect of ours must not leave a call waiting
+            end.why, end.is_fault = f"what it wrote could not be read ({type(error).__name__})", True
+            _log.error("what a server wrote could not be read", exc_info=error)
+        finally:
+            end.is_there.set()
+    await _drop_all(stdout)
+
+
+async def _notice_exit(process: AgentProcess, incoming: _Incoming, end: ServerEnd) -> None:
+    """Let nobody wait for a server that has ended, whoever still holds its pipes."""
+    await process.wait()
+    with anyio.move_on_after(FLUSH_SECONDS):
+        await end.is_there.wait()
+    incoming.close()
+    end.is_there.set()
+
+
+async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield whole lines; _LineTooLong as soon as one has more bytes than are taken."""
+    line = bytearray()
+    while True:
+        piece = await stream.read(_PIECE_BYTES)
+        if not piece:
+            return
+        first, *others = piece.split(b"\n")
+        line += first
+        for following in others:
+            if len(line) > max_bytes:
+                break
+            yield bytes(line)
+            line = bytearray(following)
+        if len(line) > max_bytes:
+            raise _LineTooLong(bytes(line[:max_bytes]))
+
+
+async def _drop_all(stream: asyncio.StreamReader) -> None:
+    """Read on, so that a server that writes comes to its end."""
+    with suppress(OSError):
+        while await stream.read(_PIECE_BYTES):
+            pass
+
+
+async def _write(
+    stdin: asyncio.StreamWriter,
+    messages: _Outgoing,
+    incoming: _Incoming,
+    end: ServerEnd,
+    is_written: anyio.Event,
+) -> None:
+    """Hand on what a server is asked."""
+    try:
+        with messages:
+            async for message in messages:
+                line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                stdin.write(f"{line}\n".encode())
+                await stdin.drain()
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        # It may still live: whoever waits for an answer must know that none will come.
+        incoming.close()
+        end.is_there.set()
+    finally:
+        is_written.set()
+
+
+async def _end(process: AgentProcess, stdin: asyncio.StreamWriter, *, at_once: bool) -> None:
+    """Let it end by itself unless that must be `at_once`, then end it with all that it has started."""
+    stdin.close()
+    if not at_once:
+        with anyio.move_on_after(EXIT_SECONDS):
+            await process.wait()
+    if not await process.end(EXIT_SECONDS, asyncio.Event()):
+        _log.warning("process %s of a server of tools is there although it was killed", process.pid)

@@ -1,0 +1,90 @@
+"""Where does an agent under a lease get its tools, and who else may ask there? (protocol 6.11)
+
+An MCP server (streamable HTTP, stateless) on loopback, at a port that is free, for whoever shows the run's
+token: nobody but the agent's process is given it, and it is good for this run alone. It is the only way to
+metered tools. Without servers of a tools file there is a socket and nothing else until somebody connects.
+"""
+
+import asyncio
+import importlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.upstreams import NO_UPSTREAMS, Upstreams
+from lifesign.mcp.guard import PATH, new_token
+from lifesign.serving.listening_socket import bound, url_of
+
+if TYPE_CHECKING:
+    from lifesign.adapter.tools.proxy_server import ProxyServer
+
+HOST: Final = "127.0.0.1"
+_log = logging.getLogger("lifesign.adapter.tools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenProxy:
+    """Where the agent's process asks, and with what."""
+
+    url: str
+    run_token: str = field(repr=False)
+
+
+@asynccontextmanager
+async def open_tool_proxy(held: HeldWork, upstreams: Upstreams | None = None) -> AsyncIterator[OpenProxy]:
+    """Offer the tools of a run until the block ends; upstream servers are ended with it.
+
+    CannotListen; ModuleNotFoundError without the extra `mcp`.
+    """
+    if find_spec("mcp") is None:
+        raise ModuleNotFoundError("the tool proxy needs the extra mcp", name="mcp")
+    token = new_token()
+    with bound(HOST, 0) as listening:
+        serving = asyncio.create_task(_serve(held, upstreams or NO_UPSTREAMS, token, listening))
+        try:
+            yield OpenProxy(url=url_of(listening, HOST) + PATH, run_token=token)
+        finally:
+            await _ended(serving)
+
+
+async def _serve(held: HeldWork, upstreams: Upstreams, token: str, listening: socket.socket) -> None:
+    """Wait for the first connection, then serve until cancelled."""
+    if not upstreams.upstreams:
+        # An agent that never asks for tools does not pay for them. One with tools of its own does ask.
+        await _connected(listening)
+    try:
+        # In a thread: it takes a second or two, in which the lease has to be renewed.
+        module: Any = await asyncio.to_thread(importlib.import_module, "lifesign.adapter.tools.proxy_server")
+        await _connected(listening)
+        server: ProxyServer = module.ProxyServer(held, upstreams, token)
+    except Exception:
+        _log.exception("the tool proxy cannot be served")
+        raise
+    serving = asyncio.ensure_future(server.serve(listening))
+    try:
+        await asyncio.shield(serving)
+    finally:
+        server.end()
+        await serving
+
+
+async def _connected(listening: socket.socket) -> None:
+    """Wait until somebody waits to be accepted."""
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+    loop.add_reader(listening.fileno(), came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(listening.fileno())
+
+
+async def _ended(serving: "asyncio.Task[None]") -> None:
+    serving.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await serving

@@ -1,0 +1,344 @@
+"""How is one upstream MCP server kept alive, and asked?
+
+It is started when it is first needed, and started again when it is gone, after a wait that grows. A call
+meets a server that runs, or fails at once: nothing waits for one that is down.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
+from pydantic import ValidationError
+
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.run_events import SPOKEN_WITH
+from lifesign.adapter.tools.call_failed import NotCarriedOut, NotHandedOn
+from lifesign.adapter.tools.server_body import BoundedBodies
+from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
+from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
+from lifesign.adapter.tools.upstreams import MAX_TOOLS, Limits, Upstream
+from lifesign.adapter.tools.upstreams_file import secret_of
+from lifesign.domain.parsing.json_limits import is_finite
+from lifesign.errors import CommandFailed, InvalidSetting
+from lifesign.mcp.answer import MAX_NAME_CHARS
+from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.tool import ToolFailed
+
+FIRST_WAIT_SECONDS: Final = 0.5
+"""Before the first restart; doubled with each that follows soon, and spread by chance."""
+MAX_WAIT_SECONDS: Final = 60.0
+STEADY_SECONDS: Final = 60.0
+"""Who ran for so long starts again as if for the first time."""
+CLOSE_SECONDS: Final = 8.0
+"""For a server to end when it is told to; the SDK kills it before that."""
+MAX_WORDS_CHARS: Final = 500
+"""Of a server's own words in an error."""
+
+MAX_NAMED: Final = 20
+"""Of a server's tools in a line or an error."""
+MIN_WRITTEN_BYTES: Final = 4 * 1_048_576
+"""What a server may write on one line, or as one body, at least: all its tools stand on one."""
+WRITTEN_PER_ANSWER: Final = 4
+"""How much longer than an answer that may be: a letter of two bytes may be written with six."""
+
+
+_log = logging.getLogger("lifesign.adapter.tools")
+
+
+class UpstreamServer:
+    """One server, while a run goes on."""
+
+    def __init__(
+        self,
+        name: str,
+        upstream: Upstream,
+        limits: Limits,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        chance: Callable[[], float] = random.random,
+        timer: LeaseTimer | None = None,
+    ) -> None:
+        self.name = name
+        self.tools: Mapping[str, Tool] = MappingProxyType({})
+        """What it offered when it last started, by its own names."""
+        self._upstream = upstream
+        self._limits = limits
+        self._environment = environment
+        self._chance = chance
+        self._timer = timer
+        self._client: Client | None = None
+        self._end = ServerEnd()
+        self._why_away = "it has not started yet"
+        self._failures = 0
+        self._began_at_s = 0.0
+        self._again_at_s = 0.0
+        self._missing: Collection[str] = ()
+        self._has_run = False
+        self._is_tried = asyncio.Event()
+        self._is_broken = asyncio.Event()
+        self._is_ending = asyncio.Event()
+        self._living: asyncio.Task[None] | None = None
+
+    async def ready(self) -> None:
+        """Start it, if that was not done, and wait until it runs or its first start has failed."""
+        if self._living is None:
+            self._living = asyncio.create_task(self._live(), name=f"upstream {self.name}")
+        await self._is_tried.wait()
+
+    async def check(self, tool: str) -> None:
+        """Start it, if that was not done; ToolFailed if it has run and has no such tool."""
+        await self.ready()
+        if self._has_run and tool not in self.tools:
+            what = f"{self.name} has no tool {tool!r}, though the tools file names it"
+            raise ToolFailed(
+                f"{what}; {_offered(self.tools)}. Nothing was spent", code=RefusalCode.TOOL_MISSING
+            )
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+        """Have a tool called; ToolFailed if there is no answer that can be handed on.
+
+        NotCarriedOut if that is sure, NotHandedOn with the answer that there is.
+        """
+        await self.ready()
+        client, end = self._client, self._end
+        if client is None:
+            raise self._does_not_run()
+        named = SPOKEN_WITH.set(self.name)
+        try:
+            async with asyncio.timeout(self._limits.call_seconds):
+                result = await client.call_tool(tool, arguments)
+        except TimeoutError:
+            what = f"{self.name} took longer than {self._limits.call_seconds:g} s"
+            raise ToolFailed(
+                f"{what}; what it did until then is not known", code=RefusalCode.UPSTREAM_TIMEOUT
+            ) from None
+        except MCPError as error:
+            raise self._refusal(client, end, error) from None
+        except (ValidationError, RuntimeError) as error:
+            # The SDK's word for an answer that is no result, or not of the form that the tool promises.
+            _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
+            what = f"what {self.name} answered is not what a tool may answer"
+            raise ToolFailed(
+                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+            ) from None
+        except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
+            self._break(client, _words(error))
+            raise self._gone() from None
+        finally:
+            SPOKEN_WITH.reset(named)
+        size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
+        if size > self._limits.answer_bytes:
+            what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
+            raise NotHandedOn(f"{what}: ask for less", code=RefusalCode.ANSWER_TOO_LARGE, answer=result)
+        if not is_finite(result.model_dump()):
+            what = f"{self.name} answered with a number that JSON does not have"
+            raise NotHandedOn(
+                f"{what}; whether it was carried out is not known",
+                code=RefusalCode.ANSWER_INVALID,
+                answer=result,
+            )
+        return result
+
+    async def close(self) -> None:
+        """End it."""
+        self._is_ending.set()
+        if self._living is None:
+            return
+        if self._client is not None:
+            # Asked, not cancelled, so that it gets its time to end.
+            await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
+        self._living.cancel()
+        await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
+
+    def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
+        """Return what whoever called is told, and have the server started again if it is gone.
+
+        None of the codes looked for is one that the server has said: see `SAID`.
+        """
+        of_one = "on one line" if self._upstream.url is None else "in one answer"
+        too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
+        if error.code == TOO_LONG:
+            return ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE)
+        if error.code in {UNREADABLE, PARSE_ERROR}:
+            what = f"what {self.name} answered cannot be read"
+            return ToolFailed(
+                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+            )
+        if error.code == NOT_SENT:
+            self._break(client, "it cannot be reached")
+            return self._does_not_run()
+        if error.code == CONNECTION_CLOSED:
+            self._break(client, end.why)
+            return (
+                ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE) if end.is_too_long else self._gone()
+            )
+        words = str(error)[:MAX_WORDS_CHARS]
+        return NotCarriedOut(f"{self.name} refused the call: {words}", code=RefusalCode.UPSTREAM_REFUSED)
+
+    def _does_not_run(self) -> ToolFailed:
+        what = f"{self.name} does not run: {self._why_away}; {self._again()}"
+        return NotCarriedOut(what, code=RefusalCode.UPSTREAM_UNAVAILABLE)
+
+    def _gone(self) -> ToolFailed:
+        what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
+        return ToolFailed(f"{what}: {self._why_away}; {self._again()}", code=RefusalCode.UPSTREAM_UNAVAILABLE)
+
+    def _again(self) -> str:
+        """Say when it is started again."""
+        left_s = self._again_at_s - asyncio.get_running_loop().time()
+        return f"it is started again in {left_s:.1f} s" if left_s > 0 else "it is being started again now"
+
+    def _break(self, client: Client | None, why: str) -> None:
+        """Let no call meet it any more, and decide when it is started again; once for each of its lives."""
+        if client is not self._client or self._is_broken.is_set():
+            return
+        now_s = asyncio.get_running_loop().time()
+        self._failures = 1 if now_s - self._began_at_s > STEADY_SECONDS else self._failures + 1
+        wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 20))
+        self._again_at_s = now_s + wait_s * (0.5 + 0.5 * self._chance())
+        self._client, self._why_away = None, why
+        self._is_broken.set()
+        _log.warning("%s does not run: %s; %s", self.name, why, self._again())
+
+    async def _live(self) -> None:
+        """Start it as often as it takes, until it is told to end."""
+        SPOKEN_WITH.set(self.name)
+        loop = asyncio.get_running_loop()
+        while not self._is_ending.is_set():
+            self._began_at_s = loop.time()
+            self._is_broken.clear()
+            self._end = ServerEnd()
+            try:
+                async with self._connected() as client:
+                    self._client, self._has_run = client, True
+                    self._is_tried.set()
+                    await _first(self._is_broken, self._is_ending, self._end.is_there)
+                    if not self._is_ending.is_set():
+                        self._break(client, self._end.why)
+            except Exception as error:  # noqa: BLE001 - one server must not end the others
+                is_of_its_end = self._end.is_fault or _is_closed(error)
+                self._break(self._client, self._end.why if is_of_its_end else _words(error))
+            self._client = None
+            self._is_tried.set()
+            await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
+
+    def _tell_missing(self) -> None:
+        """Log which tools the file names that it does not have, unless that was said already."""
+        missing = [tool for tool in self._upstream.tools if tool not in self.tools]
+        if missing and missing != self._missing:
+            _log.warning(
+                "%s has no %s, though the tools file names it; %s",
+                self.name,
+                _named(missing),
+                _offered(self.tools),
+            )
+        self._missing = missing
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Client]:
+        """Connect, and learn which tools there are, within the time for that."""
+        async with AsyncExitStack() as opened:
+            made = await opened.enter_async_context(self._opened())
+            try:
+                async with asyncio.timeout(self._limits.start_seconds):
+                    client = await opened.enter_async_context(made)
+                    self.tools = await _tools_of(client)
+                    self._tell_missing()
+            except TimeoutError:
+                raise TimeoutError(f"it did not start within {self._limits.start_seconds:g} s") from None
+            yield client
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Client]:
+        said = self._upstream
+        if said.command is not None:
+            variables = {name: secret_of(one, self._environment) for name, one in said.environment.items()}
+            program = ServerProgram(
+                name=self.name,
+                command=said.command,
+                environment=variables,
+                directory=said.directory,
+                max_line_bytes=self._max_bytes(),
+                timer=self._timer,
+            )
+            yield Client(server_pipes(program, self._end), cache=None)
+            return
+        self._end.why = "the connection was closed"
+        headers = {name: secret_of(one, self._environment) for name, one in said.headers.items()}
+        # What a proxy of the environment would see is nobody's but the server's.
+        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes())
+        async with httpx2.AsyncClient(
+            headers=headers, timeout=None, trust_env=False, transport=bodies
+        ) as http:
+            # An event is bounded with all of its answer, by our transport: here it would cost the connection.
+            transport = streamable_http_client(said.url or "", http_client=http, max_sse_event_size=None)
+            yield Client(transport, cache=None)
+
+    def _max_bytes(self) -> int:
+        return max(MIN_WRITTEN_BYTES, WRITTEN_PER_ANSWER * self._limits.answer_bytes)
+
+
+async def _tools_of(client: Client) -> Mapping[str, Tool]:
+    found: dict[str, Tool] = {}
+    cursor: str | None = None
+    while len(found) < MAX_TOOLS:
+        page = await client.list_tools(cursor=cursor)
+        found.update({tool.name: tool for tool in page.tools[: MAX_TOOLS - len(found)]})
+        if page.next_cursor is None or not page.tools:
+            break
+        cursor = page.next_cursor
+    return MappingProxyType(found)
+
+
+def _offered(tools: Collection[str]) -> str:
+    return f"it has {_named(tools)}" if tools else "it has none"
+
+
+def _named(tools: Collection[str]) -> str:
+    """Return the names of the first of these; a server has chosen them, so each is cut."""
+    names = ", ".join(tool[:MAX_NAME_CHARS] for tool in list(tools)[:MAX_NAMED])
+    return f"{names} and {len(tools) - MAX_NAMED} more" if len(tools) > MAX_NAMED else names
+
+
+async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait for the first of these, or until time is up."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
+
+
+def _words(error: BaseException) -> str:
+    """Return why it does not run, on one line; never what stands in a header or a variable."""
+    error = _innermost(error)
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        return os.strerror(error.errno) if error.errno else type(error).__name__
+    if isinstance(error, CommandFailed):
+        return error.reason
+    if isinstance(error, InvalidSetting | TimeoutError | MCPError):
+        return " ".join(str(error).split())[:MAX_WORDS_CHARS] or "it took too long"
+    return type(error).__name__
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Whether all that an error says is that nobody answers any more."""
+    error = _innermost(error)
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,260 @@
+"""What may a tools file say: which servers offer which tools to an agent, and at which price?
+
+The names of the attributes are the keys of the file, which `upstreams_file` reads, and of them
+`schemas/tools.schema.json` is made. Every duration is in seconds; paths lead from the file's directory. A
+secret never stands in the file: it comes from a variable or from a file of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+from yarl import URL
+
+from lifesign.client.registry_connection import is_loopback
+from lifesign.domain.tasks.budget import MAX_USD, Spend, Tokens, Usd
+
+MAX_UPSTREAMS: Final = 32
+MAX_TOOLS: Final = 500
+"""Of one server."""
+MAX_WORDS: Final = 200
+"""Of a command."""
+MAX_SECRETS: Final = 64
+"""Of one server."""
+MAX_CALL_SECONDS: Final = 3_600
+MAX_START_SECONDS: Final = 600
+MAX_CALLS_AT_ONCE: Final = 256
+MIN_ANSWER_BYTES: Final = 1_024
+MAX_ANSWER_BYTES: Final = 16 * 1_048_576
+
+EVERYBODYS: Final = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER"})
+"""Variables that are no secret, whoever names them."""
+
+NAME_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,31}$"
+TOOL_PATTERN: Final = "^[A-Za-z0-9_./-]{1,128}$"
+PREFIX_PATTERN: Final = "^[A-Za-z0-9_.-]{0,32}$"
+VARIABLE_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+HEADER_PATTERN: Final = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
+META_PATTERN: Final = "^[A-Za-z0-9._/-]{1,128}$"
+LINE_PATTERN: Final = "^[ -~]{0,64}$"
+
+FORMS: Final[Mapping[str, str]] = MappingProxyType({
+    NAME_PATTERN: "1 to 32 lower-case letters, digits and _ -, the first a letter or a digit",
+    TOOL_PATTERN: "the name of a tool: 1 to 128 letters, digits and _ . / -",
+    PREFIX_PATTERN: "up to 32 letters, digits and _ . -",
+    VARIABLE_PATTERN: "the name of an environment variable",
+    HEADER_PATTERN: "the name of a header",
+    META_PATTERN: "a key of _meta: 1 to 128 letters, digits and . _ / -",
+    LINE_PATTERN: "up to 64 visible ASCII characters and spaces",
+})  # fmt: skip
+"""What stands behind the patterns, in words."""
+
+
+def _take_word(value: str) -> str:
+    if not value or "\0" in value:
+        raise PydanticCustomError("word", "expected a word that is not empty")
+    return value
+
+
+def _take_url(value: str) -> str:
+    try:
+        url = URL(value)
+    except ValueError:
+        url = URL()
+    if url.scheme not in {"http", "https"} or not url.host or url.user or url.password or url.fragment:
+        raise PydanticCustomError("url", "expected an absolute http(s) URL without credentials")
+    return value
+
+
+def _take_no_text(value: Any) -> Any:
+    """Say of a text that it is one, unless the number that it spells is too large as well."""
+    if not isinstance(value, str):
+        return value
+    try:
+        is_too_large = float(value) > MAX_USD
+    except ValueError:
+        is_too_large = False
+    if is_too_large:
+        # YAML reads 1e300, without a point, as text.
+        raise PydanticCustomError("large", "expected at most {most}", {"most": MAX_USD})
+    raise PydanticCustomError("text", "expected a number, and this is text: write it without quotes")
+
+
+UsdPrice = Annotated[Usd, BeforeValidator(_take_no_text)]
+TokenPrice = Annotated[Tokens, BeforeValidator(_take_no_text)]
+UpstreamName = Annotated[str, Field(pattern=NAME_PATTERN)]
+ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
+VariableName = Annotated[str, Field(pattern=VARIABLE_PATTERN)]
+HeaderName = Annotated[str, Field(pattern=HEADER_PATTERN)]
+Word = Annotated[str, StringConstraints(max_length=4_096), AfterValidator(_take_word)]
+FilePath = Annotated[Path, Field(strict=False)]
+Switch = Annotated[bool, Field(strict=True)]
+
+
+class _Settings(BaseModel):
+    """A mapping of the file: what is not named is refused, so that a misspelt price is no price lost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Most(_Settings):
+    """An amount that a call may cost."""
+
+    tokens: TokenPrice = 0
+    """Of a model."""
+    usd: UsdPrice = 0
+    """With at most six decimals."""
+
+
+class Price(_Settings):
+    """What one call costs: always the same, or what the server says afterwards."""
+
+    usd_per_call: UsdPrice | None = None
+    """Money; 0 says that it is free."""
+    tokens_per_call: TokenPrice | None = None
+    """Tokens; 0 says that it is free."""
+    cost_in: Annotated[str, Field(pattern=META_PATTERN)] | None = None
+    """The key of the result's `_meta` under which the server says what the call did cost: {tokens, usd}."""
+    at_most: Most | None = None
+    """With `cost_in`: what is reserved for a call before it is made."""
+
+    @model_validator(mode="after")
+    def _say_one_thing(self) -> Self:
+        is_fixed = self.usd_per_call is not None or self.tokens_per_call is not None
+        if is_fixed == (self.cost_in is not None):
+            raise PydanticCustomError(
+                "price", "expected a price: usd_per_call and tokens_per_call, or cost_in and at_most"
+            )
+        if (self.cost_in is None) != (self.at_most is None):
+            raise PydanticCustomError("price", "expected cost_in and at_most together")
+        return self
+
+    def most(self) -> Spend:
+        """Return what a call may cost at most, as it is reserved."""
+        if self.at_most is not None:
+            return Spend(tokens=self.at_most.tokens, usd=self.at_most.usd)
+        return Spend(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
+
+
+class Source(_Settings):
+    """Where a secret comes from: exactly one of variable and file."""
+
+    variable: VariableName | None = None
+    """A variable of the adapter's environment."""
+    file: FilePath | None = None
+    """A file that holds it, and nothing else; white space around it does not count."""
+    prefix: Annotated[str, Field(pattern=LINE_PATTERN)] = ""
+    """What stands before it, such as "Bearer "."""
+
+    @model_validator(mode="after")
+    def _come_from_somewhere(self) -> Self:
+        if (self.variable is None) == (self.file is None):
+            raise PydanticCustomError("source", "expected exactly one of variable and file")
+        return self
+
+
+class Upstream(_Settings):
+    """One MCP server: started here by a command, or asked at a URL."""
+
+    command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MAX_WORDS)] | None = None
+    """A program and its arguments, which speaks MCP over its standard input and output."""
+    directory: FilePath | None = None
+    """In which the command runs; the directory of this file if absent."""
+    environment: Annotated[dict[VariableName, Source], Field(max_length=MAX_SECRETS)] = {}
+    """Variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+    url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_take_url)] | None = None
+    """Where a server is asked, over streamable HTTP; https, or on this machine."""
+    headers: Annotated[dict[HeaderName, Source], Field(max_length=MAX_SECRETS)] = {}
+    """Which go with every request to the URL."""
+    tools: Annotated[dict[ToolName, Price], Field(max_length=MAX_TOOLS)] = {}
+    """Those that are offered, by their names there."""
+    offer_all: Switch = False
+    """Whether the others are offered too, at `price`."""
+    price: Price | None = None
+    """With `offer_all`: what those cost that `tools` does not name."""
+    prefix: Annotated[str, Field(pattern=PREFIX_PATTERN)] = ""
+    """What stands before the names under which its tools are offered."""
+
+    @model_validator(mode="after")
+    def _hang_together(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise PydanticCustomError("upstream", "expected exactly one of command and url")
+        if self.url is not None and (self.environment or self.directory is not None):
+            raise PydanticCustomError("upstream", "expected environment and directory beside a command alone")
+        if self.command is not None and self.headers:
+            raise PydanticCustomError("upstream", "expected headers beside a url alone")
+        if (
+            self.url is not None
+            and URL(self.url).scheme == "http"
+            and not is_loopback(URL(self.url).host or "")
+        ):
+            raise PydanticCustomError(
+                "upstream", "expected https: what goes there must not travel in the clear"
+            )
+        if self.offer_all != (self.price is not None):
+            raise PydanticCustomError("upstream", "expected offer_all and price together")
+        if not self.tools and not self.offer_all:
+            raise PydanticCustomError(
+                "upstream", "expected tools, or offer_all with a price: nothing is offered"
+            )
+        return self
+
+
+class Limits(_Settings):
+    """What bounds the calls of one run."""
+
+    calls_at_once: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS_AT_ONCE)] = 16
+    """Those beyond are told to wait."""
+    call_seconds: Annotated[float, Field(strict=True, ge=1, le=MAX_CALL_SECONDS)] = 300
+    """How long one may take; then it has failed."""
+    answer_bytes: Annotated[int, Field(strict=True, ge=MIN_ANSWER_BYTES, le=MAX_ANSWER_BYTES)] = 1_048_576
+    """How long an answer may be, as JSON."""
+    start_seconds: Annotated[float, Field(strict=True, ge=1, le=MAX_START_SECONDS)] = 30
+    """How long a server may take to start, and to tell its tools."""
+
+
+class Upstreams(_Settings):
+    """What a tools file says."""
+
+    limits: Limits = Limits()
+    """What bounds the calls of one run."""
+    upstreams: Annotated[dict[UpstreamName, Upstream], Field(max_length=MAX_UPSTREAMS)]
+    """The servers, by the names that they have here."""
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield the server and the name there of each tool that the file names, in its order."""
+        for name, upstream in self.upstreams.items():
+            for tool in upstream.tools:
+                yield name, tool
+
+    def variables(self) -> set[str]:
+        """Return which variables of ours hold what the servers are to know: the agent is not."""
+        sources = (
+            source
+            for upstream in self.upstreams.values()
+            for source in (*upstream.environment.values(), *upstream.headers.values())
+        )
+        return {source.variable for source in sources if source.variable is not None} - EVERYBODYS
+
+    def price_of(self, upstream: str, tool: str) -> Price | None:
+        """Return what a call of a tool costs; None if it is not offered."""
+        said = self.upstreams[upstream]
+        return said.tools.get(tool, said.price)
+
+    def names_for(self, upstream: str, tool: str) -> tuple[str, str]:
+        """Return under which names a tool may be offered: the first, unless it is taken."""
+        return f"{self.upstreams[upstream].prefix}{tool}", f"{upstream}_{tool}"
+
+
+NO_UPSTREAMS: Final = Upstreams(upstreams={})

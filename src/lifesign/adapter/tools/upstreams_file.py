@@ -1,0 +1,140 @@
+"""How is a tools file read, and what is wrong with it, on which line?"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from lifesign.adapter.process.program import program_called
+from lifesign.adapter.tools.upstreams import FORMS, Source, Upstreams
+from lifesign.client.secret_file import read_secret
+from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
+from lifesign.errors import CommandFailed, FileFault, InvalidSetting, InvalidTools
+from lifesign.mcp.task_tools import TASK_TOOLS
+
+_log = logging.getLogger("lifesign.adapter.tools")
+
+
+def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> Upstreams:
+    """Read a tools file; the paths in what is returned lead to where it says.
+
+    InvalidTools says all that is wrong, and on which line, a secret or a program that is not there included;
+    InvalidSetting, that there is no such file.
+    """
+    try:
+        with path.open("rb") as opened:
+            raw = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidSetting("tools", str(path), f"a readable file ({error.strerror})") from None
+    refuse = partial(InvalidTools, file=str(path))
+    text = raw.decode("utf-8-sig", "surrogateescape")
+    document = YamlDocument(text, expected="expected a mapping with the key upstreams", refuse=refuse)
+    try:
+        read = Upstreams.model_validate(document.whole())
+    except ValidationError as error:
+        raise document.misread(error, Upstreams, forms=FORMS) from None
+    placed = _placed(read, path.absolute().parent)
+    faults = [
+        *_secret_faults(document, placed, environment),
+        *_program_faults(document, placed),
+        *_name_faults(document, placed),
+    ]
+    if faults:
+        raise refuse(faults)
+    return placed
+
+
+def secret_of(source: Source, environment: Mapping[str, str] = os.environ) -> str:
+    """Return a secret with what stands before it; InvalidSetting, without showing it, if there is none."""
+    if source.variable is not None:
+        secret = environment.get(source.variable, "")
+        if not secret:
+            raise InvalidSetting("variable", None, f"one that is set: {source.variable}")
+    else:
+        secret = _secret_in(source.file or Path())
+    if not secret.isascii() or not secret.isprintable():
+        raise InvalidSetting("secret", None, "visible ASCII characters on one line (not shown)")
+    return source.prefix + secret
+
+
+def _secret_in(file: Path) -> str:
+    secret = read_secret(file, "file", "secret", _warn)
+    if not secret:
+        raise InvalidSetting("file", str(file), "one that is not empty")
+    return secret
+
+
+@cache
+def _warn(complaint: str) -> None:
+    """Say it once, however often a server is started."""
+    _log.warning("%s", complaint)
+
+
+def _placed(read: Upstreams, directory: Path) -> Upstreams:
+    """Return the same with paths as seen from anywhere."""
+
+    def source(said: Source) -> Source:
+        return said if said.file is None else said.model_copy(update={"file": directory / said.file})
+
+    def sources(said: Mapping[str, Source]) -> dict[str, Source]:
+        return {name: source(one) for name, one in said.items()}
+
+    upstreams = {
+        name: upstream.model_copy(
+            update={
+                "directory": directory / (upstream.directory or ""),
+                "environment": sources(upstream.environment),
+                "headers": sources(upstream.headers),
+            }
+        )
+        for name, upstream in read.upstreams.items()
+    }
+    return read.model_copy(update={"upstreams": upstreams})
+
+
+def _secret_faults(
+    document: YamlDocument, read: Upstreams, environment: Mapping[str, str]
+) -> Iterator[FileFault]:
+    for name, upstream in read.upstreams.items():
+        for member, said in (("environment", upstream.environment), ("headers", upstream.headers)):
+            for key, source in said.items():
+                try:
+                    secret_of(source, environment)
+                except InvalidSetting as error:
+                    place = ("upstreams", name, member, key, error.name)
+                    got = "" if error.given is None else f"; got {error.given}"
+                    yield from document.refused(place, f"expected {error.expected}{got}").faults
+
+
+def _program_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:
+    """Return which programs are not there, as far as it can be seen before they are started."""
+    for name, upstream in read.upstreams.items():
+        # Where a server gets a PATH of its own, only its start tells.
+        if upstream.command is None or "PATH" in upstream.environment:
+            continue
+        program = upstream.command[0]
+        # One with a slash is looked for in the directory in which it is started.
+        place = str((upstream.directory or Path.cwd()) / program) if os.sep in program else program
+        try:
+            program_called(place)
+        except CommandFailed as error:
+            why = f" ({error.reason})" if error.reason else ""
+            expected = f"expected a program that can be started: {program}{why}"
+            yield from document.refused(("upstreams", name, "command", 0), expected).faults
+
+
+def _name_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:
+    """Return which tools cannot be offered under any of their names."""
+    taken = {tool.name for tool in TASK_TOOLS}
+    for upstream, tool in read.named():
+        names = read.names_for(upstream, tool)
+        free = next((name for name in names if name not in taken), None)
+        if free is None:
+            place = ("upstreams", upstream, "tools", tool)
+            expected = f"expected a name that is free: {' and '.join(names)} are taken; a prefix helps"
+            yield from document.refused(place, expected).faults
+        else:
+            taken.add(free)

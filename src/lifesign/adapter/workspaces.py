@@ -1,0 +1,354 @@
+"""Where does a run work, and how long is that kept?
+
+One directory for each run, for its owner alone, below one that nobody else may write to. Beside it stands
+a file that says what became of the run; whoever runs it keeps that file locked, so that the workspace of a
+living run is never taken for one that was left behind.
+"""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.domain.models.tasks import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
+from lifesign.errors import InvalidSetting
+
+KEEP_SECONDS: Final = 7 * 86_400.0
+"""Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
+INPUT_FILE: Final = "input.json"
+REPORT_FILE: Final = "latest_report.json"
+COMMENTS_FILE: Final = "comments.json"
+OUTPUT_FILE: Final = "output.json"
+LEVELS_AT_ONCE: Final = 100
+"""Of directories that are removed: for each, two descriptors are open."""
+MAX_ROUNDS: Final = 10_000
+"""Of those; what somebody goes on making below stays, and the workspace with it."""
+MAX_FILE_BYTES: Final = 4 * MAX_OBJECT_BYTES
+"""Of `output.json`, which may be indented."""
+_MAX_NOTE_BYTES: Final = 8_192
+_NOTE: Final = ".json"
+_OUTPUT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(JsonObject)
+_OTHERS_MAY_WRITE: Final = 0o022
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an agent left in `output.json`."""
+
+    output: dict[str, Any] | None
+    """An empty object if it left nothing; None if what it left cannot be handed in."""
+    fault: str = ""
+
+
+class Workspace:
+    """The directory of one run; its path is what the agent is told."""
+
+    def __init__(self, path: Path, fd: int, note_fd: int, note: dict[str, Any]) -> None:
+        self.path = path
+        self.fd = fd
+        self._note_fd = note_fd
+        self._note = note
+        self._user: AgentUser | None = None
+
+    def put(self, name: str, content: Any) -> None:
+        """Write one JSON file, before the agent is there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o600, dir_fd=self.fd), "w", encoding="utf-8") as file:
+            json.dump(content, file, ensure_ascii=False, indent=2)
+            file.write("\n")
+
+    def hand_over(self, user: AgentUser) -> None:
+        """Give it to the agent's user, with what was put into it; OSError if that cannot be done."""
+        self._user = user
+        with os.scandir(self.fd) as entries:
+            for entry in entries:
+                os.chown(entry.name, user.uid, user.gid, dir_fd=self.fd, follow_symlinks=False)
+        # At last: until now nobody but us has put anything there.
+        os.fchown(self.fd, user.uid, user.gid)
+
+    def result(self) -> Result:
+        """Read what the agent wants to hand in."""
+        try:
+            text = self._output()
+        except FileNotFoundError:
+            return Result({})
+        except OSError as error:
+            why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+            return Result(None, f"{OUTPUT_FILE}: expected a readable file ({why})")
+        if text is None:
+            return Result(None, f"{OUTPUT_FILE}: expected a file of the agent's own")
+        if len(text) > MAX_FILE_BYTES:
+            return Result(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
+        try:
+            return Result(_OUTPUT.validate_json(text))
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            return Result(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
+
+    def has_output(self) -> bool:
+        """Whether the agent left an output file, whatever stands in it."""
+        try:
+            os.stat(OUTPUT_FILE, dir_fd=self.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def _output(self) -> bytes | None:
+        """Return what stands in `output.json`, and a byte more than it may; None if it is no file of its."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(OUTPUT_FILE, flags, dir_fd=self.fd)
+        try:
+            # A pipe would keep us waiting for whoever writes to it.
+            found = os.fstat(fd)
+            # A second name of what its user may not read, but we may, hands nothing out.
+            is_anothers = self._user is not None and found.st_uid != self._user.uid
+            if not stat.S_ISREG(found.st_mode) or is_anothers:
+                return None
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                return file.read(MAX_FILE_BYTES + 1)
+        finally:
+            os.close(fd)
+
+    def note(self, **members: Any) -> None:
+        """Add to what is said of the run beside its workspace."""
+        self._note.update(members)
+        _write_note(self._note_fd, self._note)
+
+    def close(self) -> None:
+        """Let go of it: from now on its age decides."""
+        os.close(self.fd)
+        os.close(self._note_fd)
+
+
+class Workspaces:
+    """The directory below which runs work."""
+
+    def __init__(
+        self, root: Path, *, user: AgentUser | None = None, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        """Make it if it is not there; InvalidSetting if it cannot be ours alone, or shuts the user out."""
+        self.root = root.resolve() if ".." in root.parts else root.absolute()
+        self._wall_s = wall_s
+        missing_ones = _missing(self.root)
+        # Before any is made: what is refused leaves nothing behind that a later run would use.
+        if user is not None and missing_ones and (why := user.shut_out_by(missing_ones[0].parent)):
+            raise InvalidSetting("workspaces", str(root), _reachable(user, why))
+        try:
+            for missing in missing_ones:
+                # Who may search it sees no names.
+                missing.mkdir(mode=0o700 if user is None else 0o711, exist_ok=True)
+            self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            expected = f"a directory that can be made and read ({error.strerror})"
+            raise InvalidSetting("workspaces", str(root), expected) from None
+        expected = _not_ours_alone(self._fd, self.root)
+        if user is not None and not expected and (why := user.shut_out_by(self.root)):
+            expected = _reachable(user, why)
+        if expected:
+            os.close(self._fd)
+            raise InvalidSetting("workspaces", str(root), expected)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def prepare(self, run_id: str, **members: Any) -> Workspace:
+        """Make the workspace of a run; OSError if it cannot be made, or is there already."""
+        if not re.fullmatch(RUN_ID_PATTERN, run_id):
+            raise ValueError(f"no run is called {run_id[:80]!r}")
+        note = {"run_id": run_id, **members, "began_at_s": self._wall_s()}
+        note_fd = os.open(
+            run_id + _NOTE,
+            os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=self._fd,
+        )
+        try:
+            fcntl.flock(note_fd, fcntl.LOCK_EX)
+            _write_note(note_fd, note)
+            os.mkdir(run_id, 0o700, dir_fd=self._fd)
+            fd = os.open(run_id, _DIRECTORY, dir_fd=self._fd)
+        except BaseException:
+            os.close(note_fd)
+            raise
+        return Workspace(self.root / run_id, fd, note_fd, note)
+
+    def finish(self, workspace: Workspace, *, keep: bool, **members: Any) -> None:
+        """Note how a run ended, and remove its workspace unless it is to be looked into.
+
+        What the agent has made impossible is left: it may have shut the directory of all workspaces.
+        """
+        try:
+            with suppress(OSError):
+                workspace.note(**members, ended_at_s=self._wall_s())
+            if not keep:
+                with suppress(OSError):
+                    self._remove(workspace.path.name)
+        finally:
+            workspace.close()
+
+    def left_behind(self) -> list[str]:
+        """Return the runs that nobody ended and nobody runs: their adapter was killed."""
+        return [run_id for run_id in self._runs() if self._is_left(run_id)]
+
+    def _is_left(self, run_id: str) -> bool:
+        with self._locked(run_id) as note_fd:
+            note = {} if note_fd is None else _read_note(note_fd)
+            # One that says nothing yet is being prepared.
+            return bool(note) and "ended_at_s" not in note
+
+    def prune(self, keep_s: float = KEEP_SECONDS) -> int:
+        """Remove what ended longer ago than that; return how many workspaces there were.
+
+        A run that nobody ended, since its adapter was killed, is taken to have ended now.
+        """
+        return sum(self._prune_one(run_id, keep_s) for run_id in self._runs())
+
+    def _runs(self) -> Iterator[str]:
+        for name in os.listdir(self._fd):  # noqa: PTH208 - of what is open, not of a path
+            run_id = name.removesuffix(_NOTE)
+            if name.endswith(_NOTE) and re.fullmatch(RUN_ID_PATTERN, run_id):
+                yield run_id
+
+    def _prune_one(self, run_id: str, keep_s: float) -> bool:
+        with self._locked(run_id) as note_fd:
+            if note_fd is None:
+                return False
+            note, now_s = _read_note(note_fd), self._wall_s()
+            ended_at_s = note.get("ended_at_s")
+            if not isinstance(ended_at_s, int | float) or not math.isfinite(ended_at_s):
+                _write_note(note_fd, {**note, "run_id": run_id, "exit_reason": None, "ended_at_s": now_s})
+            elif now_s - ended_at_s > keep_s:
+                return self._remove(run_id)
+        return False
+
+    @contextmanager
+    def _locked(self, run_id: str) -> Iterator[int | None]:
+        """Lock what is said of a run; None if somebody runs it, or it is no file of ours."""
+        try:
+            fd = os.open(
+                run_id + _NOTE, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd
+            )
+        except OSError:
+            yield None
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        except BlockingIOError:
+            yield None
+        finally:
+            os.close(fd)
+
+    def _remove(self, run_id: str) -> bool:
+        """Remove a workspace, never what a link in it leads to; False if something of it stays."""
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(run_id, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                _remove_tree(self._fd, run_id)
+            else:
+                # The agent has put a link, or whatever else, in its place.
+                os.unlink(run_id, dir_fd=self._fd)
+        try:
+            os.stat(run_id, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                os.unlink(run_id + _NOTE, dir_fd=self._fd)
+            return True
+        return False
+
+
+def _missing(path: Path) -> list[Path]:
+    """Return which directories are to be made for one to be there, the outermost first."""
+    return [one for one in (*reversed(path.parents), path) if not one.exists()]
+
+
+def _reachable(user: AgentUser, why: str) -> str:
+    return f"a directory that {user.name} can reach (chmod 711): {why}"
+
+
+def _not_ours_alone(fd: int, root: Path) -> str:
+    """Say what is expected of a directory that is open, if anybody else could put another in its place.
+
+    Who may write to a directory above it can; unless that is sticky, as /tmp is.
+    """
+    found = os.fstat(fd)
+    if found.st_mode & _OTHERS_MAY_WRITE or found.st_uid not in {0, os.geteuid()}:
+        return "a directory of ours to which nobody else may write (chmod 700)"
+    for above in root.resolve().parents:
+        found = above.stat()
+        is_open = found.st_mode & _OTHERS_MAY_WRITE and not found.st_mode & stat.S_ISVTX
+        if is_open or found.st_uid not in {0, os.geteuid()}:
+            return (
+                f"a directory below such as are root's or ours, and to which nobody else may write; "
+                f"{above} has mode {stat.S_IMODE(found.st_mode):04o} and user {found.st_uid}"
+            )
+    return ""
+
+
+def _remove_tree(parent_fd: int, name: str) -> None:
+    """Remove a directory with all in it, as far as that can be; follows no link and leaves no file system."""
+    for _ in range(MAX_ROUNDS):
+        if not _remove_levels(parent_fd, name, LEVELS_AT_ONCE, None):
+            return
+
+
+def _remove_levels(parent_fd: int, name: str, levels: int, top_fd: int | None) -> bool:
+    """Remove so many levels of it, and move what lies deeper to the top; return whether there was any."""
+    is_moved = False
+    with suppress(OSError):
+        place_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent_fd)
+        try:
+            if os.fstat(place_fd).st_dev != os.fstat(parent_fd).st_dev:
+                return False
+            # An agent may have shut a directory of its own against its owner.
+            os.chmod(f"/proc/self/fd/{place_fd}", 0o700)  # noqa: PTH101 - of what is open, not of a path
+        finally:
+            os.close(place_fd)
+        if levels == 0 and top_fd is not None:
+            os.rename(name, f"deep_{secrets.token_hex(8)}", src_dir_fd=parent_fd, dst_dir_fd=top_fd)
+            return True
+        fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
+        try:
+            # One by one: an agent may have made millions of files in one.
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        above_fd = fd if top_fd is None else top_fd
+                        is_moved |= _remove_levels(fd, entry.name, levels - 1, above_fd)
+                    else:
+                        with suppress(OSError):
+                            os.unlink(entry.name, dir_fd=fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=parent_fd)
+    return is_moved
+
+
+def _write_note(fd: int, note: dict[str, Any]) -> None:
+    text = json.dumps(note, ensure_ascii=False).encode() + b"\n"
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+
+
+def _read_note(fd: int) -> dict[str, Any]:
+    try:
+        read = json.loads(os.pread(fd, _MAX_NOTE_BYTES, 0))
+    except (ValueError, RecursionError):
+        read = None
+    return read if isinstance(read, dict) else {}

@@ -1,0 +1,327 @@
+"""How is an ASGI app an agent of the registry, by one line around it?"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from lifesign.agent.beat_election import HAS_LEFT, WorkerCrew, default_directory
+from lifesign.agent.credentials import AgentKeys, registry_url
+from lifesign.agent.default_logging import show_log
+from lifesign.agent.drain import LEAVE_SECONDS, Leaving, leave
+from lifesign.agent.handler import Handler
+from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.profile import AgentProfile
+from lifesign.agent.registration import Load, Place
+from lifesign.agent.settings_validation import check_kinds
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import HeartbeatConfig
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+Message = MutableMapping[str, Any]
+
+LOOK_SECONDS: Final = 1.0
+"""How often a worker that does not beat looks whether it has to."""
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class AgentLink:
+    """Wraps an ASGI app: it is registered while it is served, and its load is the requests in flight.
+
+        app = AgentLink(app, registry="https://registry.example", agent_id="billing-01")
+
+    Registers once the app has started, ends a former life of its own, and beats; drains and deregisters
+    when the server shuts down. Of several worker processes on one machine one beats, for the sum of all;
+    if it dies another one goes on with the same life. Messages, scopes and exceptions of the app pass
+    through untouched, and a registry that is away or refuses keeps nothing from being served.
+
+    What the agent says of itself (`role_id` to `metadata`): see `AgentProfile`. `registry` is a URL, else
+    AGENT_HEALTH_REGISTRY; `key` and `key_file`: see `AgentKeys`. With several workers and a key that only
+    enrolls, `key_file` is needed: it is how the next one gets the agent's own.
+
+    on_drain: called once, in the worker that beats, when the registry asks the agent to leave or the
+        server shuts down. The registry cannot stop a server: after a drain that it asked for the app is
+        served as before, and off the list until all its workers were started anew.
+    lock_dir: a directory of this agent's workers alone, which only their user may write to. None: one
+        below the system's directory for temporary files, named for the registry and the agent.
+
+    InvalidSetting for what cannot be right.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        agent_id: str,
+        registry: str | None = None,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        role_id: str | None = None,
+        name: str | None = None,
+        capabilities: Sequence[str] = (),
+        capacity: int | None = None,
+        endpoint: str | None = None,
+        card_url: str | None = None,
+        monitoring: Monitoring | str | None = None,
+        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
+        drain_timeout_seconds: float | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        on_drain: Handler | None = None,
+        lock_dir: str | Path | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        check_kinds(
+            registry=registry,
+            key=key,
+            key_file=key_file,
+            on_drain=on_drain,
+            lock_dir=lock_dir,
+            allow_plain_http=allow_plain_http,
+        )
+        self.app = app
+        self.profile = AgentProfile(
+            agent_id=agent_id,
+            role_id=role_id,
+            name=name,
+            capabilities=capabilities,
+            capacity=capacity,
+            endpoint=endpoint,
+            card_url=card_url,
+            monitoring=monitoring,
+            heartbeat=heartbeat,
+            drain_timeout_seconds=drain_timeout_seconds,
+            metadata=metadata,
+        )
+        url = registry_url(registry)
+        self._lock_dir = default_directory(url, agent_id) if lock_dir is None else Path(lock_dir).absolute()
+        keys = AgentKeys(key=key, key_file=key_file)
+        self._place = Place(self.profile, keys, url, allow_plain_http=allow_plain_http)
+        self._on_drain = on_drain
+        self._drain_s = self.profile.drain_s
+        self._in_flight = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_asked_to_leave = False
+        self._leaves = asyncio.Event()
+        """Set when this worker has to stop beating, by the registry or by the end of the server."""
+        self._ends = asyncio.Event()
+        self._crew: WorkerCrew | None = None
+        self._living: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "lifespan":
+            await _Lifespan(self, receive, send).serve(scope)
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        # A server that knows no lifespan, or an app that is mounted in another one.
+        self.begin()
+        self._count(1)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self._count(-1)
+
+    def begin(self) -> None:
+        """Begin to be an agent; returns at once, and again does nothing."""
+        if self._living is None:
+            # uvicorn sets up its own loggers only.
+            show_log()
+            self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
+
+    async def end(self) -> None:
+        """Be taken off the list if no other worker goes on; returns when that was tried."""
+        self._leaves.set()
+        self._ends.set()
+        if self._living is not None:
+            await asyncio.gather(self._living, return_exceptions=True)
+
+    # What the registry says, by way of the heartbeat loop.
+
+    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+        """Leave the registry; the server goes on."""
+        if not self._leaves.is_set():
+            _log.warning("%s: leaves the registry: %s; it is served as before", self.profile.agent_id, why)
+            self._drain_s = self._drain_s if timeout_s is None else timeout_s
+            self._is_asked_to_leave = True
+            self._leaves.set()
+
+    def life_begun(self, incarnation: int) -> None:
+        """Tell the other workers, of which one may have to go on with this life."""
+        self._note_life(incarnation)
+
+    def life_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has said it
+        """Requests in flight go on: their callers wait, and nobody else has been given them."""
+        self._note_life(None)
+
+    def stood_aside(self) -> None:
+        """Serve the app all the same."""
+
+    def _count(self, change: int) -> None:
+        self._in_flight += change
+        if self._in_flight:
+            self._is_idle.clear()
+        else:
+            self._is_idle.set()
+        if self._crew is not None:
+            self._crew.set_load(self._in_flight)
+
+    def _load(self) -> Load:
+        return Load(self._in_flight if self._crew is None else self._crew.total_load())
+
+    def _note_life(self, incarnation: int | None) -> None:
+        if self._crew is not None:
+            try:
+                self._crew.note_life(incarnation)
+            except OSError as error:
+                _log.error("%s: workers cannot take over: %s", self.profile.agent_id, error)
+
+    async def _live(self) -> None:
+        try:
+            self._crew = self._join()
+            if await self._has_lead():
+                await self._beat_until_left()
+            # Who has left the registry stays among the workers: nobody is to register the agent again.
+            await self._ends.wait()
+            await self._be_idle()
+            await self._go()
+        except Exception:  # noqa: BLE001 - the app must not fail for what it is linked to
+            _log.exception("%s: is linked to the registry no more", self.profile.agent_id)
+        finally:
+            if self._crew is not None:
+                self._crew.leave()
+                self._crew = None
+            await self._place.close()
+
+    def _join(self) -> WorkerCrew | None:
+        try:
+            crew = WorkerCrew.join(self._lock_dir)
+        except OSError as error:
+            _log.error(
+                "%s: this worker knows of no others (%s), and beats for itself alone",
+                self.profile.agent_id,
+                error,
+            )
+            return None
+        crew.set_load(self._in_flight)
+        return crew
+
+    async def _has_lead(self) -> bool:
+        """Wait until this worker has to beat; False if it leaves before."""
+        while self._crew is not None and not self._crew.lead():
+            with suppress(TimeoutError):
+                # Not all at the same moment.
+                async with asyncio.timeout(LOOK_SECONDS * (0.5 + 0.5 * random.random())):  # noqa: S311
+                    await self._leaves.wait()
+            if self._leaves.is_set():
+                return False
+        return True
+
+    async def _beat_until_left(self) -> None:
+        """Beat until this worker has to leave; take the agent off the list unless another one goes on."""
+        life = None if self._crew is None else self._crew.life()
+        if life is not None and life == HAS_LEFT:
+            return
+        loop = HeartbeatLoop(self._place, self, self._load)
+        if life is not None:
+            _log.info("%s: this worker goes on with life %s", self.profile.agent_id, life)
+            loop.resume(life)
+        beating = asyncio.create_task(loop.run())
+        try:
+            await self._leaves.wait()
+            if not self._is_asked_to_leave and self._crew is not None and not self._crew.is_alone():
+                # Before its own requests have ended: meanwhile somebody has to beat.
+                self._crew.give_lead()
+                return
+            leaving = Leaving(
+                loop=loop,
+                place=self._place,
+                idle=self._until_idle,
+                drop=self._leave_requests,
+                on_drain=self._on_drain,
+                hurry=asyncio.Event(),
+            )
+            await leave(leaving, self._drain_s)
+            # A worker that came meanwhile registers anew, but not what the registry wants gone.
+            self._note_life(HAS_LEFT if self._is_asked_to_leave else None)
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _be_idle(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_s):
+                await self._until_idle()
+
+    async def _until_idle(self) -> None:
+        await self._is_idle.wait()
+
+    def _leave_requests(self, why: str) -> None:
+        """Leave what is in flight to the server, which alone may end it."""
+        _log.warning("%s: %d requests are still in flight: %s", self.profile.agent_id, self._in_flight, why)
+
+    async def _go(self) -> None:
+        """Go; whoever goes last takes the agent off the list, if the one that beat has not."""
+        crew, self._crew = self._crew, None
+        if crew is None:
+            return
+        life = crew.life()
+        if crew.leave() and life is not None and life != HAS_LEFT:
+            self._place.incarnation = life
+            try:
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._place.leave()
+            except (RegistryError, TimeoutError) as error:
+                _log.warning("%s: cannot be taken off the list: %s", self.profile.agent_id, error)
+
+
+class _Lifespan:
+    """One lifespan: begins to be an agent once the app has started, and ends it before the app does."""
+
+    def __init__(self, link: AgentLink, receive: Any, send: Any) -> None:
+        self._link = link
+        self._receive = receive
+        self._send = send
+        self._is_known = False
+        """Whether the app takes part in lifespans."""
+
+    async def serve(self, scope: Any) -> None:
+        try:
+            await self._link.app(scope, self._receive_for_app, self._send_for_app)
+        except Exception:
+            # Whoever raises before it looks at the first message knows no lifespan (ASGI, lifespan 2.0);
+            # whoever looked at it has failed, and what that means is the server's to say.
+            if self._is_known:
+                raise
+        if not self._is_known:
+            await self._serve_alone()
+
+    async def _serve_alone(self) -> None:
+        """Take part in place of an app that does not."""
+        await self._receive()
+        self._link.begin()
+        await self._send({"type": "lifespan.startup.complete"})
+        await self._receive()
+        await self._link.end()
+        await self._send({"type": "lifespan.shutdown.complete"})
+
+    async def _receive_for_app(self) -> Message:
+        self._is_known = True
+        message: Message = await self._receive()
+        if message["type"] == "lifespan.shutdown":
+            await self._link.end()
+        return message
+
+    async def _send_for_app(self, message: Message) -> None:
+        self._is_known = True
+        if message["type"] == "lifespan.startup.complete":
+            self._link.begin()
+        await self._send(message)

@@ -1,0 +1,191 @@
+"""Which of several worker processes beats for their agent, and for how much?
+
+They share a directory that only their user may read:
+
+    crew      locked, shared, by every worker for as long as it lives: who gets it for itself is the only one
+    lead      locked by the one that beats; when that one dies, however it dies, the next one gets the lock
+    life      which life the agent lives, for whoever takes over; 0 once it has left for good
+    load-*    one of each worker, locked by it and mapped: how much it is doing now
+    new-*     what becomes a load once it is locked: a load that is not locked is a dead worker's
+
+All locks end with their process. Nothing here waits but `join`, for a moment. POSIX only.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from lifesign.middleware.private_file import allocate, is_at, map_shared, open_private, try_lock
+
+MAX_WORKERS: Final = 256
+"""Whose load is added up."""
+PATIENCE_SECONDS: Final = 1.0
+"""For another worker that looks whether it is the only one."""
+HAS_LEFT: Final = 0
+"""As a life: the agent was drained, and none of these workers is to register it again."""
+
+_LOAD_BYTES = 8
+_MAX_LIFE_BYTES = 32
+
+
+class WorkerCrew:
+    """The worker processes of one agent, seen from one of them. Raises OSError where files cannot be had."""
+
+    def __init__(self, directory: Path, crew_fd: int) -> None:
+        self._directory = directory
+        self._crew_fd = crew_fd
+        self._lead_fd: int | None = None
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._own = directory / f"load-{name}"
+        new = directory / f"new-{name}"
+        self._own_fd = _opened(new)
+        try:
+            try_lock(self._own_fd)
+            allocate(self._own_fd, _LOAD_BYTES)
+            self._load = map_shared(self._own_fd, _LOAD_BYTES, writable=True).cast("Q")
+            new.rename(self._own)
+        except OSError:
+            new.unlink(missing_ok=True)
+            os.close(self._own_fd)
+            raise
+
+    @classmethod
+    def join(cls, directory: Path) -> Self:
+        """Become one of the workers; what dead ones left behind goes if there is no living one."""
+        # One after the other: parents that are made along take what the umask leaves them.
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _refuse_unless_private(directory)
+        fd = _opened(directory / "crew")
+        try:
+            if try_lock(fd):
+                # All who were here before are dead: so is their life, as far as we know.
+                (directory / "life").unlink(missing_ok=True)
+                for new in directory.glob("new-*"):
+                    new.unlink(missing_ok=True)
+            _share(fd, directory)
+            return cls(directory, fd)
+        except OSError:
+            os.close(fd)
+            raise
+
+    def lead(self) -> bool:
+        """Take the lead if nobody has it; True from then on."""
+        if self._lead_fd is None:
+            fd = _opened(self._directory / "lead")
+            if not try_lock(fd):
+                os.close(fd)
+                return False
+            self._lead_fd = fd
+        return True
+
+    def give_lead(self) -> None:
+        """Let another worker take the lead."""
+        if self._lead_fd is not None:
+            os.close(self._lead_fd)
+            self._lead_fd = None
+
+    def set_load(self, count: int) -> None:
+        """Say how much this worker is doing."""
+        self._load[0] = count
+
+    def total_load(self) -> int:
+        """Return how much all living workers are doing."""
+        return int(self._load[0]) + sum(self._loads_of_others())
+
+    def is_alone(self) -> bool:
+        """Whether no other worker lives."""
+        return not self._loads_of_others()
+
+    def life(self) -> int | None:
+        """Return the life that a worker has begun; None if there is none, HAS_LEFT if it is over."""
+        try:
+            with (self._directory / "life").open("rb") as file:
+                return int(file.read(_MAX_LIFE_BYTES))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def note_life(self, incarnation: int | None) -> None:
+        """Tell whoever takes over; only by the one that leads."""
+        path = self._directory / "life"
+        if incarnation is None:
+            path.unlink(missing_ok=True)
+            return
+        new = path.with_name("life.new")
+        new.write_text(str(incarnation))
+        new.replace(path)
+
+    def leave(self) -> bool:
+        """Go; True for the one that goes last, also if several go at once."""
+        self._own.unlink(missing_ok=True)
+        os.close(self._own_fd)
+        # Whoever does not get it has lost its own share all the same, so that one of them gets it.
+        is_last = try_lock(self._crew_fd)
+        os.close(self._crew_fd)
+        self.give_lead()
+        return is_last
+
+    def _loads_of_others(self) -> list[int]:
+        paths = sorted(self._directory.glob("load-*"))[:MAX_WORKERS]
+        loads = [_load_in(path) for path in paths if path != self._own]
+        return [load for load in loads if load is not None]
+
+
+def default_directory(registry: str, agent_id: str) -> Path:
+    """Return where the workers of an agent meet that was told of no place."""
+    name = hashlib.sha256(f"{registry}\n{agent_id}".encode()).hexdigest()[:32]
+    return Path(tempfile.gettempdir()) / f"agent-health-{os.geteuid()}" / name
+
+
+def _load_in(path: Path) -> int | None:
+    """Return what a living worker is doing; a dead one's file is removed."""
+    fd = open_private(path, create=False)
+    if fd is None:
+        return None
+    try:
+        if try_lock(fd):
+            if is_at(fd, path):
+                path.unlink(missing_ok=True)
+            return None
+        return int.from_bytes(os.pread(fd, _LOAD_BYTES, 0), "little")
+    finally:
+        os.close(fd)
+
+
+def _share(fd: int, directory: Path) -> None:
+    """Hold the crew's lock together with all others."""
+    deadline_s = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > deadline_s:
+            raise OSError(errno.EAGAIN, "another worker does not let go of the lock", str(directory))
+        time.sleep(0.002)
+
+
+def _opened(path: Path) -> int:
+    fd = open_private(path, create=True)
+    # What was not ours has been set aside: the second attempt makes the file.
+    fd = open_private(path, create=True) if fd is None else fd
+    if fd is None:
+        raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))
+    return fd
+
+
+def _refuse_unless_private(directory: Path) -> None:
+    """Refuse a place where others could put files under our names, or another place under its name."""
+    for place, theirs in ((directory, 0o022), (directory.parent, 0o002)):
+        found = place.lstat()
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), 0}
+        others_write = found.st_mode & theirs and not found.st_mode & stat.S_ISVTX
+        if not is_ours or others_write:
+            raise OSError(errno.EACCES, "is not a directory that only we may write to", str(place))

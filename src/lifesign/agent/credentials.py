@@ -1,0 +1,88 @@
+"""By which key does an agent speak, and where is its own kept?
+
+A key that may register is answered once with the agent's own, which is good for this agent alone and ends
+a former life of it. Whoever does not keep it cannot come back: an enrolling key takes over nobody.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.registry_connection import check_key
+from lifesign.client.secret_file import find_secret, write_private
+from lifesign.errors import InvalidSetting
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class AgentKeys:
+    """The keys of one agent. Shows none of them, not even in a repr."""
+
+    def __init__(
+        self,
+        *,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        comes_back: bool = True,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Take a key, else that of AGENT_HEALTH_KEY; one that stands in the file goes before both.
+
+        The file need not be there: the agent's own key is put into it when the registry tells it.
+        `comes_back`: whether a later process may live as this agent, and would need that key.
+        InvalidSetting if there is no key at all, or one that cannot stand in a header.
+        """
+        self._file = None if key_file is None else Path(key_file).absolute()
+        self._given = environment.get(KEY_VARIABLE) or None if key is None else key
+        self._comes_back = comes_back
+        self._own: str | None = None
+        check_key(self._given)
+        if self.current() is None:
+            expected = f"one as key, in ${KEY_VARIABLE}, or in a key_file"
+            raise InvalidSetting("key", None, expected)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def current(self) -> str | None:
+        """Return the agent's own key if it is known, else the one that was given."""
+        return self._own or self._kept() or self._given
+
+    def keep(self, own: str) -> None:
+        """Remember the agent's own key, which is told once; complain of a file that cannot be written."""
+        self._own = own
+        if self._file is None:
+            if self._comes_back:
+                _log.warning(
+                    "the registry gave this agent a key of its own, which is lost when the process ends: "
+                    "give a key_file, or the next start within the silence window is refused"
+                )
+            return
+        try:
+            write_private(self._file, own)
+        except OSError as error:
+            _log.error(
+                "this agent's own key cannot be kept in %s (%s): the next start will be refused; hint: make "
+                "the folder writable; an operator can make another key (agent-health keys create)",
+                self._file,
+                error.strerror,
+            )
+
+    def _kept(self) -> str | None:
+        if self._file is None:
+            return None
+        kept = find_secret(self._file, "key_file", "key", _log.warning) or None
+        check_key(kept)
+        # It does not change but by us, and is asked for with every call.
+        self._own = kept
+        return kept
+
+
+def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return where the registry is: as given, else as AGENT_HEALTH_REGISTRY says."""
+    url = given or environment.get(URL_VARIABLE)
+    if not url:
+        raise InvalidSetting("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")
+    return url

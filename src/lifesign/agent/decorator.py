@@ -1,0 +1,281 @@
+"""How does a class say that it is an agent? (RFC-0016 3.4)"""
+
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Self, TypeVar
+
+from lifesign.agent.default_logging import show_log
+from lifesign.agent.drain import Ending
+from lifesign.agent.profile import AgentProfile
+from lifesign.agent.runner import AgentRunner
+from lifesign.agent.settings_validation import check_key_file, check_kinds
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.errors import InvalidAgent, InvalidSetting
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Beside = Callable[[AgentRunner], Awaitable[object]]
+
+EXIT_USAGE: Final = 2
+"""Of a program that is started without what its agent needs; as argparse has it."""
+
+_log = logging.getLogger("lifesign.agent")
+_MARK = "__agent_health_part__"
+
+
+class _Part(StrEnum):
+    """What a method may be for."""
+
+    ON_ASSIGNMENT = "on_assignment"
+    ON_DRAIN = "on_drain"
+
+
+_ARGUMENTS: Mapping[_Part, int] = MappingProxyType({_Part.ON_ASSIGNMENT: 1, _Part.ON_DRAIN: 0})
+"""Beside `self`."""
+
+
+def on_assignment(method: F) -> F:
+    """Mark the method that does the work: called with each task, in a thread unless it is a coroutine."""
+    return _marked(method, _Part.ON_ASSIGNMENT)
+
+
+def on_drain(method: F) -> F:
+    """Mark the method that is called once when the agent begins to leave."""
+    return _marked(method, _Part.ON_DRAIN)
+
+
+def run_agent(agent: object, beside: Beside | None = None) -> Ending:
+    """Run an object of a class that is declared with `@Agent` until it is told to end.
+
+    beside: what else the program does; called with what runs the agent once that is registered, and
+        cancelled when it has left.
+
+    What happens is logged (`lifesign.agent`), and shown on standard error if nothing else is set up.
+    SystemExit with code 2, after one line there, for a key or a registry that cannot be right.
+    """
+    return _run(agent, beside)
+
+
+def _run(agent: object, beside: Beside | None, **settings: Any) -> Ending:
+    """Run an object of a declared class; `settings` replace those of its declaration."""
+    import asyncio  # noqa: PLC0415 - whoever only declares does not run
+
+    show_log()
+
+    async def run() -> Ending:
+        runner = AgentRunner.of(agent, **settings)
+        _warn_without_work(agent, runner, beside, settings)
+        accompanying = asyncio.create_task(_accompany(runner, beside))
+        try:
+            return await runner.run()
+        finally:
+            accompanying.cancel()
+            await asyncio.gather(accompanying, return_exceptions=True)
+
+    try:
+        return asyncio.run(run())
+    except InvalidSetting as error:
+        # Whoever starts the program can mend that, and needs no traceback for it.
+        sys.stderr.write(f"{Path(sys.argv[0]).name or 'agent'}: {error}\n")
+        raise SystemExit(EXIT_USAGE) from None
+
+
+def _warn_without_work(
+    agent: object, runner: AgentRunner, beside: Beside | None, settings: Mapping[str, Any]
+) -> None:
+    """Log a warning if nothing can ever call the agent's @on_assignment."""
+    declared = getattr(type(agent), "__agent_health__", None)
+    if beside is None and not settings and isinstance(declared, Declared) and declared.takes_tasks is None:
+        _log.warning(
+            "%s: its @on_assignment gets no work. Pass tasks=True to @Agent for tasks of the registry, or "
+            "hand work in with run_agent(..., beside=...)",
+            runner.agent_id,
+        )
+
+
+async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
+    if beside is None:
+        return
+    await runner.registered()
+    try:
+        await beside(runner)
+    except Exception:  # noqa: BLE001 - the agent lives on
+        _log.exception("%s: what its program does beside it has failed", runner.agent_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What `@Agent` found out about a class."""
+
+    profile: AgentProfile
+    handlers: Mapping[str, str]
+    """Names of methods, by what they are for."""
+    settings: Mapping[str, Any] = field(repr=False)
+    """May hold a key."""
+    takes_tasks: bool | None = None
+    """Whether the registry gives it tasks; None if the declaration does not say."""
+
+    def runner_settings(self, agent: object) -> dict[str, Any]:
+        """Return what `AgentRunner` takes, for one object of the class."""
+        handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
+        tasks = bool(self.takes_tasks)
+        return {"profile": self.profile, "tasks": tasks, **handlers, **self.settings}
+
+
+class Agent:
+    """Declares a class to be an agent; the class stays what it is.
+
+        @Agent("billing-01", role_id="billing-processor", capabilities=["billing"], capacity=5)
+        class Billing:
+            @on_assignment
+            async def work(self, task): ...
+
+            @on_drain
+            async def leave(self): ...
+
+        run_agent(Billing())
+
+    The arguments are those of `AgentRunner`. The class gets a class method `run` unless it has one: see
+    `run_class`. InvalidSetting or InvalidAgent, where the class is declared, for what cannot be; whether
+    there is a registry and a key is looked at when it is run.
+    """
+
+    def __init__(
+        self,
+        agent_id: str | None = None,
+        *,
+        role_id: str | None = None,
+        name: str | None = None,
+        capabilities: Sequence[str] = (),
+        capacity: int | None = None,
+        endpoint: str | None = None,
+        card_url: str | None = None,
+        monitoring: Monitoring | str | None = None,
+        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
+        drain_timeout_seconds: float | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        profile: AgentProfile | None = None,
+        tasks: bool | None = None,
+        auto_heartbeat: bool = True,
+        registry: str | None = None,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        if agent_id is not None and not isinstance(agent_id, str):
+            raise InvalidAgent("@Agent", 'its agent_id first, as in @Agent("billing-01")')
+        check_kinds(
+            profile=profile,
+            tasks=False if tasks is None else tasks,
+            auto_heartbeat=auto_heartbeat,
+            registry=registry,
+            key=key,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+        self.profile = profile or AgentProfile(
+            **({} if agent_id is None else {"agent_id": agent_id}),
+            role_id=role_id,
+            name=name,
+            capabilities=capabilities,
+            capacity=capacity,
+            endpoint=endpoint,
+            card_url=card_url,
+            monitoring=monitoring,
+            heartbeat=heartbeat,
+            drain_timeout_seconds=drain_timeout_seconds,
+            metadata=metadata,
+        )
+        check_key_file(self.profile, key_file)
+        self._takes_tasks = tasks
+        self._settings = {
+            "auto_heartbeat": auto_heartbeat,
+            "registry": registry,
+            "key": key,
+            "key_file": key_file,
+            "allow_plain_http": allow_plain_http,
+        }
+
+    @classmethod
+    def from_workflow(
+        cls, file: str | Path, name: str, *, agent_id: str | None = None, **settings: Any
+    ) -> Self:
+        """Declare what a workflow file says of an agent (RFC-0016 12).
+
+            @Agent.from_workflow("agents.yml", "billing-processor", agent_id="billing-01")
+
+        Without an `agent_id` each process is another agent of its role, whose key ends with it and is kept
+        in no `key_file`. `settings` are `tasks`, `auto_heartbeat`, `registry`, `key`, `key_file` and
+        `allow_plain_http`.
+        """
+        return cls(profile=AgentProfile.from_workflow(file, name, agent_id), **settings)
+
+    def __call__(self, declared: type[T]) -> type[T]:
+        """Note on the class what it is."""
+        if not inspect.isclass(declared):
+            raise InvalidAgent(_name_of(declared), "a class below @Agent(...)")
+        where = declared.__qualname__
+        if "__agent_health__" in vars(declared):
+            raise InvalidAgent(where, "one @Agent(...)")
+        handlers = _handlers_of(declared)
+        if _Part.ON_ASSIGNMENT not in handlers:
+            raise InvalidAgent(where, "a method that is marked with @on_assignment")
+        note = Declared(
+            self.profile, MappingProxyType(handlers), MappingProxyType(self._settings), self._takes_tasks
+        )
+        declared.__agent_health__ = note  # type: ignore[attr-defined]
+        if not hasattr(declared, "run"):
+            declared.run = classmethod(run_class)  # type: ignore[attr-defined]
+        return declared
+
+
+def run_class(declared: type, base_url: str | None = None, api_key: str | None = None) -> Ending:
+    """Make an object of a declared class and run it, as `run_agent` does; the SDK of RFC-0016 has it so.
+
+    It takes tasks of the registry unless the declaration says `tasks=False`: no other work can reach it.
+    `base_url` and `api_key` replace the declaration's `registry` and `key`.
+    """
+    note = getattr(declared, "__agent_health__", None)
+    takes_tasks = not (isinstance(note, Declared) and note.takes_tasks is False)
+    given = {"registry": base_url, "key": api_key}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return _run(declared(), None, tasks=takes_tasks, **settings)
+
+
+def _marked(method: F, part: _Part) -> F:
+    if not inspect.isfunction(method):
+        raise InvalidAgent(_name_of(method), f"a method below @{part}, without parentheses")
+    if hasattr(method, _MARK):
+        raise InvalidAgent(method.__qualname__, f"one mark: it has @{getattr(method, _MARK)} already")
+    wanted = ["self", *["task"] * _ARGUMENTS[part]]
+    try:
+        inspect.signature(method).bind(*wanted)
+    except TypeError:
+        raise InvalidAgent(method.__qualname__, f"a method that takes ({', '.join(wanted)})") from None
+    setattr(method, _MARK, part)
+    return method
+
+
+def _handlers_of(declared: type) -> dict[str, str]:
+    """Return the names of the marked methods, inherited ones too, by what they are for."""
+    found: dict[str, str] = {}
+    for name in dir(declared):
+        part = getattr(inspect.getattr_static(declared, name), _MARK, None)
+        if part is None:
+            continue
+        if part in found:
+            both = f"{found[part]} and {name}"
+            raise InvalidAgent(declared.__qualname__, f"one method that is marked with @{part}, not {both}")
+        found[part] = name
+    return found
+
+
+def _name_of(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", None) or repr(thing)[:80])

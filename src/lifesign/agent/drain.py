@@ -1,0 +1,112 @@
+"""How does an agent leave in good order? (RFC-0016 5)
+
+No new work; what runs is finished, while heartbeats say that it drains; then it is taken off the list,
+which ends what it still holds. Who is in a hurry, or out of time, drops what runs. Called once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from lifesign.agent.handler import Handler, call
+from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.registration import Place
+from lifesign.client.registry_errors import RegistryError
+
+DROP_SECONDS: Final = 5.0
+"""For handlers that were stopped, to clean up."""
+ANNOUNCE_SECONDS: Final = 3.0
+"""For the registry, to hear that we are leaving; mostly it has, long before all work is done."""
+LEAVE_SECONDS: Final = 10.0
+"""For the registry, to hear that we are gone; it finds out by itself if it does not answer."""
+HURRIED_SECONDS: Final = 1.0
+"""Instead of each of these, for who was told twice to end."""
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class Ending(StrEnum):
+    """How an agent ended."""
+
+    FINISHED = "finished"
+    """All that was begun was finished."""
+    DROPPED = "dropped"
+    """Something was still running when time was up, or a second signal came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What there is to leave with."""
+
+    loop: HeartbeatLoop
+    place: Place
+    idle: Callable[[], Awaitable[None]]
+    """Waits until nothing is in progress."""
+    drop: Callable[[str], None]
+    """Stops what is."""
+    on_drain: Handler | None
+    hurry: asyncio.Event
+    """Set by whoever does not want to wait any longer."""
+
+
+async def leave(leaving: Leaving, timeout_s: float) -> Ending:
+    """Finish what was begun within so many seconds, and be taken off the list."""
+    announced = leaving.loop.begin_drain()
+    has_finished = await _unless_hurried(leaving.hurry, _finish(leaving), timeout_s)
+    if not has_finished:
+        leaving.drop("the agent leaves, and its time is up")
+        await _within(leaving.hurry, leaving.idle(), DROP_SECONDS)
+    # Whoever reads the event log sees a drain before the end.
+    await _within(leaving.hurry, announced, ANNOUNCE_SECONDS)
+    if not await _within(leaving.hurry, _be_gone(leaving.place), LEAVE_SECONDS):
+        _log.warning("%s: the registry does not hear that the agent has left", leaving.place.agent_id)
+    return Ending.FINISHED if has_finished else Ending.DROPPED
+
+
+async def _finish(leaving: Leaving) -> None:
+    """Let the agent's own farewell and its work end side by side."""
+    await asyncio.gather(_say_farewell(leaving), leaving.idle())
+
+
+async def _say_farewell(leaving: Leaving) -> None:
+    if leaving.on_drain is None:
+        return
+    try:
+        await call(leaving.on_drain)
+    except Exception:  # noqa: BLE001 - the agent leaves whatever its farewell does
+        _log.exception("%s: on_drain failed; the agent leaves all the same", leaving.place.agent_id)
+
+
+async def _be_gone(place: Place) -> None:
+    try:
+        await place.leave()
+    except RegistryError as error:
+        _log.warning("%s: cannot be taken off the list: %s", place.agent_id, error)
+
+
+async def _within(hurry: asyncio.Event, deed: Awaitable[None], seconds: float) -> bool:
+    """Wait for a deed that is worth a moment even to who is in a hurry; False if it was given up."""
+    if hurry.is_set():
+        return await _unless_hurried(asyncio.Event(), deed, HURRIED_SECONDS)
+    return await _unless_hurried(hurry, deed, seconds)
+
+
+async def _unless_hurried(hurry: asyncio.Event, deed: Awaitable[None], seconds: float) -> bool:
+    """Wait for a deed; False if it was given up because time was up or somebody is in a hurry."""
+    doing = asyncio.ensure_future(deed)
+    hurrying = asyncio.ensure_future(hurry.wait())
+    try:
+        await asyncio.wait({doing, hurrying}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hurrying.cancel()
+        is_done = doing.done()
+        if not is_done:
+            doing.cancel()
+            # One that does not let itself be cancelled is left behind.
+            await asyncio.wait({doing}, timeout=HURRIED_SECONDS)
+    if doing.done() and not doing.cancelled() and (error := doing.exception()) is not None:
+        _log.error("a step of leaving failed", exc_info=error)
+    return is_done

@@ -1,0 +1,322 @@
+"""How does an agent stay known to the registry, whatever becomes of either? (RFC-0016 3, 4)
+
+It registers, beats, does what replies ask for, and registers again when its life is over. Nothing that
+the registry does or fails to do ends it. Two processes that live as the same agent do not fight: the one
+that registered last has the place, the other one stands aside and looks now and then whether it is free.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Protocol
+
+from lifesign.agent.registration import Load, Place
+from lifesign.client.registry_errors import (
+    Conflict,
+    Gone,
+    InvalidAnswer,
+    NotAuthorized,
+    NotFound,
+    NotPermitted,
+    RegistryError,
+    RegistryFailure,
+    Unavailable,
+    Unreachable,
+)
+from lifesign.domain.lifecycle.heartbeat_interval import (
+    clock_differs_by_s,
+    first_beat_at_s,
+    is_adrift,
+    next_beat_at_s,
+    next_claim_at_s,
+    next_try_at_s,
+)
+from lifesign.domain.lifecycle.status_table import ALIVE, Status
+from lifesign.domain.models.agents import RENEW_LEASES, HeartbeatReply, PendingCommand
+from lifesign.errors import InvalidSetting
+
+MAX_COMMANDS_KNOWN: Final = 64
+"""A registry lets 16 wait for one agent."""
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class Told(Protocol):
+    """Who is told what the registry said. Must return at once and never raise."""
+
+    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+        """The registry wants the agent to leave; told once for each command."""
+
+    def life_begun(self, incarnation: int) -> None:
+        """The agent is registered."""
+
+    def life_lost(self, why: str) -> None:
+        """The registry gave this agent up: what it had in progress may be somebody else's now."""
+
+    def stood_aside(self) -> None:
+        """Another process lives as this agent: nothing is to be begun until `life_begun`."""
+
+
+class HeartbeatLoop:
+    """Keeps one agent's place in the registry."""
+
+    def __init__(
+        self,
+        place: Place,
+        told: Told,
+        load: Callable[[], Load],
+        *,
+        renew_leases: Callable[[], None] | None = None,
+        is_automatic: bool = True,
+        wall_s: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Beat for a place; `is_automatic=False` leaves it to `beat` when, once it is registered.
+
+        `renew_leases`, which must return at once, is called when some of the tasks that were named in a
+        beat are not the agent's any more.
+        """
+        self._place = place
+        self._told = told
+        self._load = load
+        self._renew_leases = renew_leases
+        self._is_automatic = is_automatic
+        self._wall_s = wall_s
+        self._chance = chance
+        self._rhythm = place.profile.rhythm
+        self.is_draining = False
+        self.is_displaced = False
+        """Whether another process lives as this agent."""
+        self.has_left = asyncio.Event()
+        """Set once this has ended: the registry says that a drain is over, or there was no life to drain."""
+        self.is_registered = asyncio.Event()
+        # The first registration ends a former life of ours that crashed; a later one only what an
+        # earlier try of it may have begun, or two processes would take the place from each other.
+        self._supersedes = True
+        self._nudge = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._commands: deque[str] = deque(maxlen=MAX_COMMANDS_KNOWN)
+        self._failures = 0
+        self._last_said = ""
+        self._is_adrift = False
+
+    async def run(self) -> None:
+        """Go on until cancelled, or until a drain is over."""
+        waiting: list[asyncio.Future[None]] = []
+        try:
+            while not self.has_left.is_set():
+                # Who asks while a turn is under way waits for the next one.
+                waiting, self._waiting = self._waiting, []
+                due_s = await self._try()
+                _settle(waiting)
+                await self._wait_until(due_s)
+        finally:
+            self.has_left.set()
+            _settle([*waiting, *self._waiting])
+
+    async def beat(self) -> None:
+        """Beat now, or register if there is no life; return when that has been tried."""
+        await self._next_turn()
+
+    def begin_drain(self) -> "asyncio.Future[None]":
+        """Say from now on, and at once, that the agent leaves; done when that has been tried."""
+        self.is_draining = True
+        return self._next_turn()
+
+    def resume(self, incarnation: int) -> None:
+        """Go on with a life that another process of the same agent has begun."""
+        self._place.incarnation = incarnation
+        self._supersedes = False
+        self.is_registered.set()
+
+    def _next_turn(self) -> "asyncio.Future[None]":
+        tried = asyncio.get_running_loop().create_future()
+        if self.has_left.is_set():
+            tried.set_result(None)
+        else:
+            self._waiting.append(tried)
+            self._nudge.set()
+        return tried
+
+    async def _try(self) -> float:
+        try:
+            return await self._turn()
+        except (RegistryError, InvalidSetting) as error:
+            return self._after(error)
+        except Exception:  # noqa: BLE001 - an agent must survive what its registry does
+            _log.exception("%s: the registry could not be asked", self._place.agent_id)
+            return self._try_again_s(None)
+
+    async def _turn(self) -> float:
+        """Register or beat; return when the next turn is."""
+        if self._place.incarnation is not None:
+            due_s = await self._beat()
+        elif self.is_draining:
+            # There is nothing to leave, and nobody begins a life to end it.
+            self.has_left.set()
+            return _now_s()
+        else:
+            due_s = await self._register()
+        self._note_answer()
+        return due_s
+
+    async def _register(self) -> float:
+        await self._place.check_key()
+        try:
+            record = await self._place.register(supersede=self._supersedes)
+        except Conflict:
+            if self._supersedes:
+                raise
+            return self._stand_aside()
+        except (Unreachable, Unavailable, InvalidAnswer) as error:
+            # It may have been carried out; then the life that stands in the way is our own. Whoever was
+            # told that another process lives does not believe so again.
+            was_sent = not isinstance(error, Unreachable) or error.was_sent
+            self._supersedes |= was_sent and not self.is_displaced
+            raise
+        self._supersedes = self.is_displaced = False
+        self.is_registered.set()
+        _log.info("%s: registered, life %s", self._place.agent_id, record.incarnation)
+        self._told.life_begun(record.incarnation)
+        return first_beat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
+
+    def _stand_aside(self) -> float:
+        if not self.is_displaced:
+            self.is_displaced = True
+            _log.error(
+                "%s: another process lives as this agent; this one stands aside until it is gone. "
+                "Give each process an agent_id of its own, and all of them one role_id",
+                self._place.agent_id,
+            )
+            self._told.stood_aside()
+        return next_claim_at_s(_now_s(), self._rhythm.dead_after_seconds, self._chance())
+
+    async def _beat(self) -> float:
+        sent_at_s, sent_s, was_draining = _now_s(), self._wall_s(), self.is_draining
+        try:
+            reply = await self._place.beat(self._load(), is_draining=was_draining, client_s=sent_s)
+        except (Gone, NotFound) as error:
+            return await self._lose_life(error)
+        self._compare_clocks(sent_s, reply)
+        self._obey(reply)
+        if self.is_draining and not was_draining:
+            return _now_s()
+        return next_beat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
+
+    async def _lose_life(self, error: RegistryError) -> float:
+        """Give up what is in progress (RFC-0016 4.6), and register again unless the agent is to leave."""
+        was_drained = not self.is_draining and await self._was_drained()
+        self._place.incarnation = None
+        self.is_registered.clear()
+        if was_drained:
+            self.is_draining = True
+            self._told.life_lost(str(error))
+            self._told.drain_asked("the registry drained this agent before it could tell", None)
+        if self.is_draining:
+            self.has_left.set()
+            return _now_s()
+        if error.details.get("status") in ALIVE:
+            _log.warning(
+                "%s: another process has registered as this agent; hint: give each process an agent_id of "
+                "its own, and all of them one role_id",
+                self._place.agent_id,
+            )
+        else:
+            _log.warning("%s: registers again: %s", self._place.agent_id, error)
+        self._told.life_lost(str(error))
+        # Many that were given up together come back together.
+        return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
+
+    async def _was_drained(self) -> bool:
+        """Whether somebody drained the agent while it had nothing to do: it was off the list at once."""
+        try:
+            return await self._place.was_drained()
+        except RegistryError:
+            return False
+
+    def _obey(self, reply: HeartbeatReply) -> None:
+        for command in reply.pending_commands:
+            if command.id not in self._commands:
+                self._commands.append(command.id)
+                self._carry_out(command)
+        if reply.agent_status is Status.DRAINING and not self.is_draining:
+            self._told.drain_asked("the registry says that this agent drains", None)
+
+    def _carry_out(self, command: PendingCommand) -> None:
+        if command.command == RENEW_LEASES:
+            if self._renew_leases is not None:
+                self._renew_leases()
+            return
+        if command.command != "drain":
+            _log.warning("%s: unknown command %a is ignored", self._place.agent_id, command.command[:80])
+            return
+        why = f"asked by the registry: {command.reason}" if command.reason else "asked by the registry"
+        self._told.drain_asked(why, command.drain_timeout_seconds)
+
+    def _compare_clocks(self, sent_s: float, reply: HeartbeatReply) -> None:
+        differs_s = clock_differs_by_s(sent_s, self._wall_s(), reply.server_timestamp.timestamp())
+        was_adrift, self._is_adrift = self._is_adrift, is_adrift(differs_s, self._rhythm.interval_seconds)
+        if self._is_adrift and not was_adrift:
+            _log.warning(
+                "%s: the registry's clock is %.0f s %s ours; it judges by its own",
+                self._place.agent_id,
+                abs(differs_s),
+                "ahead of" if differs_s > 0 else "behind",
+            )
+
+    def _after(self, error: RegistryError | InvalidSetting) -> float:
+        """Say what is wrong, once, and return when to try again."""
+        is_away = isinstance(error, RegistryFailure)
+        # Refusals differ in their reasons; that nobody answers is one thing, however it shows.
+        said = "away" if is_away else str(error)
+        if said != self._last_said:
+            if is_away:
+                _log.warning("%s: the registry is away: %s; asked again", self._place.agent_id, error)
+            else:
+                hint = _hint(error, self._place.agent_id)
+                _log.error("%s: refused, and asked again: %s%s", self._place.agent_id, error, hint)
+        self._last_said = said
+        return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
+
+    def _try_again_s(self, retry_after_s: float | None) -> float:
+        self._failures += 1
+        return next_try_at_s(
+            _now_s(), self._rhythm.interval_seconds, self._failures, self._chance(), retry_after_s
+        )
+
+    def _note_answer(self) -> None:
+        if self._last_said:
+            _log.warning("%s: the registry answers again", self._place.agent_id)
+        self._failures, self._last_said = 0, ""
+
+    async def _wait_until(self, due_s: float) -> None:
+        is_on_demand = not self._is_automatic and self._place.incarnation is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(None if is_on_demand else due_s):
+                await self._nudge.wait()
+        self._nudge.clear()
+
+
+def _hint(error: RegistryError | InvalidSetting, agent_id: str) -> str:
+    """Return what helps against a refusal, where something is known to."""
+    make = f"agent-health keys create --role agent --agent-id {agent_id} --name {agent_id}"
+    if isinstance(error, NotAuthorized):
+        return f"; hint: the registry does not take this key. An operator can make another one: {make}"
+    if isinstance(error, NotPermitted):
+        needs = "an agent that is there already needs its own key, which key_file keeps"
+        return f"; hint: {needs}. If it is lost, an operator can make another one: {make}"
+    return ""
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _settle(waiting: "list[asyncio.Future[None]]") -> None:
+    for tried in waiting:
+        if not tried.done():
+            tried.set_result(None)

@@ -1,0 +1,132 @@
+"""What does an agent say of itself when it registers? (RFC-0016 1, 3.1)
+
+One shape for all ways to say it (decorator, runner, workflow file, ASGI link), and one way to the wire.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+from uuid import uuid4
+
+from lifesign.client.registry_agents import RegistryAgents
+from lifesign.client.registry_connection import made, members_of, texts
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
+from lifesign.errors import InvalidSetting, InvalidWorkflow
+
+
+class _MadeUpId(str):
+    """An id that nobody chose: each process has another one."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentProfile:
+    """What one agent declares; InvalidSetting, named as on the wire, for what a registry would refuse."""
+
+    agent_id: str = field(default_factory=lambda: _MadeUpId(f"agent_{uuid4().hex}"))
+    """Chosen before it is registered: an answer that is lost must not leave a second agent behind."""
+    role_id: str | None = None
+    name: str | None = None
+    capabilities: Sequence[str] = ()
+    capacity: int | None = None
+    """How many tasks at once (RFC-0016 `max_concurrent_tasks`)."""
+    endpoint: str | None = None
+    card_url: str | None = None
+    monitoring: Monitoring | str | None = None
+    """`both`: a prober reads its document too, at the host of its `card_url`. None: its heartbeats alone."""
+    heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None
+    """A mapping: with the names that a workflow file has. None: as RFC-0016 says, 30, 90 and 300 s."""
+    drain_timeout_seconds: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capabilities", tuple(texts("capabilities", self.capabilities)))
+        given: dict[str, Any] = {
+            "agent_id": self.agent_id,
+            "role_id": self.role_id,
+            "name": self.name,
+            "capabilities": list(self.capabilities),
+            "capacity": {"max_concurrent_tasks": self.capacity},
+            "endpoint": self.endpoint,
+            "card_url": self.card_url,
+            "heartbeat_config": self.heartbeat,
+            "metadata": members_of(self.metadata),
+        }
+        if self.monitoring is not None:
+            given["monitoring"] = self.monitoring
+        if self.drain_timeout_seconds is not None:
+            given["drain_timeout_seconds"] = self.drain_timeout_seconds
+        # Whatever it was given as, from here on it is what was read.
+        read = made(Registration, **given)
+        object.__setattr__(self, "heartbeat", read.heartbeat_config)
+        if self.capacity is not None and self.capacity < 1:
+            raise InvalidSetting("capacity", self.capacity, "1 task at once or more, or None")
+
+    @classmethod
+    def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
+        """Read one entry of a workflow file (RFC-0016 12); InvalidWorkflow says what is wrong, and where."""
+        # PyYAML takes 20 ms, which whoever declares in Python need not pay.
+        from lifesign.domain.files.workflow_file import read_workflow  # noqa: PLC0415
+
+        try:
+            declared = read_workflow(Path(file).read_text("utf-8")).agents.get(name)
+        except InvalidWorkflow as error:
+            raise InvalidWorkflow(error.faults, str(file)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise InvalidSetting("workflow file", str(file), f"a readable YAML file ({reason})") from None
+        if declared is None:
+            raise InvalidSetting("name", name, f"an agent that {file} declares")
+        own = {} if agent_id is None else {"agent_id": agent_id}
+        return cls(
+            **own,
+            role_id=declared.role_id,
+            name=declared.name,
+            capabilities=tuple(declared.capabilities),
+            capacity=declared.capacity.max_concurrent_tasks,
+            endpoint=declared.endpoint,
+            card_url=declared.card_url,
+            heartbeat=declared.heartbeat,
+            drain_timeout_seconds=declared.drain_timeout_seconds,
+            metadata=declared.metadata or {},
+        )
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether another process may live as this agent later: not where nobody chose its id."""
+        return not isinstance(self.agent_id, _MadeUpId)
+
+    @property
+    def rhythm(self) -> HeartbeatConfig:
+        """How often it beats, and how long it may be silent."""
+        return self._heartbeat or HeartbeatConfig()
+
+    @property
+    def _heartbeat(self) -> HeartbeatConfig | None:
+        return self.heartbeat if isinstance(self.heartbeat, HeartbeatConfig) else None
+
+    @property
+    def drain_s(self) -> float:
+        """How long it may take to leave, unless the registry says otherwise."""
+        return self.drain_timeout_seconds or float(DEFAULT_DRAIN_SECONDS)
+
+    async def register(self, agents: RegistryAgents, *, supersede: bool) -> AgentRecord:
+        """Ask a registry for a life; see `RegistryAgents.register`."""
+        return await agents.register(
+            self.agent_id,
+            role_id=self.role_id,
+            name=self.name,
+            capabilities=self.capabilities,
+            max_concurrent_tasks=self.capacity,
+            endpoint=self.endpoint,
+            card_url=self.card_url,
+            monitoring=self.monitoring,
+            heartbeat_config=self._heartbeat,
+            drain_timeout_seconds=self.drain_timeout_seconds,
+            metadata=self.metadata,
+            supersede=supersede,
+        )

@@ -1,0 +1,166 @@
+"""Which place has an agent in the registry: which life of which record, and by which key?"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from lifesign.agent.credentials import AgentKeys
+from lifesign.agent.profile import AgentProfile
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_connection import TIMEOUT_SECONDS
+from lifesign.client.registry_errors import (
+    Conflict,
+    Gone,
+    InvalidAnswer,
+    NotFound,
+    NotPermitted,
+    Stale,
+    Unprocessable,
+)
+from lifesign.domain.lifecycle.status_table import ALIVE, Reason
+from lifesign.domain.models.agents import MAX_TASKS, AgentRecord, HeartbeatReply
+
+MIN_TIMEOUT_SECONDS: Final = 2.0
+"""For one call with all its tries, however short the interval."""
+_DRAINED: Final = frozenset({Reason.DRAIN_COMPLETED, Reason.DRAIN_TIMEOUT})
+MAX_LEAVE_TRIES: Final = 5
+"""Each is in vain only if the record was changed just then."""
+_NO_TASK: Final = f"task_{26 * '0'}"
+"""Of the first millisecond of 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an agent is doing."""
+
+    count: int = 0
+    """Tasks, or requests, in progress."""
+    tasks: tuple[str, ...] = ()
+    """The ids of those that the registry knows as tasks."""
+
+
+class Place:
+    """One agent's place in one registry. Everything raises RegistryError."""
+
+    def __init__(
+        self,
+        profile: AgentProfile,
+        keys: AgentKeys,
+        registry: str,
+        *,
+        allow_plain_http: bool = False,
+        works_tasks: bool = False,
+        comes_back: bool = True,
+    ) -> None:
+        """`works_tasks`: whether the registry is asked for tasks, which only the agent's own key may.
+
+        `comes_back`: whether a later process may live as this agent; else its key ends with it.
+        """
+        self.profile = profile
+        self.incarnation: int | None = None
+        """Of the life that this process lives; None while it has none."""
+        self._keys = keys
+        self._url = registry
+        self._allows_plain_http = allow_plain_http
+        self._works_tasks = works_tasks
+        self._comes_back = comes_back
+        self._client_key = keys.current()
+        self._client = self._client_with(self._client_key)
+
+    @property
+    def agent_id(self) -> str:
+        """Its name."""
+        return self.profile.agent_id
+
+    async def check_key(self) -> None:
+        """Raise NotPermitted if it would begin a life in which it gets none of the tasks that it wants.
+
+        Who registers a new agent is told its own key. One that is there has it already, and nobody else is
+        told: who has another key would end its life, or begin one, and then be refused all work.
+        """
+        if not self._works_tasks:
+            return
+        client = await self.client()
+        try:
+            await client.agents.get(self.agent_id)
+        except (NotFound, NotPermitted):
+            # It is new, or the key only enrols, and takes over nobody.
+            return
+        # Nobody may have it, and only a key that works no tasks is told so.
+        with suppress(Conflict, Gone, NotFound, Unprocessable):
+            await client.tasks.claim(task_id=_NO_TASK)
+
+    async def register(self, *, supersede: bool) -> AgentRecord:
+        """Begin a life, and keep the agent's own key if it is told.
+
+        Conflict if the agent lives and is not to be superseded.
+        """
+        client = await self.client()
+        record = await self.profile.register(client.agents, supersede=supersede)
+        if record.agent_id != self.agent_id:
+            raise InvalidAnswer(f"the registry registered {record.agent_id!a} instead of {self.agent_id}")
+        if record.agent_key is not None:
+            self._keys.keep(record.agent_key)
+        self.incarnation = record.incarnation
+        return record
+
+    async def beat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
+        """Say that it lives; `client_s` is the time by our wall clock. Gone if this life is over."""
+        client = await self.client()
+        return await client.agents.heartbeat(
+            self.agent_id,
+            status="draining" if is_draining else "active",
+            current_load=load.count,
+            tasks_in_progress=load.tasks[:MAX_TASKS],
+            client_timestamp=datetime.fromtimestamp(client_s, UTC),
+            incarnation=self.incarnation,
+        )
+
+    async def was_drained(self) -> bool:
+        """Whether this life, which is over, ended by a drain that somebody else began."""
+        client = await self.client()
+        record = await client.agents.get(self.agent_id)
+        return record.incarnation == self.incarnation and record.reason in _DRAINED
+
+    async def leave(self) -> None:
+        """Take this life off the list; another process's life of the same name is left alone."""
+        if self.incarnation is None:
+            return
+        client = await self.client()
+        for _ in range(MAX_LEAVE_TRIES):
+            record = await client.agents.get(self.agent_id)
+            if record.incarnation != self.incarnation or record.status not in ALIVE:
+                break
+            try:
+                await client.agents.deregister(
+                    self.agent_id, if_match=record.etag, ends_key=not self._comes_back
+                )
+            except Stale:
+                # The drain was noted, or it ended, between the two.
+                continue
+            except (Conflict, Gone, NotFound):
+                pass
+            break
+        self.incarnation = None
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        await self._client.close()
+
+    async def client(self) -> RegistryClient:
+        """Return whom to ask, with the key that is good now."""
+        key = self._keys.current()
+        if key != self._client_key:
+            former, self._client, self._client_key = self._client, self._client_with(key), key
+            await former.close()
+        return self._client
+
+    def _client_with(self, key: str | None) -> RegistryClient:
+        interval_s = self.profile.rhythm.interval_seconds
+        return RegistryClient(
+            self._url,
+            key=key,
+            timeout_seconds=min(TIMEOUT_SECONDS, max(MIN_TIMEOUT_SECONDS, interval_s)),
+            allow_plain_http=self._allows_plain_http,
+        )

@@ -1,0 +1,316 @@
+"""How does an agent live, from registering to the end? (RFC-0016 3 to 5)
+
+`AgentRunner` is the imperative way; `@Agent` declares the same and comes here too (RFC-0016 3.4).
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
+
+from lifesign.agent.assignments import AssignmentSource, HandedIn
+from lifesign.agent.credentials import AgentKeys, registry_url
+from lifesign.agent.drain import Ending, Leaving, leave
+from lifesign.agent.handler import Handler
+from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.profile import AgentProfile
+from lifesign.agent.registration import Place
+from lifesign.agent.settings_validation import check_key_file, check_kinds
+from lifesign.agent.task_source import TaskSource
+from lifesign.agent.work import Work
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.errors import InvalidAgent, InvalidSetting, WorkRefused
+
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_DISPLACED = "another process lives as this agent"
+_log = logging.getLogger("lifesign.agent")
+
+
+class AgentRunner:
+    """One living agent: registered, beating, working on what it is given, and leaving in good order.
+
+        runner = AgentRunner("billing-01", role_id="billing", capacity=5, on_assignment=work)
+        await runner.run()                      # until SIGTERM, Ctrl-C, or a drain that the registry asks for
+
+    or `async with runner:` with `await runner.assign(task)` inside; the end of the block is a drain.
+
+    What it says of itself: see `AgentProfile`, which is a `profile` instead of these arguments. `registry`
+    is a URL, else AGENT_HEALTH_REGISTRY; `key` and `key_file`: see `AgentKeys`.
+
+    on_assignment: called with each task, at most `capacity` at once; a coroutine function, or a function,
+        which gets a thread. None: the agent takes no work from here.
+    on_drain: called once, without arguments, when the agent begins to leave.
+    source: where work comes from; None: what `assign` hands in.
+    tasks: whether the registry gives it tasks, at most `capacity` at once, one if that is not said;
+        `on_assignment` is called with a `HeldTask`, and what it returns is handed in.
+    auto_heartbeat: False leaves it to `beat` when; the registry calls an agent unhealthy that does not.
+
+    InvalidSetting for what cannot be right. A registry that is away or refuses stops nothing: the log
+    (`lifesign.agent`) says so once.
+    """
+
+    def __init__(  # noqa: PLR0913 - each setting is a keyword
+        self,
+        agent_id: str | None = None,
+        *,
+        role_id: str | None = None,
+        name: str | None = None,
+        capabilities: Sequence[str] = (),
+        capacity: int | None = None,
+        endpoint: str | None = None,
+        card_url: str | None = None,
+        monitoring: Monitoring | str | None = None,
+        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
+        drain_timeout_seconds: float | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        profile: AgentProfile | None = None,
+        on_assignment: Handler | None = None,
+        on_drain: Handler | None = None,
+        source: AssignmentSource | None = None,
+        tasks: bool = False,
+        auto_heartbeat: bool = True,
+        registry: str | None = None,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        check_kinds(
+            profile=profile,
+            on_assignment=on_assignment,
+            on_drain=on_drain,
+            tasks=tasks,
+            auto_heartbeat=auto_heartbeat,
+            registry=registry,
+            key=key,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+        if profile is not None and agent_id is not None:
+            raise InvalidSetting("profile", None, "either a profile or an agent_id")
+        self.profile = profile or AgentProfile(
+            **({} if agent_id is None else {"agent_id": agent_id}),
+            role_id=role_id,
+            name=name,
+            capabilities=capabilities,
+            capacity=capacity,
+            endpoint=endpoint,
+            card_url=card_url,
+            monitoring=monitoring,
+            heartbeat=heartbeat,
+            drain_timeout_seconds=drain_timeout_seconds,
+            metadata=metadata,
+        )
+        check_key_file(self.profile, key_file)
+        keys = AgentKeys(key=key, key_file=key_file, comes_back=self.profile.comes_back)
+        self._place = Place(
+            self.profile,
+            keys,
+            registry_url(registry),
+            allow_plain_http=allow_plain_http,
+            works_tasks=tasks,
+            comes_back=self.profile.comes_back,
+        )
+        self._on_drain = on_drain
+        self._handler = on_assignment
+        self._handed_in = HandedIn(self.agent_id)
+        if tasks and (source is not None or on_assignment is None):
+            raise InvalidSetting("tasks", None, "an on_assignment, and no other source")
+        given = TaskSource(self.agent_id, self._place, self.registered) if tasks else None
+        self._source = given or source or self._handed_in
+        # Work without end for who says nothing is well for what a program hands in, not for a queue.
+        capacity = 1 if tasks and self.profile.capacity is None else self.profile.capacity
+        self._work = Work(self.agent_id, self._source, on_assignment, capacity)
+        if given is not None:
+            given.drop = self._work.drop
+        self._loop = HeartbeatLoop(
+            self._place,
+            self,
+            self._work.load,
+            renew_leases=self._source.renew_leases if isinstance(self._source, TaskSource) else None,
+            is_automatic=auto_heartbeat,
+        )
+        self._drain_s = self.profile.drain_s
+        self._leaves = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._living: asyncio.Task[Ending] | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def of(cls, agent: object, **settings: Any) -> Self:
+        """Return what runs an object whose class is declared with `@Agent`; `settings` go before its own."""
+        declared = getattr(type(agent), "__agent_health__", None)
+        if declared is None:
+            raise InvalidAgent(type(agent).__qualname__, "an object of a class that is declared with @Agent")
+        return cls(**declared.runner_settings(agent) | settings)
+
+    @property
+    def agent_id(self) -> str:
+        """Under which the registry knows it."""
+        return self.profile.agent_id
+
+    @property
+    def incarnation(self) -> int | None:
+        """Which of its lives it lives; None while it is not registered."""
+        return self._place.incarnation
+
+    def start(self) -> None:
+        """Begin to live; returns at once, also if the registry is away."""
+        if self._living is not None:
+            raise InvalidAgent(self.agent_id, "one start: make another runner for another life")
+        self._home = asyncio.get_running_loop()
+        self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
+
+    async def registered(self) -> None:
+        """Wait until the registry knows it."""
+        await self._loop.is_registered.wait()
+
+    async def run(self) -> Ending:
+        """Live until SIGTERM, SIGINT, or a drain that the registry asks for; a second signal ends at once.
+
+        Starts it if that was not done. Signals are caught only in the main thread.
+        """
+        with self._catching_signals():
+            if self._living is None:
+                self.start()
+            return await self.wait()
+
+    async def wait(self) -> Ending:
+        """Wait until it has left."""
+        if self._living is None:
+            raise InvalidAgent(self.agent_id, "start before wait")
+        return await asyncio.shield(self._living)
+
+    async def assign(self, task: Any, *, task_id: str | None = None) -> Any:
+        """Have a piece of work done, as soon as there is room; returns and raises what the handler does.
+
+        `task_id` is that under which the registry knows it, told with every heartbeat; None if it does
+        not. WorkRefused if nothing was begun; WorkDropped if it was, and given up: when the registry gave
+        this agent up (RFC-0016 4.6), or when time to leave was up. Cancelling the call stops the work.
+        """
+        if self._handler is None or self._source is not self._handed_in:
+            raise WorkRefused(self.agent_id, "it has no on_assignment, or another source")
+        if self._living is None or self._living.done():
+            raise WorkRefused(self.agent_id, "it does not run")
+        if self._loop.is_displaced:
+            raise WorkRefused(self.agent_id, _DISPLACED)
+        assignment = self._handed_in.put(task, task_id)
+        assert assignment.outcome is not None  # noqa: S101 - `put` makes it
+        try:
+            return await assignment.outcome
+        except asyncio.CancelledError:
+            self._work.drop(assignment, "whoever handed it in does not wait for it any more")
+            raise
+
+    async def beat(self) -> None:
+        """Beat now; for who has `auto_heartbeat=False`, and for nobody else."""
+        if self._living is not None and not self._living.done():
+            await self._loop.beat()
+
+    def drain(self, why: str = "asked by its program") -> None:
+        """Begin to leave; returns at once, see `wait`. Called again, it ends at once. From any thread."""
+        if self._home is not None and _running_loop() is not self._home:
+            # A loop that is closed already has nothing to leave.
+            with suppress(RuntimeError):
+                self._home.call_soon_threadsafe(self.drain, why)
+            return
+        if self._leaves.is_set():
+            _log.warning("%s: ends at once: %s", self.agent_id, why)
+            self._hurry.set()
+        else:
+            self._begin_to_leave(why)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._leaves.is_set():
+            self.drain("its program ends")
+        await self.wait()
+
+    # What the registry says, by way of the heartbeat loop.
+
+    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+        """Leave; within the time that the registry gives, if it says so."""
+        if not self._leaves.is_set():
+            self._drain_s = self._drain_s if timeout_s is None else timeout_s
+            self._begin_to_leave(why)
+
+    def life_begun(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
+        """Take work, which does not wait for the registry but while another process has the place."""
+        self._work.go_on()
+
+    def life_lost(self, why: str) -> None:
+        """Drop what is in progress: it may be somebody else's by now (RFC-0016 4.6)."""
+        if self._work.load().count:
+            _log.warning("%s: work is dropped: %s", self.agent_id, why)
+        self._work.drop_all(f"the registry gave this agent up: {why}")
+
+    def stood_aside(self) -> None:
+        """Begin nothing while another process lives as this agent."""
+        self._work.pause()
+        self._handed_in.refuse_waiting(_DISPLACED)
+
+    def _begin_to_leave(self, why: str) -> None:
+        _log.info("%s: leaves: %s", self.agent_id, why)
+        self._source.close(f"it leaves: {why}")
+        self._leaves.set()
+
+    async def _live(self) -> Ending:
+        loop = asyncio.create_task(self._loop.run())
+        work = asyncio.create_task(self._work.run())
+        try:
+            await self._leaves.wait()
+            await _ended(work)
+            leaving = Leaving(
+                loop=self._loop,
+                place=self._place,
+                idle=self._work.idle,
+                drop=self._work.drop_all,
+                on_drain=self._on_drain,
+                hurry=self._hurry,
+            )
+            return await leave(leaving, self._drain_s)
+        finally:
+            self._source.close("it has ended")
+            self._work.drop_all("its program ends")
+            await _ended(work)
+            await _ended(loop)
+            await self._place.close()
+
+    @contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        running = asyncio.get_running_loop()
+        caught = []
+        for number in ENDING_SIGNALS:
+            # Not in the main thread, or on a system without: whoever embeds us calls `drain`.
+            with suppress(ValueError, RuntimeError):
+                running.add_signal_handler(number, self.drain, f"{signal.Signals(number).name} came")
+                caught.append(number)
+        try:
+            yield
+        finally:
+            for number in caught:
+                running.remove_signal_handler(number)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop of this thread, if one runs in it."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

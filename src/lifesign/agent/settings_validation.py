@@ -1,0 +1,55 @@
+"""Is what a program sets for its agent of the right kind?
+
+Asked in one place for all ways to set it (decorator, runner, ASGI link): what is of another kind would fail
+later, in words that are none of ours, or be taken for something that nobody meant.
+"""
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.agent.profile import AgentProfile
+from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS
+from lifesign.errors import InvalidSetting
+
+_SWITCHES: Final = frozenset({"tasks", "auto_heartbeat", "allow_plain_http"})
+_HANDLERS: Final = frozenset({"on_assignment", "on_drain"})
+_KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = MappingProxyType({
+    "registry": ((str,), "a URL, as text"),
+    "key": ((str,), "text"),
+    "key_file": ((str, os.PathLike), "a path"),
+    "lock_dir": ((str, os.PathLike), "a path"),
+    "profile": ((AgentProfile,), "an AgentProfile"),
+})  # fmt: skip
+"""Of what need not be said."""
+
+
+def check_kinds(**given: object) -> None:
+    """Raise InvalidSetting for the first setting of another kind than it has to be."""
+    for name, value in given.items():
+        if name in _SWITCHES:
+            is_right, expected = isinstance(value, bool), "True or False"
+        elif name in _HANDLERS:
+            is_right, expected = value is None or callable(value), "a function or a method"
+        else:
+            kinds, expected = _KINDS[name]
+            is_right = value is None or isinstance(value, kinds)
+        if not is_right:
+            raise InvalidSetting(name, None if name == "key" else _shown(value), expected)
+
+
+def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | None) -> None:
+    """Raise InvalidSetting for a file that would keep the key of an agent that never comes back."""
+    if key_file is not None and not profile.comes_back:
+        expected = (
+            "one beside key_file: without it each start is another agent, which the key that is kept for "
+            "the one before cannot register"
+        )
+        raise InvalidSetting("agent_id", None, expected)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, str):
+        return value[:MAX_SHOWN_CHARACTERS]
+    return value if isinstance(value, int | float) else type(value)

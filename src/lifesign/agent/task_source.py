@@ -1,0 +1,218 @@
+"""How does an agent get its work from the registry, and what does the registry hear of it? (protocol 6)
+
+It asks for a task while it has room, by a question that waits; keeps the lease while its handler works; hands
+the result in, or says that it failed. Whoever loses the lease stops: somebody else may have the task.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from lifesign.agent.assignments import Assignment
+from lifesign.agent.claimed_task import HeldTask, output_of
+from lifesign.client.lease_keeper import LeaseKeeper, LossKind
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
+from lifesign.client.registry_tasks import GrantedTask, HeldRun
+from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
+from lifesign.domain.models.tasks import detail_of
+from lifesign.domain.tasks.task_states import ExitReason
+from lifesign.errors import InvalidSetting, WorkDropped
+
+WAIT_SECONDS: Final = 25.0
+"""How long one question for a task waits."""
+MIN_PAUSE_SECONDS: Final = 1.0
+"""Between two questions, where the answers come at once."""
+RETRY_SECONDS: Final = 15.0
+"""The most that is waited before a registry that did not answer is asked again."""
+
+NOTICE_SECONDS: Final = 5.0
+"""So long before the deadline of a lease that cannot be renewed is its handler cancelled, or a fifth of
+the lease where that is shorter."""
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class TaskPlace(Protocol):
+    """Where an agent lives."""
+
+    incarnation: int | None
+
+    async def client(self) -> RegistryClient:
+        """Return whom to ask, with the agent's own key."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A task in progress, and what keeps its lease."""
+
+    task: HeldTask
+    keeper: LeaseKeeper
+    keeping: "asyncio.Task[None]"
+
+
+class TaskSource:
+    """Tasks that the registry gives to one agent; an `AssignmentSource`."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        place: TaskPlace,
+        registered: Callable[[], Awaitable[None]],
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Take tasks for an agent once it is `registered`."""
+        self._agent_id = agent_id
+        self._place = place
+        self._registered = registered
+        self._chance = chance
+        self._kept: dict[Assignment, _Kept] = {}
+        self._last_said = ""
+        self.drop: Callable[[Assignment, str], None] = _nobody_drops
+        """How work is stopped whose lease is lost."""
+
+    async def take(self) -> Assignment:
+        """Wait until the registry grants a task."""
+        failures = 0
+        while True:
+            await self._registered()
+            asked_at_s = _now_s()
+            try:
+                client, incarnation = await self._place.client(), self._place.incarnation
+                granted = await client.tasks.claim(wait_seconds=WAIT_SECONDS, incarnation=incarnation)
+            except RegistryError as error:
+                failures += 1
+                self._say(error)
+                await _until(
+                    next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
+                )
+                continue
+            failures = 0
+            self._say(None)
+            if granted is None:
+                await _until(asked_at_s + MIN_PAUSE_SECONDS)
+            elif (assignment := await self._keep(client, granted, incarnation)) is not None:
+                return assignment
+
+    async def finished(self, assignment: Assignment, result: Any) -> None:
+        """Hand the result in; as long as the lease is kept, also to a registry that was away."""
+        kept = self._kept[assignment]
+        try:
+            if not kept.task.has_ended:
+                await self._complete(kept, result)
+        finally:
+            await self._let_go(assignment)
+
+    async def failed(self, assignment: Assignment, error: BaseException) -> None:
+        """Say that the run is over without a result, unless the task is somebody else's already."""
+        kept = self._kept[assignment]
+        try:
+            is_ours = kept.keeper.is_held() and not kept.task.has_ended
+            if isinstance(error, WorkDropped):
+                _log.warning("%s: %s: %s", self._agent_id, kept.task.task_id, error.why)
+                reason, detail = ExitReason.KILLED, error.why
+            else:
+                _log.error("%s: %s failed", self._agent_id, kept.task.task_id, exc_info=error)
+                reason, detail = ExitReason.CRASH, _in_a_line(error)
+            if is_ours:
+                await self._release(kept, reason, detail)
+        finally:
+            await self._let_go(assignment)
+
+    def close(self, why: str) -> None:
+        """Give out nothing any more; nobody asks for it then."""
+
+    def renew_leases(self) -> None:
+        """Ask the registry at once which of the tasks in progress are the agent's."""
+        for kept in self._kept.values():
+            kept.keeper.renew_now()
+
+    async def _keep(
+        self, client: RegistryClient, granted: GrantedTask, incarnation: int | None
+    ) -> Assignment | None:
+        """Begin to keep a task's lease; None if it was over before we knew."""
+        run = HeldRun.of(granted, incarnation)
+        keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
+        task = HeldTask(client, granted, run, keeper.let_go)
+        assignment = Assignment(task, run.task_id)
+        keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
+        kept = _Kept(task, keeper, keeping)
+        try:
+            is_held = await keeper.wait_held()
+        except asyncio.CancelledError:
+            keeper.let_go()
+            await self._release(kept, ExitReason.KILLED, "the agent leaves")
+            raise
+        if not is_held:
+            await keeping
+            return None
+        self._kept[assignment] = kept
+        return assignment
+
+    async def _run(self, keeper: LeaseKeeper, assignment: Assignment) -> None:
+        await keeper.run()
+        loss = keeper.loss
+        if loss is not None and loss.kind is not LossKind.LET_GO:
+            self.drop(assignment, f"its lease is lost: {loss}")
+
+    async def _complete(self, kept: _Kept, result: Any) -> None:
+        failures = 0
+        while True:
+            try:
+                await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
+            except InvalidSetting as error:
+                what = f"what was returned is no output: {error}"
+                _log.error("%s: %s: %s", self._agent_id, kept.task.task_id, what)
+                await self._release(kept, ExitReason.CRASH, what)
+            except (RegistryFailure, RateLimited) as error:
+                if not kept.keeper.is_held():
+                    _log.warning("%s: the result of %s is lost: %s", self._agent_id, kept.task.task_id, error)
+                    return
+                failures += 1
+                await _until(
+                    next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
+                )
+                continue
+            except RegistryError as error:
+                _log.warning("%s: the result of %s is refused: %s", self._agent_id, kept.task.task_id, error)
+            return
+
+    async def _release(self, kept: _Kept, reason: ExitReason, detail: str) -> None:
+        try:
+            await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
+        except RegistryError as error:
+            _log.info("%s: the lease of %s ends by itself: %s", self._agent_id, kept.task.task_id, error)
+
+    async def _let_go(self, assignment: Assignment) -> None:
+        kept = self._kept.pop(assignment)
+        kept.keeper.let_go()
+        await kept.keeping
+
+    def _say(self, error: RegistryError | None) -> None:
+        """Say that no task can be had, once for each reason."""
+        said = "" if error is None else type(error).__name__ + error.code
+        if error is not None and said != self._last_said:
+            _log.warning("%s: no task can be had, and it is asked again: %s", self._agent_id, error)
+        self._last_said = said
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Say what a handler raised: its kind, and the first line of what it says."""
+    said = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _nobody_drops(_assignment: Assignment, _why: str) -> None:
+    """Stop nothing: nobody works yet."""
+
+
+async def _until(due_s: float) -> None:
+    await asyncio.sleep(max(0.0, due_s - _now_s()))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,128 @@
+"""What is an agent doing now, and how is it stopped?"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lifesign.agent.assignments import Assignment, AssignmentSource
+from lifesign.agent.handler import Handler, call
+from lifesign.agent.registration import Load
+from lifesign.domain.models.agents import MAX_TASKS
+from lifesign.errors import WorkDropped
+
+SOURCE_RETRY_SECONDS: Final = 1.0
+"""After a source failed to give out work."""
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class Work:
+    """Takes work from a source, as much at once as there is room for, and calls the handler for each."""
+
+    def __init__(
+        self, agent_id: str, source: AssignmentSource, handler: Handler | None, capacity: int | None
+    ) -> None:
+        self._agent_id = agent_id
+        self._source = source
+        self._handler = handler
+        self._room = asyncio.Semaphore(MAX_TASKS if capacity is None else capacity)
+        self._in_progress: dict[Assignment, _Doing] = {}
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def load(self) -> Load:
+        """Return what is in progress."""
+        ids = tuple(work.task_id for work in self._in_progress if work.task_id is not None)
+        return Load(len(self._in_progress), ids)
+
+    async def run(self) -> None:
+        """Take work until cancelled; what was begun goes on."""
+        if self._handler is None:
+            return
+        while True:
+            await self._may_begin.wait()
+            await self._room.acquire()
+            try:
+                assignment = await self._source.take()
+            except Exception:  # noqa: BLE001 - one piece of work must not end the others
+                self._room.release()
+                _log.exception("%s: no work could be taken", self._agent_id)
+                await asyncio.sleep(SOURCE_RETRY_SECONDS)
+                continue
+            except BaseException:
+                self._room.release()
+                raise
+            self._begin(self._handler, assignment)
+
+    def pause(self) -> None:
+        """Begin nothing until `go_on`."""
+        self._may_begin.clear()
+
+    def go_on(self) -> None:
+        """Take work again."""
+        self._may_begin.set()
+
+    async def idle(self) -> None:
+        """Wait until nothing is in progress."""
+        await self._is_idle.wait()
+
+    def drop_all(self, why: str) -> None:
+        """Stop what is in progress; a handler may still clean up, in its `finally`."""
+        for assignment in list(self._in_progress):
+            self.drop(assignment, why)
+
+    def drop(self, assignment: Assignment, why: str) -> None:
+        """Stop one piece of work, if it is in progress."""
+        doing = self._in_progress.get(assignment)
+        if doing is not None and doing.dropped_because is None:
+            doing.dropped_because = why
+            if doing.call is not None:
+                doing.call.cancel()
+
+    def _begin(self, handler: Handler, assignment: Assignment) -> None:
+        self._is_idle.clear()
+        doing = _Doing()
+        self._in_progress[assignment] = doing
+        # Kept here: the loop itself would forget a task that nobody holds.
+        doing.task = asyncio.create_task(self._do(handler, assignment, doing))
+
+    async def _do(self, handler: Handler, assignment: Assignment, doing: "_Doing") -> None:
+        try:
+            if not self._may_begin.is_set():
+                # It came while the source was waited for.
+                doing.dropped_because = "the agent begins nothing now"
+            if doing.dropped_because is None:
+                doing.call = asyncio.create_task(call(handler, assignment.task))
+                await asyncio.wait([doing.call])
+            await self._tell(assignment, doing)
+        except Exception:  # noqa: BLE001 - one piece of work must not end the others
+            _log.exception("%s: what became of work could not be told", self._agent_id)
+        finally:
+            del self._in_progress[assignment]
+            self._room.release()
+            if not self._in_progress:
+                self._is_idle.set()
+
+    async def _tell(self, assignment: Assignment, doing: "_Doing") -> None:
+        ended = doing.call
+        failure = None if ended is None or ended.cancelled() else ended.exception()
+        if ended is None or ended.cancelled() or doing.dropped_because is not None:
+            # Also if it was too late to stop it: somebody else may have it.
+            why = doing.dropped_because or "its handler was cancelled"
+            failure = WorkDropped(self._agent_id, why)
+        if failure is not None:
+            await self._source.failed(assignment, failure)
+        elif ended is not None:
+            await self._source.finished(assignment, ended.result())
+
+
+@dataclass(eq=False, slots=True)
+class _Doing:
+    """How one piece of work is being done."""
+
+    task: "asyncio.Task[None] | None" = None
+    call: "asyncio.Task[Any] | None" = None
+    dropped_because: str | None = None

@@ -1,0 +1,350 @@
+"""The tables of a census, and their words.
+
+The Markdown report and the page show the same tables; JSON and CSV have the bare numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lifesign.census.document import Census, Groups, LayerShares, NamedCount, NamedGroups, Run, ratio
+from lifesign.census.result_groups import Group
+from lifesign.domain.base.clock_skew import lies_ahead
+from lifesign.domain.observation.evidence_age import REASON_WORDS, UnknownReason
+from lifesign.domain.observation.probe_summary import LAYER_WORDS
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.text.pluralize import counted, plural
+
+MAX_SHOWN: Final = 50
+"""Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
+NOT_KNOWN: Final = "-"
+OWN_NETWORK: Final = "Nothing answered at all: the prober's own network may be the cause."
+_UNREACHED: Final = frozenset({
+    ResultClass.REFUSED,
+    ResultClass.TIMEOUT,
+    ResultClass.DNS_FAILURE,
+    ResultClass.TLS_FAILURE,
+    ResultClass.INTERNAL,
+})  # fmt: skip
+"""Results without an answer; a cut of the prober's own network looks the same."""
+_NOT_ASKED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
+NOT_READ_AGAIN: Final = "known, not read again"
+AHEAD: Final = "The last run lies in the future: the clock was set back since."
+
+GROUP_WORDS: Final = {
+    Group.ALIVE: "alive",
+    Group.NOT_ALIVE: "not alive",
+    Group.UNKNOWN: "unknown",
+    Group.NEVER_MEASURED: "never measured",
+}
+RESULT_WORDS: Final = {
+    ResultClass.OK: "a card, an interface or a health document as an agent has it",
+    ResultClass.GATED: "somebody is there, and asks for credentials or money first",
+    ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
+    ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
+    ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",
+    ResultClass.REFUSED: "no connection: the port is closed, or no way leads there",
+    ResultClass.TIMEOUT: "not finished before the deadline",
+    ResultClass.DNS_FAILURE: "the host name has no address",
+    ResultClass.TLS_FAILURE: "no trustworthy connection",
+    ResultClass.HTTP_ERROR: "a server's error, or no HTTP at all",
+    ResultClass.TOO_LARGE: "more than the prober reads",
+    ResultClass.REDIRECT_REFUSED: "leads to where the prober does not follow",
+    ResultClass.RATE_LIMITED: "asked too often",
+    ResultClass.BLOCKED_ADDRESS: "an address that may not be contacted",
+    ResultClass.INTERNAL: "a fault of the prober's",
+    ResultClass.NOT_MEASURED: "not asked",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of texts; all columns but the first `words` ones are numbers."""
+
+    key: str
+    """Names it in links."""
+    title: str
+    note: str = ""
+    """What has to be known to read it."""
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+
+
+def headline(census: Census) -> str:
+    """Say the most important thing in one sentence, and what makes it doubtful in those after it."""
+    told = _share(census)
+    if census.old:
+        told = f"{told} {_old_text(census)}"
+    if _has_no_answer(census):
+        told = f"{told} {OWN_NETWORK}"
+    if not census.not_read:
+        return told
+    could = "could not be read: who it" if len(census.not_read) == 1 else "could not be read: who they"
+    return f"{told} {', '.join(census.not_read)} {could} listed before was counted."
+
+
+def _old_text(census: Census) -> str:
+    """Say how many results are too old to count, and why."""
+    old = sum(row.count for row in census.old)
+    reasons = "; ".join(
+        f"{REASON_WORDS[UnknownReason(row.name)]} ({number(row.count)})" for row in census.old
+    )
+    verb = plural(old, "is", "are")
+    return f"{counted(old, 'target')} {verb} unknown, since the last measured result is too old: {reasons}."
+
+
+def _has_no_answer(census: Census) -> bool:
+    """Return whether targets were asked and none gave any answer, in all or in the last run."""
+    asked = [row.result for row in census.results if row.count and row.result not in _NOT_ASKED]
+    if asked:
+        last = _last_run(census)
+        was_vain = last is not None and last.groups.unknown > 0 and not last.groups.measured
+        return was_vain or all(result in _UNREACHED for result in asked)
+    return False
+
+
+def _share(census: Census) -> str:
+    groups = census.groups
+    if not census.listed:
+        return "There are no targets."
+    if census.alive_ratio is None:
+        return f"Of {counted(census.listed, 'target')} nothing is known yet."
+    verb = plural(1 if 1 in {groups.alive, groups.measured} else 2, "is", "are")
+    told = f"{number(groups.alive)} of {counted(groups.measured, 'measured target')} {verb} alive"
+    told = f"{told} ({percent(census.alive_ratio)})"
+    gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
+    # An agent, or a wall before whatever there may be: nobody sees which.
+    told = f"{told}, {number(gated)} of them behind a gate." if gated else f"{told}."
+    if not (carried := _measured_before(census)):
+        return told
+    were, count = ("was", "counts") if carried == 1 else ("were", "count")
+    return f"{told} In the last run {number(carried)} {were} not measured, and {count} as seen before."
+
+
+def _measured_before(census: Census) -> int:
+    """Return how many of those who count as measured the last run did not measure itself."""
+    last = _last_run(census)
+    return 0 if last is None else max(0, census.groups.measured - last.groups.measured)
+
+
+def _last_run(census: Census) -> Run | None:
+    """Return the last run, if it has ended and was over the same list; None if there is none."""
+    last = next((run for run in reversed(census.runs) if not _is_ahead(run, census)), None)
+    is_whole = last is not None and last.ended_at is not None and last.groups.listed == census.listed
+    return last if is_whole else None
+
+
+def tables(census: Census) -> Iterator[Table]:
+    """Return the tables that have anything to show, the most important first."""
+    yield _groups(census)
+    for table in (
+        _results(census),
+        _layers(census),
+        _latencies(census),
+        _parts("platforms", "By platform", "platform", census.platforms, _platform_note(census)),
+        _parts(
+            "directories", "By directory", "directory", census.directories,
+            "A target that two directories list counts in both.",
+        ),
+        _named(
+            "generations", "Protocol generations", "A2A", census.generations, "Of the living, by their card."
+        ),
+        _named(
+            "health", "What the living say of themselves", "status", census.health,
+            "By a health document, if it is valid and fresh; it is no proof that they can be trusted.",
+        ),
+        _named(
+            "shown", "What the living show", "by", census.shown,
+            "As each layer last ended; a card alone does not show that anybody works behind it.",
+        ),
+        _named(
+            "gone", "Targets no more", "reason", census.gone, "They are not among the listed.",
+            whole="of the gone",
+        ),
+        _runs(census),
+    ):  # fmt: skip
+        if table.rows:
+            yield table
+
+
+def _groups(census: Census) -> Table:
+    counts = of_groups(census.groups)
+    return Table(
+        key="targets",
+        title="All targets",
+        note="Measured are the alive and the not alive; of the others nothing is known.",
+        heads=("group", "targets", "of all"),
+        rows=tuple(
+            (GROUP_WORDS[group], number(count), percent(ratio(count, census.listed)))
+            for group, count in counts
+        ),
+    )
+
+
+def _results(census: Census) -> Table:
+    return Table(
+        key="results",
+        title="How they ended",
+        note="Each target by its last probe that told anything; who was never measured is not in here.",
+        heads=("result", "which is", "that is", "targets", "of all"),
+        rows=tuple(
+            (
+                row.result.value,
+                RESULT_WORDS[row.result],
+                GROUP_WORDS[row.group],
+                number(row.count),
+                percent(row.share),
+            )
+            for row in census.results
+        ),
+        words=3,
+    )
+
+
+def _layers(census: Census) -> Table:
+    return Table(
+        key="layers",
+        title="Layer by layer",
+        note="All probes of the period that turned to a layer; where nothing was asked, none is counted. "
+        "A card that is known is read again once a day.",
+        heads=("layer", "result", "probes", "of the layer's"),
+        rows=tuple(row for layer in census.layers for row in _layer(layer)),
+        words=2,
+    )
+
+
+def _word(layer: str) -> str:
+    return LAYER_WORDS.get(layer, layer)
+
+
+def _layer(layer: LayerShares) -> Iterator[tuple[str, ...]]:
+    for row in layer.results:
+        yield _word(layer.layer), row.result.value, number(row.count), percent(row.share)
+    if layer.not_asked:
+        yield _word(layer.layer), NOT_READ_AGAIN, number(layer.not_asked), NOT_KNOWN
+
+
+def _latencies(census: Census) -> Table:
+    return Table(
+        key="latencies",
+        title="How long answers took",
+        note="Of what was asked in the period.",
+        heads=("layer", "answers", "p50", "p90", "p99"),
+        rows=tuple(
+            (_word(layer.layer), number(took.count), *map(duration, (took.p50_ms, took.p90_ms, took.p99_ms)))
+            for layer in census.layers
+            if (took := layer.latency) is not None
+        ),
+    )
+
+
+def _parts(key: str, title: str, head: str, parts: Sequence[NamedGroups], note: str) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        note=note,
+        heads=(head, "targets", *GROUP_WORDS.values(), "alive of measured"),
+        rows=tuple(
+            (
+                part.name,
+                number(part.groups.listed),
+                *(number(count) for _, count in of_groups(part.groups)),
+                percent(part.alive_ratio),
+            )
+            for part in parts[:MAX_SHOWN]
+        ),
+    )
+
+
+def _platform_note(census: Census) -> str:
+    """Say what stands for a platform, and what is not shown."""
+    note = "By registrable domain."
+    more = max(0, len(census.platforms) - MAX_SHOWN)
+    groups = [part.groups for part in census.platforms[MAX_SHOWN:]]
+    ratios = [part.alive_ratio for part in census.platforms[MAX_SHOWN:] if part.alive_ratio is not None]
+    others = census.other_platforms
+    if others is not None:
+        more += others.platforms
+        groups.append(others.groups)
+        ratios += [
+            known for known in (others.lowest_alive_ratio, others.highest_alive_ratio) if known is not None
+        ]
+    if not more:
+        return note
+    targets = sum(group.listed for group in groups)
+    note += f" {counted(more, 'more platform')} with {counted(targets, 'target')}"
+    return f"{note}: {percent(min(ratios))} to {percent(max(ratios))} alive." if ratios else f"{note}."
+
+
+def _named(
+    key: str, title: str, head: str, named: Sequence[NamedCount], note: str, *, whole: str = "of the living"
+) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        note=note,
+        heads=(head, "targets", whole),
+        rows=tuple((row.name, number(row.count), percent(row.share)) for row in named[:MAX_SHOWN]),
+    )
+
+
+def _runs(census: Census) -> Table:
+    return Table(
+        key="runs",
+        title="From run to run",
+        note=AHEAD if any(_is_ahead(run, census) for run in census.runs) else "",
+        heads=("began", "targets", *GROUP_WORDS.values(), "alive of measured", "change"),
+        rows=tuple(
+            (
+                f"{run.began_at:%Y-%m-%d %H:%M}" + ("" if run.ended_at is not None else " (not finished)"),
+                number(run.groups.listed),
+                *(number(count) for _, count in of_groups(run.groups)),
+                percent(run.alive_ratio),
+                _change(run),
+            )
+            for run in census.runs[-MAX_SHOWN:]
+        ),
+    )
+
+
+def _is_ahead(run: Run, census: Census) -> bool:
+    return lies_ahead(run.began_at.timestamp(), census.made_at.timestamp())
+
+
+def _change(run: Run) -> str:
+    told = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
+    if run.other_list_of is None:
+        return told
+    return f"{told} ({number(run.other_list_of)} → {counted(run.groups.listed, 'target')}: not the same list)"
+
+
+def of_groups(groups: Groups) -> tuple[tuple[Group, int], ...]:
+    """Return the groups and their counts, the living first."""
+    return (
+        (Group.ALIVE, groups.alive),
+        (Group.NOT_ALIVE, groups.not_alive),
+        (Group.UNKNOWN, groups.unknown),
+        (Group.NEVER_MEASURED, groups.never_measured),
+    )
+
+
+def number(count: int) -> str:
+    """Return a count with its thousands apart."""
+    return f"{count:,}"
+
+
+def percent(part: float | None) -> str:
+    """Return a share in percent with one decimal; what is not quite all or nothing never reads as such."""
+    if part is None:
+        return NOT_KNOWN
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    if 0.999 < part < 1:
+        return ">99.9 %"
+    return f"{part * 100:.1f} %" if 0 < part < 1 else f"{part * 100:.0f} %"
+
+
+def duration(ms: float) -> str:
+    """Return a latency with three significant digits at most."""
+    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.3g} s"

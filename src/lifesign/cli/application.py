@@ -1,0 +1,168 @@
+"""Which commands are there, and how do they end?"""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from lifesign.cli import EXIT_USAGE
+from lifesign.cli.commands.agents import agents
+from lifesign.cli.commands.backup import backup, restore
+from lifesign.cli.commands.census import census
+from lifesign.cli.commands.check import check
+from lifesign.cli.commands.crawl import crawl
+from lifesign.cli.commands.database import database
+from lifesign.cli.commands.directories import directories
+from lifesign.cli.commands.erase import erase
+from lifesign.cli.commands.events import events
+from lifesign.cli.commands.history import history
+from lifesign.cli.commands.keys import keys
+from lifesign.cli.commands.maintenance import maintenance
+from lifesign.cli.commands.mcp import mcp
+from lifesign.cli.commands.migrate import migrate
+from lifesign.cli.commands.monitor import monitor
+from lifesign.cli.commands.probe import probe
+from lifesign.cli.commands.recheck import recheck
+from lifesign.cli.commands.run import run as run_adapter
+from lifesign.cli.commands.serve import serve
+from lifesign.cli.commands.targets import targets
+from lifesign.cli.commands.tasks import tasks
+from lifesign.cli.commands.validate import validate
+from lifesign.cli.commands.watch_activity import watch_activity
+from lifesign.cli.doctor.command import doctor
+from lifesign.cli.options.completion import completion, is_asked
+from lifesign.cli.options.config_file import told_by_source
+from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT
+from lifesign.cli.output.terminal import printable
+from lifesign.errors import AgentHealthError, InvalidFile, InvalidSetting
+
+EXIT_FAILED = 1
+"""What was asked for could not be done."""
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+# Rich would triple the time of `--help`; typer's own completion would add options to every command.
+_application = typer.Typer(
+    name="agent-health",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=_CONTEXT,
+)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command and return its exit code; wrong usage is EXIT_USAGE with one line of explanation."""
+    is_completion = is_asked()
+    try:
+        exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        # Of an option without its value typer does not say whose it is.
+        command = _named_command(arguments) if context is None else context.command_path
+        _complain(f"{told_by_source(error)} (see {command} --help)")
+        return EXIT_USAGE
+    except InvalidSetting as error:
+        _complain(str(error))
+        return EXIT_USAGE
+    except InvalidFile as error:
+        for fault in error.faults:
+            _complain(f"{error.file}: {fault}" if error.file else str(fault))
+        return EXIT_USAGE
+    except AgentHealthError as error:
+        _complain(str(error))
+        if error.hint:
+            sys.stderr.write(f"hint: {printable(error.hint)}\n")
+        return EXIT_FAILED
+    except SystemExit:
+        # So typer ends if its reader has left: with 1, which would read as degraded.
+        return 0 if is_completion else EXIT_READER_LEFT
+    return exit_code if isinstance(exit_code, int) else 0
+
+
+def _named_command(arguments: Sequence[str] | None) -> str:
+    """Return the command that the first arguments name, as it is typed."""
+    named: list[str] = ["agent-health"]
+    command: object = typer.main.get_command(_application)
+    for word in sys.argv[1:] if arguments is None else arguments:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        named.append(word)
+    return " ".join(named)
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"agent-health: {printable(message)}\n")
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if asked:
+        from importlib import metadata  # noqa: PLC0415 - costs 10 ms, which `--help` need not pay
+
+        sys.stdout.write(f"agent-health {metadata.version('agent-health')}\n")
+        raise typer.Exit
+
+
+@_application.callback(invoke_without_command=True)
+def _agent_health(
+    context: typer.Context,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> int:
+    """Say whether an AI agent works.
+
+    \b
+    Examples:
+      agent-health check https://agent.example
+      agent-health validate health.json
+      agent-health probe https://agent.example
+      agent-health census urls.txt --contact mailto:you@example.org
+      agent-health agents list
+      agent-health tasks list
+      agent-health run --pool coder -- ./agent.sh
+      agent-health events tail
+      agent-health serve
+      agent-health doctor
+
+    \b
+    Every command explains itself, its exit codes too:
+      agent-health check --help
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if context.invoked_subcommand is None:
+        sys.stderr.write(context.get_help() + "\n")
+        return EXIT_USAGE
+    return 0
+
+
+_application.command(context_settings=_CONTEXT)(check)
+_application.command(context_settings=_CONTEXT)(validate)
+_application.command(context_settings=_CONTEXT)(probe)
+_application.command(context_settings=_CONTEXT)(crawl)
+_application.command(context_settings=_CONTEXT)(census)
+_application.command(context_settings=_CONTEXT)(recheck)
+_application.add_typer(targets, context_settings=_CONTEXT)
+_application.add_typer(directories, context_settings=_CONTEXT)
+agents.command()(history)
+agents.command()(maintenance)
+agents.command()(erase)
+_application.add_typer(agents, context_settings=_CONTEXT)
+_application.add_typer(tasks, context_settings=_CONTEXT)
+_application.command("run", context_settings={**_CONTEXT, "allow_interspersed_args": False})(run_adapter)
+_application.add_typer(events, context_settings=_CONTEXT)
+_application.add_typer(monitor, context_settings=_CONTEXT)
+_application.add_typer(watch_activity, context_settings=_CONTEXT)
+_application.command(context_settings=_CONTEXT)(mcp)
+_application.command(context_settings=_CONTEXT)(serve)
+_application.command(context_settings=_CONTEXT)(migrate)
+_application.command(context_settings=_CONTEXT)(doctor)
+_application.command(context_settings=_CONTEXT)(completion)
+_application.add_typer(keys, context_settings=_CONTEXT)
+_application.add_typer(database, context_settings=_CONTEXT)
+_application.command(context_settings=_CONTEXT)(backup)
+_application.command(context_settings=_CONTEXT)(restore)

@@ -1,0 +1,444 @@
+"""Which agents are there, and what becomes of them? Asked on the command line."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.agent_reference import check_id, done_for, is_url
+from lifesign.cli.options.completion import offering
+from lifesign.cli.options.registry_access import (
+    DEFAULT_URL,
+    USUAL_IN_TABLE,
+    AsJson,
+    KeyFile,
+    Limit,
+    MaxEvidenceAge,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
+from lifesign.cli.options.secret_file import WriteKey, new_key_file
+from lifesign.cli.options.suspension_notice import are_held, say_held
+from lifesign.cli.output.agent_page import health_text, load_text, page, time_text
+from lifesign.cli.output.table import write_json, write_table
+from lifesign.cli.output.terminal import Line, has_colours, printable, write_page
+from lifesign.domain.text.pluralize import counted, plural
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+    from lifesign.domain.models.agents import AgentList, AgentRecord, AgentSummary
+
+PAGE = 1_000
+"""The most that the registry tells at once."""
+HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
+STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
+_ALL = frozenset({"all", "any"})
+
+AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")]
+DrainTimeout = Annotated[
+    float | None,
+    typer.Option("--drain-timeout", metavar="SECONDS", help="How long it may take; else as registered."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Told to whoever is concerned.")]
+
+agents = typer.Typer(
+    name="agents",
+    help="Which agents are there, and what becomes of them?",
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@agents.command("list")
+def list_agents(
+    *,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            autocompletion=offering(*STATUSES, "all"),
+            help=f"{', '.join(STATUSES)} or all; may be repeated. Without it: active.",
+        ),
+    ] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="Agents with any of these; may be repeated.")
+    ] = None,
+    health: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--health",
+            autocompletion=offering(*HEALTHS),
+            help="healthy, degraded, unhealthy or unknown; may be repeated.",
+        ),
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", help="Of one pool; adds what it can take.")] = None,
+    free: Annotated[
+        int | None, typer.Option("--free", metavar="TASKS", help="Agents that can take so many more.")
+    ] = None,
+    max_evidence_age: MaxEvidenceAge = None,
+    least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List the agents that match, and how many there are in all.
+
+    \b
+    Examples:
+      agent-health agents list
+      agent-health agents list --status unhealthy --status dead
+      agent-health agents list --capability billing --free 1 --least-loaded
+      agent-health agents list --status all --json | jq -r .agents[].agent_id
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      agents    as the registry lists them   total   how many match
+      pool      with --role: what it can take
+      not_active      without --status: how many match that are not active
+      decisions_held  whether nobody is taken down for silence now; absent if the key may not know
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    wanted: dict[str, Any] = {
+        "status": _statuses(status or ()),
+        "capabilities": tuple(capability or ()),
+        "health": _healths(health or ()),
+        "role_id": role,
+        "min_available_capacity": free,
+        "max_evidence_age": max_evidence_age,
+        "sort": "least_loaded" if least_loaded else None,
+    }
+    most = limit if as_json else limit or USUAL_IN_TABLE
+    found, not_active, held = ask(
+        lambda client: _looked_up(client, most, wanted),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        told = found.model_dump(mode="json", exclude_none=True, exclude={"cursor"})
+        also = {"not_active": not_active, "decisions_held": held}
+        write_json(sys.stdout, {**told, **{name: value for name, value in also.items() if value is not None}})
+        return
+    say_held(is_held=held)
+    if found.agents:
+        write_table(
+            sys.stdout,
+            ("AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST HEARTBEAT", "NAME"),
+            (_row(agent) for agent in found.agents),
+        )
+    else:
+        sys.stdout.write("no agent matches\n" if status else "no agent matches that is active\n")
+    if found.total > len(found.agents):
+        sys.stdout.write(f"{len(found.agents)} of {found.total} (see --limit)\n")
+    if not_active:
+        verb = plural(not_active, "is", "are")
+        sys.stdout.write(f"{not_active} more {verb} not active (--status all)\n")
+    if found.agents and found.pool is not None:
+        sys.stdout.write(f"the pool can take {counted(found.pool.available_capacity, 'more task')}\n")
+
+
+def _statuses(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the statuses that are meant; `any` is what the dashboard calls all of them. InvalidSetting."""
+    if not _ALL.isdisjoint(given):
+        return STATUSES
+    for status in given:
+        if status not in STATUSES:
+            raise InvalidSetting("--status", status, f"one of {', '.join(STATUSES)}, or all")
+    return tuple(given)
+
+
+def _healths(given: Sequence[str]) -> tuple[str, ...]:
+    for health in given:
+        if health not in HEALTHS:
+            raise InvalidSetting("--health", health, f"one of {', '.join(HEALTHS)}")
+    return tuple(given)
+
+
+async def _looked_up(
+    client: "RegistryClient", limit: int | None, wanted: dict[str, Any]
+) -> "tuple[AgentList, int | None, bool | None]":
+    """Return who matches, how many are hidden since they are not active, and whether decisions are held."""
+    found = await _listing(client, limit, wanted)
+    if wanted["status"]:
+        return found, None, await are_held(client)
+    others = await client.agents.list(limit=1, **{**wanted, "status": STATUSES[1:]})
+    return found, others.total, await are_held(client)
+
+
+async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "AgentList":
+    """Read so many pages as it takes, all of them without a limit; the totals are those of the first."""
+    left = sys.maxsize if limit is None else limit
+    first = await client.agents.list(limit=min(left, PAGE), **wanted)
+    found, cursor = list(first.agents), first.cursor
+    while cursor is not None and len(found) < left:
+        page = await client.agents.list(limit=min(left - len(found), PAGE), cursor=cursor, **wanted)
+        found += page.agents
+        cursor = page.cursor if page.agents else None
+    return first.model_copy(update={"agents": found})
+
+
+def _row(agent: "AgentSummary") -> tuple[str, ...]:
+    return (
+        agent.agent_id,
+        agent.status,
+        health_text(agent),
+        load_text(agent),
+        agent.role_id or "",
+        "" if agent.last_heartbeat_at is None else time_text(agent.last_heartbeat_at),
+        agent.name or agent.target_url or agent.card_url or "",
+    )
+
+
+@agents.command("show")
+def show_agent(
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT_ID|URL", help="Of the agent; the URL is where it is probed.")
+    ],
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Show all that is known of one agent: what it says beside what was seen.
+
+    \b
+    Examples:
+      agent-health agents show billing-1
+      agent-health agents show https://agent.example
+      agent-health agents show billing-1 --json | jq -r .status
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    shown, held = ask(
+        lambda client: _shown(client, agent),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        known = {} if held is None else {"decisions_held": held}
+        write_json(sys.stdout, {**shown.model_dump(mode="json", exclude_none=True), **known})
+        return
+    say_held(is_held=held)
+    _write_record(shown, as_json=False)
+
+
+async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bool | None]":
+    """Return an agent's record, and whether decisions are held."""
+    from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - loaded by now
+    from lifesign.errors import TargetNotFound  # noqa: PLC0415
+
+    try:
+        return await done_for(client.agents.get, client.targets, given), await are_held(client)
+    except TargetNotFound:
+        told = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
+        raise NotFound(told) from None
+    except NotFound:
+        if not is_url(given):
+            raise
+        told = f"{given} is probed, and has shown no sign of life yet: `agent-health recheck` looks again"
+        raise NotFound(told) from None
+
+
+@agents.command("register")
+def register_agent(
+    agent_id: Annotated[
+        str | None, typer.Argument(metavar="[AGENT_ID]", help="Chosen by the registry if absent.")
+    ] = None,
+    *,
+    role: Annotated[str | None, typer.Option("--role", help="What it is for; shared by its pool.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="For people.")] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="What it can do; may be repeated.")
+    ] = None,
+    max_tasks: Annotated[
+        int | None, typer.Option("--max-tasks", metavar="N", help="How many tasks it takes at once.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL", help="Where it is.")] = None,
+    card_url: Annotated[
+        str | None, typer.Option("--card-url", metavar="URL", help="Where its A2A card is.")
+    ] = None,
+    monitoring: Annotated[
+        str | None, typer.Option("--monitoring", help="heartbeat, probe or both. Without it: heartbeat.")
+    ] = None,
+    supersede: Annotated[
+        bool, typer.Option("--supersede", help="End the life of this id that is still going on.")
+    ] = False,
+    write_key: WriteKey = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Register an agent, or begin its next life.
+
+    The agent's own key is shown this once: it beats, drains, leases and registers again for this agent
+    alone.
+
+    \b
+    Examples:
+      agent-health agents register billing-1 --role billing --capability invoices --write-key billing.key
+      agent-health agents register --card-url https://agent.example --monitoring probe
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    with new_key_file(write_key) as keep:
+        shown = ask(
+            lambda client: client.agents.register(
+                agent_id,
+                role_id=role,
+                name=name,
+                capabilities=capability or (),
+                max_concurrent_tasks=max_tasks,
+                endpoint=endpoint,
+                card_url=card_url,
+                monitoring=monitoring,
+                supersede=supersede,
+            ),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+        key, told = shown.agent_key, f"{shown.agent_id} has its key already: {write_key} is not written"
+        if keep is not None and key is not None:
+            keep(key)
+            shown, told = shown.model_copy(update={"agent_key": None}), f"its key is in {write_key}"
+    _write_record(shown, as_json=as_json)
+    if keep is not None:
+        sys.stderr.write(printable(told) + "\n")
+
+
+@agents.command("drain")
+def drain_agent(
+    agent_id: AgentIdArgument,
+    *,
+    drain_timeout: DrainTimeout = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Let an agent finish what it has and get nothing new; then it is off the list.
+
+    It learns of it in the reply to its next heartbeat. To ask it instead, and say why, which the protocol
+    knows for commands only: agents command AGENT_ID drain --reason TEXT.
+
+    \b
+    Examples:
+      agent-health agents drain billing-1 --drain-timeout 600
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    check_id(agent_id)
+    shown = ask(
+        lambda client: client.agents.drain(agent_id, drain_timeout_seconds=drain_timeout),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    _write_record(shown, as_json=as_json)
+
+
+@agents.command("deregister")
+def deregister_agent(
+    agent_id: AgentIdArgument,
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Take an agent off the list at once, without a drain; its leases end, its record stays.
+
+    \b
+    Examples:
+      agent-health agents deregister billing-1
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    check_id(agent_id)
+    ask(
+        lambda client: client.agents.deregister(agent_id),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, {"agent_id": agent_id, "status": "deregistered"})
+    else:
+        write_page(sys.stdout, [Line("agent", agent_id), Line("status", "deregistered")], colours=False)
+
+
+@agents.command("command")
+def send_command(
+    agent_id: AgentIdArgument,
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="drain")],
+    *,
+    reason: Reason = None,
+    drain_timeout: DrainTimeout = None,
+    expires_in: Annotated[
+        float | None, typer.Option("--expires-in", metavar="SECONDS", help="How long it waits; else 3600.")
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Let a command wait for an agent: it rides home in the reply to its heartbeats.
+
+    \b
+    Examples:
+      agent-health agents command billing-1 drain --reason "new version"
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if command != "drain":
+        raise InvalidSetting("COMMAND", command, "drain")
+    check_id(agent_id)
+    sent = ask(
+        lambda client: client.agents.send_command(
+            agent_id,
+            "drain",
+            reason=reason,
+            drain_timeout_seconds=drain_timeout,
+            expires_in_seconds=expires_in,
+        ),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, sent.model_dump(mode="json", exclude_none=True))
+        return
+    lines = [
+        Line("agent", sent.agent_id),
+        Line("command", f"{sent.command} ({sent.id})"),
+        Line("until", time_text(sent.expires_at)),
+    ]
+    write_page(sys.stdout, lines, colours=False)
+
+
+def _write_record(shown: "AgentRecord", *, as_json: bool) -> None:
+    if as_json:
+        write_json(sys.stdout, shown.model_dump(mode="json", exclude_none=True))
+    else:
+        write_page(sys.stdout, page(shown), colours=has_colours(sys.stdout))

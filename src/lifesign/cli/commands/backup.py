@@ -1,0 +1,211 @@
+"""How does all that the registry knows get into a file, and back? Asked on the command line."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.server_database import (
+    ACTOR,
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    StateDir,
+    check_unused_file,
+    run_deed,
+    sqlite_file,
+)
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import MAX_LISTED, printable
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import AgentHealthError
+
+if TYPE_CHECKING:
+    from lifesign.registry.backup.carry_over_revocations import Withdrawn
+    from lifesign.registry.backup.create_backup import Restored
+    from lifesign.storage.engine.database import Transaction
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def backup(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Where to; an older backup is replaced, anything else is not."),
+    ],
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Write all that the registry knows into one file, as it is at one moment.
+
+    Servers may go on meanwhile. The file appears once it is whole and on disk, and was read back; only
+    its owner may read it, since it holds digests of keys and the secrets of webhooks. Who is logged in is
+    not in it, and events that were archived are in the archive's own files.
+
+    \b
+    Examples:
+      agent-health backup /var/backups/registry.gz
+
+    \b
+    Exit codes:
+      0 it is written   1 it is not   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from functools import partial  # noqa: PLC0415
+
+    from lifesign.registry.backup.create_backup import back_up  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from lifesign.storage.maintenance import backup_file  # noqa: PLC0415
+
+    backup_file.check_place(file, sqlite_file(database))
+    counts = run_deed(database, partial(back_up, file=file), is_write=False)
+    if as_json:
+        write_json(sys.stdout, {"file": str(file), "rows": dict(counts)})
+        return 0
+    told = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("agent", "event"))
+    told = f"{file}: {told}, {counted(sum(counts.values()), 'row')} in all"
+    sys.stdout.write(printable(told) + "\n")
+    return 0
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `agent-health backup` wrote it.")],
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
+    is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Put back what a backup holds, into SQLite or PostgreSQL, wherever it came from.
+
+    All or nothing: the file is read whole before anything is changed. A backup of an older version is brought
+    up to date on the way; the directory for temporary files (TMPDIR) needs room for it. Every lease is over
+    then, and all new fencing tokens are above all old ones. Nobody dies of the time since the backup, and
+    nobody is logged in. Keys that were revoked, expired or rotated since, webhooks that were deleted and
+    origins that opted out stay so, as far as the database that is replaced knows of it; keys and webhooks
+    that it does not know are named. Agents that were erased since are back: `agent-health agents erase` them
+    again. Move archives that were written since to another place.
+
+    If this host has a marker of the database, it names the restored one afterwards.
+
+    Stop all servers of this database first, and start them again afterwards: what they remember is of
+    another past. A database that a server uses is not restored to, nor an SQLite file that anybody has
+    open. A server that is not seen, since it logs in to PostgreSQL as another user, ends its event streams.
+
+    \b
+    Examples:
+      agent-health restore /var/backups/registry.gz
+      agent-health restore registry.gz --database postgresql://ah@db/ah --force
+
+    \b
+    Exit codes:
+      0 it is restored   1 nothing was changed   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    import asyncio  # noqa: PLC0415 - see backup
+    from functools import partial  # noqa: PLC0415
+    from tempfile import TemporaryDirectory  # noqa: PLC0415
+
+    from lifesign.registry.backup import update_backup  # noqa: PLC0415
+    from lifesign.registry.backup.create_backup import restore as put_back  # noqa: PLC0415
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.events import event_news  # noqa: PLC0415
+
+    # Before the database is opened, which would create an SQLite file.
+    header = update_backup.check(file)
+    check_unused_file(database)
+
+    def deed(transaction: "Transaction", current: Path) -> "Restored":
+        event_news.check_unserved(transaction)
+        return put_back(transaction, current, is_forced=is_forced, actor=ACTOR)
+
+    # Nobody else may look into it.
+    with TemporaryDirectory(prefix="agent-health-restore-") as directory:
+        is_older = header.revision != schema.newest_revision()
+        current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
+        restored = run_deed(database, partial(deed, current=current), must_exist=False)
+    _update_marker(database, state_dir)
+    if as_json:
+        write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
+        return 0
+    told = f"{counted(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
+    if is_older:
+        told += f"; brought from revision {header.revision} to {schema.newest_revision()}"
+    sys.stdout.write(printable(told) + "\n")
+    for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
+        sys.stderr.write(printable(line) + "\n")
+    return 0
+
+
+def _update_marker(database: str, state_dir: Path | None) -> None:
+    """Have this host's marker, if it has one, name the restored database. What fails is told, and no more."""
+    from lifesign.registry.marker.database_identity import Known, current_marker  # noqa: PLC0415
+    from lifesign.registry.marker.marker_file import marker_file, put_marker  # noqa: PLC0415
+
+    try:
+        file = marker_file(database, state_dir)
+        if not Known.read(file).is_new:
+            put_marker(file, run_deed(database, current_marker))
+    except AgentHealthError as error:
+        told = f"warning: the marker of the database was not updated: {error}"
+        sys.stderr.write(f"agent-health: {printable(told)}\n")
+
+
+def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
+    """Say what did not come back, and who did."""
+    ended = [
+        (len(withdrawn.keys), "key", ""),
+        (len(withdrawn.webhooks), "webhook", ""),
+        (len(withdrawn.opt_outs), "origin", " that opted out"),
+    ]
+    if told := ", ".join(counted(count, noun) + which for count, noun, which in ended if count):
+        yield f"withdrawn since the backup, and so again: {told}"
+    if withdrawn.successors:
+        yield f"kept, since they replace keys that were rotated: {counted(len(withdrawn.successors), 'key')}"
+    if withdrawn.erased_agents:
+        yield "erased since the backup, and back: erase them again (agent-health agents erase AGENT_ID)"
+        yield from _listed(withdrawn.erased_agents)
+
+
+def _unknown_lines(restored: "Restored") -> Iterator[str]:
+    """Name what may have been withdrawn since, for all that the replaced database could tell."""
+    from lifesign.domain.models.agents import moment  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.text.times import utc_text  # noqa: PLC0415
+
+    withdrawn = restored.withdrawn
+    since = utc_text(moment(restored.header.created_at_s), "seconds")
+    if withdrawn.unknown_keys or withdrawn.unknown_agent_keys:
+        yield f"good again, whoever revoked them since {since} (agent-health keys revoke KEY_ID):"
+        yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
+        if withdrawn.unknown_agent_keys:
+            of_agents = counted(withdrawn.unknown_agent_keys, "key")
+            yield f"  {of_agents} of agents (agent-health keys list --role agent)"
+    if withdrawn.unknown_webhooks:
+        yield f"told of events again, whoever deleted them since {since}:"
+        yield from _listed([f"{webhook.id} {webhook.url}" for webhook in withdrawn.unknown_webhooks])
+
+
+def _listed(texts: Sequence[str]) -> Iterator[str]:
+    yield from (f"  {text}" for text in texts[:MAX_LISTED])
+    if len(texts) > MAX_LISTED:
+        yield f"  ... and {len(texts) - MAX_LISTED} more (see --json)"
+
+
+def _as_json(restored: "Restored") -> dict[str, Any]:
+    withdrawn = restored.withdrawn
+    return {
+        "agents": restored.agents,
+        "epoch": restored.epoch,
+        "withdrawn": {
+            "keys": [key.key_id for key in withdrawn.keys],
+            "webhooks": list(withdrawn.webhooks),
+            "opt_outs": list(withdrawn.opt_outs),
+        },
+        "kept_keys": [key.key_id for key in withdrawn.successors],
+        "erased_agents": list(withdrawn.erased_agents),
+        "unknown_keys": [key.key_id for key in withdrawn.unknown_keys],
+        "unknown_agent_keys": withdrawn.unknown_agent_keys,
+        "unknown_webhooks": [webhook.id for webhook in withdrawn.unknown_webhooks],
+    }

@@ -1,0 +1,283 @@
+"""What share of a list is alive? Asked on the command line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from lifesign.cli.commands.crawl import (
+    EXIT_FAILED,
+    EXIT_UNFINISHED,
+    Moved,
+    Workers,
+    ended,
+    place_of,
+    run_crawl,
+)
+from lifesign.cli.commands.probe import Timeout, check_timeout
+from lifesign.cli.options.option_names import options
+from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
+from lifesign.cli.options.server_database import run_deed, sqlite_file
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.target_address import without_password
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lifesign.census.document import Census
+    from lifesign.client import RegistryClient
+    from lifesign.crawl.worker_config import RegistryPlace
+    from lifesign.prober.definition.models import ProbeDefinition
+
+FORMATS: Final = ("md", "json", "csv", "html")
+NO_CONTACT: Final = (
+    "without --contact those who are probed are not told how to reach you: --contact mailto:you@example.org\n"
+)
+"""For who names no network of their own: whoever does is taken to count their own agents."""
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+
+T = TypeVar("T")
+
+
+def census(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LIST|PROBE.yml|DATABASE",
+            help="A list of URLs (a file or a URL), a probe definition, or a database that a crawl has left.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="What is printed: md, json, csv or html.")
+    ] = "md",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIRECTORY",
+            help="Write census.md, .json, .csv, .html and targets.csv there instead.",
+        ),
+    ] = None,
+    no_crawl: Annotated[bool, typer.Option("--no-crawl", help="Probe nobody: tell what is known.")] = False,
+    contact: Annotated[
+        str | None,
+        typer.Option(
+            "--contact",
+            metavar="ADDRESS",
+            help="For a list: where those who are probed reach you, mailto:...",
+        ),
+    ] = None,
+    allow_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-network",
+            metavar="NETWORK",
+            help="For a list: a private network that may be contacted; may be repeated.",
+        ),
+    ] = None,
+    timeout_seconds: Timeout = None,
+    workers: Workers = 1,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", metavar="URL", help="Where results are kept; else NAME.db right here."),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="Count what a registry knows; probe for it."),
+    ] = None,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+    moved: Moved = False,
+) -> int:
+    """Probe every agent of a list once, and tell what share of it is alive.
+
+    By result, layer, platform, protocol generation and over time: a list that is counted again is compared
+    with the times before. A list that is named here is applied as it is, however much of it has gone; the
+    report marks where it was not the same list. Who could not be asked, and who was never asked, is told
+    apart from who is down. Each request has the deadline of `agent-health probe`, and the report names it:
+    20 s, of which an answer may take 10 to begin. Progress goes to standard error, the report to standard
+    output.
+
+    \b
+    Examples:
+      agent-health census urls.txt --contact mailto:you@example.org
+      agent-health census https://directory.example/agents.json --contact mailto:you@example.org
+      agent-health census agents.txt --allow-network 10.0.0.0/8 --timeout 5 --output report
+      agent-health census probes/census.yml --workers 2 --format html > census.html
+      agent-health census census.db --format json | jq .alive_ratio
+      AGENT_HEALTH_KEY=ahk_... agent-health census --registry https://registry.example
+
+    \b
+    Exit codes:
+      0 done   1 it could not be done, or not be stored   2 asked to end before all were probed
+      3 wrong usage
+      4 done, but the list could not be read: who it named before was asked, and the report says so
+
+    After 1 and 2 the same command goes on with those that are left.
+
+    \b
+    The JSON is described by schemas/census.schema.json.
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if form not in FORMATS:
+        raise InvalidSetting("--format", form, f"one of {', '.join(FORMATS)}")
+    check_timeout(timeout_seconds)
+    if output is not None:
+        from lifesign.cli.output.census_report import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
+
+        check_directory(output, "--output")
+    known = None if source is None else _database(source)
+    if known is not None and registry is not None:
+        raise InvalidSetting("--registry", registry, "none: a database is named")
+    if source is None or known is not None:
+        if timeout_seconds is not None:
+            raise InvalidSetting("--timeout", timeout_seconds, "none: nobody is probed")
+        place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
+        _write(_taken(place, None), place, form, output)
+        return 0
+    code = 0
+    definition = _definition(source, contact, allow_network or [], timeout_seconds)
+    place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
+    if not no_crawl:
+        if contact is None and not allow_network and not source.endswith((".yml", ".yaml")):
+            sys.stderr.write(NO_CONTACT)
+        crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
+        code = ended(crawled, is_once=True)
+        if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
+            return code
+    elif isinstance(place, str) and not moved:
+        _refuse_other_lists(definition, place)
+    taken = _taken(place, definition.name)
+    with whoever_reads():
+        _write(taken, place, form, output)
+    return code
+
+
+def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryPlace":
+    """Return the registry that is counted if nothing else is named."""
+    if url is None:
+        raise InvalidSetting("LIST|PROBE.yml|DATABASE", None, "one of them, or --registry")
+    from lifesign.crawl.worker_config import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
+
+    return RegistryPlace(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
+
+
+def _database(source: str) -> str | None:
+    """Return the URL of the database that was named; None if it is something else.
+
+    InvalidSetting if that is hidden: a database that may not be read is not taken for a list.
+    """
+    if source.startswith(("sqlite:", "postgresql:", "postgres:")):
+        return source
+    try:
+        # Opening a pipe would wait for whoever writes into it.
+        if not Path(source).is_file():
+            return None
+        with Path(source).open("rb") as file:
+            is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except PermissionError as error:
+        raise InvalidSetting("LIST", source, f"a file that can be read ({error.strerror})") from None
+    except OSError:
+        return None
+    return f"sqlite:///{source}" if is_database else None
+
+
+def _is_there(place: "str | RegistryPlace") -> bool:
+    """Whether there is something to count: a crawl that ended before its list was read leaves no file."""
+    file = sqlite_file(place) if isinstance(place, str) else None
+    return file is None or file.exists()
+
+
+def _definition(
+    source: str, contact: str | None, networks: list[str], timeout_seconds: float | None
+) -> "ProbeDefinition":
+    """Return what is to be probed: as a file says, or all of a list."""
+    from lifesign.prober.definition.file import read_definition_file, unreadable  # noqa: PLC0415
+    from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - takes 200 ms
+
+    if source.endswith((".yml", ".yaml")):
+        given = {"--contact": contact, "--allow-network": networks, "--timeout": timeout_seconds}
+        for option, value in given.items():
+            if value not in (None, []):
+                expected = (
+                    f"none: {source} is taken for a probe definition, as every .yml and .yaml, "
+                    "which says this itself; a list is read as text, CSV, JSON or JSON Lines"
+                )
+                raise InvalidSetting(option, "given", expected)
+        return read_definition_file(Path(source))
+    if "://" not in source and (why := unreadable(Path(source)) if source else "nothing was named"):
+        shown = without_password(source)
+        raise InvalidSetting("LIST", shown, f"a file that can be read, a URL, or a database ({why})")
+    with options(contact="--contact", network="--allow-network"):
+        return ProbeDefinition.for_directory(
+            source, contact=contact, networks=networks, total_seconds=timeout_seconds
+        )
+
+
+def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
+    """Refuse to tell of one list under the name of another. InvalidSetting."""
+    from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
+    from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
+
+    told = f"database {place}"
+    run_locally(
+        place, Role.READER, lambda local: refuse_other_lists(definition, LocalDirectories(local), told)
+    )
+
+
+def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
+    """Take the census of what a database or a registry knows. InvalidSetting if there is no database."""
+    import asyncio  # noqa: PLC0415 - see below
+    from functools import partial  # noqa: PLC0415
+
+    from lifesign.cli.output.census_facts import census_at, census_of  # noqa: PLC0415 - takes 400 ms
+    from lifesign.cli.output.census_report import titled  # noqa: PLC0415
+
+    if not isinstance(place, str):
+        taken = asyncio.run(_asked(place, partial(census_at, name=name)))
+        return titled(taken, place.url)
+    from lifesign.storage.engine import schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+
+    # An older one says how it becomes a newer one, in place of an error about its tables.
+    run_deed(place, schema.check, is_write=False)
+    taken = run_deed(place, partial(census_of, name=name), is_write=False)
+    file = sqlite_file(place)
+    return titled(taken, place.rpartition("/")[2] if file is None else file.stem)
+
+
+async def _asked(place: "RegistryPlace", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:
+    from lifesign.crawl.process import registry_client  # noqa: PLC0415 - loaded by now
+
+    async with registry_client(place) as client:
+        return await question(client)
+
+
+def _write(taken: "Census", place: "str | RegistryPlace", form: str, output: Path | None) -> None:
+    """Print the report, or write it and all targets into files and say which."""
+    from lifesign.census.tables import headline  # noqa: PLC0415
+    from lifesign.cli.output.census_report import FORMS  # noqa: PLC0415 - loaded by now
+
+    if output is None:
+        sys.stdout.write(FORMS[form](taken))
+        return
+    for file in _written(taken, place, output):
+        sys.stdout.write(printable(str(file)) + "\n")
+    sys.stdout.write(headline(taken) + "\n")
+
+
+def _written(taken: "Census", place: "str | RegistryPlace", output: Path) -> list[Path]:
+    """Write the report, and return its files."""
+    import asyncio  # noqa: PLC0415 - loaded by now
+
+    from lifesign.cli.output.census_report import write_report  # noqa: PLC0415
+    from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415
+
+    if isinstance(place, str):
+        return run_locally(place, Role.READER, lambda local: write_report(taken, LocalTargets(local), output))
+    return asyncio.run(_asked(place, lambda client: write_report(taken, client.targets, output)))

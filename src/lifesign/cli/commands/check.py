@@ -1,0 +1,245 @@
+"""Should I call this agent? Asked on the command line."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.options.option_names import options
+from lifesign.cli.options.secret_file import read_secret
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.terminal import Colour, Line, has_colours, listed, write_page
+from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.times import utc_text
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client import HealthCheck
+    from lifesign.domain.base.finding import Finding
+    from lifesign.domain.health.document import HealthDocument
+
+TOKEN_VARIABLE = "AGENT_HEALTH_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
+
+EXIT_CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3}
+"""Those of monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
+_COLOURS = {
+    "healthy": Colour.GREEN,
+    "degraded": Colour.YELLOW,
+    "unhealthy": Colour.RED,
+    "unknown": Colour.CYAN,
+}
+_FOOTER = "That is what the agent says of itself, not proof that it can be trusted (draft 7)."
+
+
+def check(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="The agent's domain, its base URL, its card's, or its health document's."
+        ),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="For everything together, at most 300.")
+    ] = 10.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Holds a token for full detail; else ${TOKEN_VARIABLE} is used."),
+    ] = None,
+    allow_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-network",
+            metavar="NETWORK",
+            help="A private network that the agent may redirect to; may be repeated.",
+        ),
+    ] = None,
+) -> int:
+    """Ask an agent how it is, and say whether to call it.
+
+    Reads the agent's card and its health document, each bounded in time and size, and decides as
+    appendix A of the draft says: a request that fails means unknown, not unhealthy.
+
+    The host of URL may be anywhere. Where its redirects lead is the agent's own choice: another host
+    is asked only at public addresses, and in a network that --allow-network names.
+
+    \b
+    Examples:
+      agent-health check https://agent.example
+      agent-health check agent.example/agents/weather --timeout 3
+      agent-health check https://agent.example --json | jq -r .decision.action
+
+    \b
+    Exit codes, as of monitoring plugins:
+      0 healthy   1 degraded   2 unhealthy   3 unknown, or wrong usage
+
+    \b
+    Keys of --json, always present; null is what is not known:
+      url       as given; https:// before it if it has no scheme
+      status    healthy, degraded, unhealthy or unknown, as a consumer must take it
+      decision  action (proceed, proceed_with_caution, avoid, proceed_and_monitor),
+                status, reasons, retry_after_seconds
+      card      url, result, reason, name, version, provider, generation, findings
+      health    url, result, reason, age_seconds, latency_ms
+      document  the health document as it was read
+      findings  name, pointer, message, section of each oddity, or of each fault
+                if health.result is invalid_document
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    # asyncio takes 20 ms and aiohttp 200, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.client import fetch_health  # noqa: PLC0415
+    from lifesign.domain.net.target import with_scheme  # noqa: PLC0415
+
+    token = _token(token_file)
+    asked = with_scheme(url)
+    with _as_typed(url), options(timeout_seconds="--timeout", allowed_networks="--allow-network"):
+        checked = asyncio.run(
+            fetch_health(
+                asked,
+                timeout_seconds=timeout_seconds,
+                detail_token=token,
+                allowed_networks=allow_network or (),
+            )
+        )
+    with whoever_reads():
+        if as_json:
+            from lifesign.client.check_report import check_report  # noqa: PLC0415 - loaded by now
+
+            json.dump(check_report(checked), sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        else:
+            lines = page(checked, is_scheme_assumed=asked != url)
+            write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
+    return EXIT_CODES[checked.decision.status]
+
+
+@contextmanager
+def _as_typed(url: str) -> Iterator[None]:
+    """Let InvalidSetting for the URL show it without the scheme that was put before it."""
+    try:
+        yield
+    except InvalidSetting as error:
+        if error.name != "url":
+            raise
+        # One with credentials is shown without them.
+        given = error.given if "@" in url else url[:MAX_URL_CHARACTERS]
+        raise InvalidSetting("URL", given, error.expected) from None
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    return read_secret(file, "--token-file", "token")
+
+
+def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[Line]:
+    """Tell what was found out, for people; `is_scheme_assumed`: nobody said that it is https."""
+    from lifesign.domain.observation.decision import age_text  # noqa: PLC0415 - pydantic takes 60 ms
+
+    decision, document = checked.decision, checked.document
+    card_name = checked.card.name if checked.card else None
+    yield Line("agent", card_name or (document.agent_id if document else None) or checked.url)
+    action = decision.action.replace("_", " ")
+    yield Line("status", f"{decision.status}: {action}", _COLOURS[decision.status])
+    for reason in decision.reasons:
+        yield Line("because", reason)
+    if decision.retry_after_seconds is not None:
+        yield Line("ask again", f"in {duration_text(decision.retry_after_seconds)}")
+    if document is not None:
+        if card_name:
+            yield Line("id", document.agent_id)
+        yield from _details(document)
+    if checked.age_seconds is not None:
+        yield Line("age", age_text(checked.age_seconds).removesuffix(" old"))
+    yield Line("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
+    yield from _card(checked)
+    for hint in hints(checked):
+        yield Line("hint", hint)
+    if is_scheme_assumed and checked.card is None and document is None:
+        yield Line("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
+    yield from listed("finding", map(_told, checked.findings))
+    if decision.status != "unknown":
+        yield Line("", _FOOTER, Colour.FAINT)
+
+
+def hints(checked: "HealthCheck") -> Iterator[str]:
+    """Say what helps if a document says less than it could."""
+    from lifesign.domain.health.inspection import read_inspection  # noqa: PLC0415 - see page
+    from lifesign.domain.health.status import MINIMUM_SAMPLES  # noqa: PLC0415 - see page
+
+    document = checked.document
+    if document is None:
+        return
+    calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
+    is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES
+    if is_new and age_s is not None and age_s >= 0 and refresh_in_s:
+        yield (
+            f"this document is {duration_text(age_s)} old and does not show what came after it; "
+            f"check again in {duration_text(refresh_in_s + 1)}"
+        )
+    note = read_inspection(document.extensions)
+    if note is not None and (compressed := note.tally.not_inspected.get("compressed")):
+        yield (
+            f"{counted(compressed, 'answer')} reached AgentHealthMiddleware compressed, and could not be "
+            "inspected; wrap the compression around the middleware, not the other way round"
+        )
+
+
+def _details(document: "HealthDocument") -> Iterator[Line]:
+    """Tell the numbers of a document; what it does not say is left out."""
+    from lifesign.domain.observation.decision import shown_ratio  # noqa: PLC0415 - see page
+
+    health, calibration, decay = document.health, document.calibration, document.decay
+    if calibration is not None:
+        ratios = (("answered", calibration.response_ratio), ("failed", calibration.error_ratio))
+        known = [f"{shown_ratio(ratio)} {name}" for name, ratio in ratios if ratio is not None]
+        window = duration_text(calibration.measurement_window_seconds)
+        yield Line("ratios", ", ".join(known) or ("left out" if calibration.sample_count else "none yet"))
+        yield Line("samples", f"{calibration.sample_count} within {window}")
+        latencies = (("p50", calibration.latency_p50_ms), ("p99", calibration.latency_p99_ms))
+        told = [f"{name} {latency:.6g} ms" for name, latency in latencies if latency is not None]
+        if told:
+            yield Line("latency", ", ".join(told))
+    if decay is not None:
+        yield Line("trend", decay.calibration_trend)
+    if health.uptime_seconds is not None:
+        yield Line("uptime", duration_text(health.uptime_seconds))
+    if health.last_healthy_at is not None:
+        yield Line("healthy at", utc_text(health.last_healthy_at, "seconds"))
+
+
+def _card(checked: "HealthCheck") -> Iterator[Line]:
+    yield Line("card", _place(checked.card_url, checked.card_result, None))
+    if checked.card is None:
+        # Otherwise it is already among the reasons.
+        if checked.card_reason not in checked.decision.reasons:
+            yield Line("card", checked.card_reason)
+        return
+    facts = (
+        ("version", checked.card.version),
+        ("by", checked.card.provider),
+        ("A2A", checked.card.generation),
+    )
+    if told := ", ".join(f"{name} {value}" for name, value in facts if value):
+        yield Line("card", told)
+    yield from listed("of the card", map(_told, checked.card.findings))
+
+
+def _told(finding: "Finding") -> str:
+    section = f" [{finding.section}]" if finding.section else ""
+    # What has no place is about the whole, or about the way to it.
+    return f"{finding.name}: {finding}" if finding.pointer else f"{finding.name}: {finding.message}{section}"
+
+
+def _place(url: str | None, result: str, latency_ms: float | None) -> str:
+    took = "" if latency_ms is None else f" in {latency_ms:.0f} ms"
+    return f"{url or 'not asked for'} ({result.replace('_', ' ')}{took})"

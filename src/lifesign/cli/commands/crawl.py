@@ -1,0 +1,307 @@
+"""Who of a directory is alive? Asked again and again, or once, on the command line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.options.config_file import show_config as print_config
+from lifesign.cli.options.config_file import take_prober_config
+from lifesign.cli.options.registry_access import PlainHttp, read_key
+from lifesign.cli.options.server_database import sqlite_file
+from lifesign.cli.output.log_output import LogFormat, logging_to
+from lifesign.cli.output.terminal import printable
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.crawl.progress import Progress
+    from lifesign.crawl.run import Crawled
+    from lifesign.crawl.worker_config import RegistryPlace
+    from lifesign.prober.definition.models import ProbeDefinition
+
+MAX_PROCESSES = 64
+EXIT_FAILED = 1
+EXIT_UNFINISHED = 2
+EXIT_OLD_LIST = 4
+"""Done, with what a list said before: now it could not be read."""
+
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        min=1,
+        max=MAX_PROCESSES,
+        metavar="N",
+        envvar="AGENT_HEALTH_PROBER_WORKERS",
+        help="Processes that probe.",
+    ),
+]
+CrawlDatabase = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar="AGENT_HEALTH_PROBER_DATABASE",
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; else NAME.db in the working directory.",
+    ),
+]
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        envvar="AGENT_HEALTH_PROBER_METRICS",
+        help="Tell Prometheus there, at /metrics, how the crawl goes; whoever reaches it may read.",
+    ),
+]
+
+Moved = Annotated[
+    bool,
+    typer.Option("--moved", help="A list that is known there from another place is the same one."),
+]
+
+
+ProberConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="AGENT_HEALTH_PROBER_CONFIG",
+        metavar="FILE.toml",
+        is_eager=True,
+        callback=take_prober_config,
+        help="Settings; what is given here or in the environment is stronger.",
+    ),
+]
+CrawlKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="AGENT_HEALTH_PROBER_KEY_FILE",
+        metavar="FILE",
+        help=f"Holds the key; else ${KEY_VARIABLE} is used.",
+    ),
+]
+
+
+def crawl(
+    context: typer.Context,
+    definition: Annotated[
+        Path, typer.Argument(metavar="PROBE.yml", help="Whom to probe, what to ask, how often.")
+    ],
+    *,
+    _config: ProberConfig = None,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Say whether the definition is in order, and the files it names can be read; probe nobody.",
+        ),
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once/--watch", help="Every target once, or for ever. Without it: for ever.")
+    ] = False,
+    workers: Workers = 1,
+    database: CrawlDatabase = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="DIRECTORY",
+            envvar="AGENT_HEALTH_PROBER_REPORT",
+            help="Write the census there every hour, and at the end.",
+        ),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry",
+            metavar="URL",
+            envvar="AGENT_HEALTH_PROBER_REGISTRY",
+            help="Probe for this registry, with whoever else does; no database.",
+        ),
+    ] = None,
+    key_file: CrawlKeyFile = None,
+    allow_plain_http: PlainHttp = False,
+    moved: Moved = False,
+    metrics: Metrics = None,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            "--log-format",
+            envvar="AGENT_HEALTH_PROBER_LOG_FORMAT",
+            help="What is said on standard error: for people, or for programs.",
+        ),
+    ] = LogFormat.CONSOLE,
+) -> int:
+    """Probe all that a definition names: for ever, each at its own time, or once.
+
+    Everything is kept in one SQLite file, called like the definition. It is a registry's database: what is
+    found decides which agents are active, unhealthy or dead, and `agent-health serve` shows them.
+
+    With --registry any number of machines share the work: each takes its part of the targets and reports
+    what it found. Its key has the role prober. Machines come and go as they like.
+
+    Ctrl-C ends it once what was found is stored. The same command goes on where it stopped.
+
+    \b
+    Examples:
+      agent-health crawl probes/directory.yml
+      agent-health crawl probes/census.yml --once --workers 2
+      agent-health crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
+      agent-health crawl probes/directory.yml --check
+      agent-health serve --database sqlite:///directory.db
+      AGENT_HEALTH_KEY=ahk_... agent-health crawl census.yml --once --registry https://registry.example
+
+    \b
+    Exit codes:
+      0 done, or asked to end where there is no end   1 it could not be done, or not be stored
+      2 asked to end before all were probed: the same command goes on   3 wrong usage
+      4 done once, but a list could not be read: who it named before was probed
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if show_config:
+        return print_config(context, "prober", {})
+    from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
+
+    read = read_definition_file(definition)
+    place = place_of(read, database, registry, key_file, allow_plain_http=allow_plain_http)
+    if metrics is not None:
+        from lifesign.crawl.metrics_server import place_in  # noqa: PLC0415 - see above
+
+        place_in(metrics)
+    if report is not None:
+        from lifesign.cli.output.census_report import check_directory  # noqa: PLC0415 - see above
+
+        check_directory(report, "--report")
+    if check:
+        import asyncio  # noqa: PLC0415 - takes 20 ms
+
+        from lifesign.crawl.directory_import import look_at_lists, opt_outs_of  # noqa: PLC0415 - see above
+
+        opt_outs_of(read)
+        lists = asyncio.run(look_at_lists(read))
+        for name, why in lists.unread.items():
+            raise InvalidSetting(f"the list {name}", None, f"one that can be read ({why})")
+        for told in lists.odd:
+            sys.stderr.write(printable(f"{definition}: {told}") + "\n")
+        sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
+        return 0
+    crawled = run_crawl(
+        read,
+        place,
+        is_once=once,
+        processes=workers,
+        report=report,
+        has_moved=moved,
+        metrics=metrics,
+        log_format=log_format,
+    )
+    return ended(crawled, is_once=once)
+
+
+def place_of(
+    definition: "ProbeDefinition",
+    database: str | None,
+    registry: str | None,
+    key_file: Path | None,
+    *,
+    allow_plain_http: bool,
+) -> "str | RegistryPlace":
+    """Return where results go, by the command line, else by the definition, else beside it."""
+    if registry is not None and database is not None:
+        raise InvalidSetting("--database", database, "none: the registry has its own")
+    url = definition.results.registry if registry is None and database is None else registry
+    if url is None:
+        place = database or f"sqlite:///{definition.name}.db"
+        _refuse_a_list(definition, place)
+        return place
+    from lifesign.crawl.worker_config import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
+
+    key = read_key(key_file or definition.results.key_file)
+    return RegistryPlace(url=url, key=key, allow_plain_http=allow_plain_http)
+
+
+def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
+    """Refuse to keep results in one of the lists that are read. InvalidSetting."""
+    file = sqlite_file(place)
+    for source in definition.directories:
+        if file is not None and source.file is not None and file.resolve() == source.file.resolve():
+            expected = (
+                "a file of its own for what is found: this is the list that is read, so name another one "
+                "(--database sqlite:///results.db)"
+            )
+            raise InvalidSetting("database", str(file), expected)
+
+
+def run_crawl(
+    definition: "ProbeDefinition",
+    place: "str | RegistryPlace",
+    *,
+    is_once: bool,
+    processes: int,
+    report: Path | None = None,
+    has_moved: bool = False,
+    metrics: str | None = None,
+    log_format: LogFormat = LogFormat.CONSOLE,
+) -> "Crawled":
+    """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
+
+    `report` is a directory where a census is written now and then. `has_moved`: a list that is known there
+    from elsewhere is the same one. `metrics` is where numbers are served, as `HOST:PORT`.
+    AgentHealthError if it cannot go on.
+    """
+    # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.crawl.backend import open_local_home, open_registry_home  # noqa: PLC0415
+    from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
+    from lifesign.crawl.metric_families import crawl_families  # noqa: PLC0415
+    from lifesign.crawl.metrics_server import serving_metrics  # noqa: PLC0415
+    from lifesign.crawl.process import LogTo, run_loop  # noqa: PLC0415
+    from lifesign.crawl.progress import progress_on  # noqa: PLC0415
+    from lifesign.crawl.run import Crawl, stopped_by_signals  # noqa: PLC0415
+
+    wanted = None
+    if report is not None:
+        from lifesign.cli.output.census_report import Report  # noqa: PLC0415
+
+        wanted = Report(directory=report, name=definition.name, deadlines=definition.timeouts.deadlines)
+
+    async def ran(progress: "Progress") -> "Crawled":
+        stop = asyncio.Event()
+        opened = (
+            open_local_home(place, wanted, is_once=is_once)
+            if isinstance(place, str)
+            else open_registry_home(place, wanted)
+        )
+        with stopped_by_signals(stop, progress.say):
+            async with opened as home:
+                progress.say(f"{definition.name}: {home.told}")
+                if not has_moved:
+                    await refuse_other_lists(definition, home.lists, home.told, is_shared=home.is_shared)
+                crawl = Crawl(definition, home, progress, stop)
+                async with serving_metrics(metrics, lambda: crawl_families(crawl)):
+                    if is_once:
+                        return await crawl.once(processes=processes)
+                    return await crawl.watch(processes=processes)
+
+    with (
+        progress_on(definition.name, sys.stderr, log_format) as progress,
+        logging_to(LogTo(progress.log, log_format)),
+    ):
+        return run_loop(ran(progress))
+
+
+def ended(crawled: "Crawled", *, is_once: bool) -> int:
+    """Say how a crawl ended, and return the exit code for it."""
+    if is_once and not crawled.is_done:
+        sys.stderr.write("not all were probed: the same command goes on with those that are left\n")
+        return EXIT_UNFINISHED
+    if crawled.failed and not crawled.probed:
+        return EXIT_FAILED
+    return EXIT_OLD_LIST if crawled.failed and is_once else 0

@@ -1,0 +1,99 @@
+"""Accepting a database that is not the one that this host's marker names."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.options.server_database import (
+    ACTOR,
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    StateDir,
+    check_unused_file,
+    run_deed,
+)
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import printable
+
+if TYPE_CHECKING:
+    from lifesign.domain.events.database_marker import DatabaseMarker
+    from lifesign.storage.engine.database import Transaction
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+database = typer.Typer(
+    name="database",
+    help="Accept a database that the server refuses.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+
+@database.command(context_settings=_CONTEXT)
+def adopt(
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> int:
+    """Accept the database as it is, and write this host's marker for it.
+
+    `agent-health serve` refuses a database that is empty, older than this host remembers, or of another
+    installation. If such a database is the one to serve, adopt it. An empty one is set up. On a host without
+    a marker serve accepts any database: if yours may be an old copy, adopt it first.
+
+    All leases end, and all new fencing tokens are above all old ones. Changes that the database lacks stay
+    lost: keys that were revoked since are valid again, for example. If you have a backup, restore that.
+
+    Stop all servers of this database first. If several hosts refuse a PostgreSQL database, run this command
+    on each host before you start the first server.
+
+    \b
+    Examples:
+      agent-health database adopt
+      agent-health database adopt --database sqlite:////var/lib/agent-health/agent-health.db
+
+    \b
+    Exit codes:
+      0 serve accepts the database now   1 nothing was changed   3 wrong usage
+
+    \b
+    Keys of --json:
+      adopted   whether the marker named another database
+      epoch     epoch of the fencing tokens
+      marker    file of the marker
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    # SQLAlchemy takes 150 ms.
+    from lifesign.registry.marker.database_identity import Known, current_marker  # noqa: PLC0415
+    from lifesign.registry.marker.database_identity import adopt as adopt_database  # noqa: PLC0415
+    from lifesign.registry.marker.marker_file import marker_file, put_marker  # noqa: PLC0415
+    from lifesign.storage.events import event_news  # noqa: PLC0415
+
+    file = marker_file(database, state_dir)
+    file.check_writable()
+    known = Known.read(file)
+    check_unused_file(database)
+
+    def deed(transaction: "Transaction") -> "tuple[int | None, DatabaseMarker | None]":
+        event_news.check_unserved(transaction)
+        epoch = adopt_database(transaction, known, ACTOR)
+        return epoch, None if known.is_new and epoch is None else current_marker(transaction)
+
+    epoch, marker = run_deed(database, deed, must_exist=known.is_new)
+    if marker is not None:
+        put_marker(file, marker)
+    if as_json:
+        shown = None if marker is None else marker.epoch
+        write_json(sys.stdout, {"adopted": epoch is not None, "epoch": shown, "marker": str(file.path)})
+        return 0
+    if epoch is not None:
+        told = f"adopted; fencing tokens go on in epoch {epoch}"
+    elif known.is_new:
+        told = "nothing to adopt: the database is empty, and this host has no marker of it"
+    else:
+        told = "nothing to adopt: this is the database that the marker names"
+    sys.stdout.write(printable(told) + "\n")
+    return 0

@@ -1,0 +1,205 @@
+"""Which directories are probed, and what became of a list that has shrunk? Asked on the command line."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.table import write_json, write_table
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.text.pluralize import counted
+
+if TYPE_CHECKING:
+    from lifesign.client.registry_directories import RegistryDirectories
+    from lifesign.crawl.local_registry import LocalDirectories
+    from lifesign.domain.models.directories import DirectoryRecord, ImportRecord
+
+T = TypeVar("T")
+
+LocalDatabase = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="That of a crawl, such as sqlite:///census.db, in place of a registry.",
+    ),
+]
+DirectoryName = Annotated[str, typer.Argument(metavar="NAME", help="Of the directory.")]
+
+directories = typer.Typer(
+    name="directories",
+    help="Which directories are probed, and what became of a list that has shrunk?",
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@directories.command("list")
+def list_directories(
+    *,
+    as_json: AsJson = False,
+    database: LocalDatabase = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List directories: how many targets each has, since when, and what waits to be confirmed.
+
+    \b
+    Examples:
+      agent-health directories list
+      agent-health directories list --database sqlite:///census.db
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    found = _ask(
+        lambda lists: lists.all(),
+        is_write=False,
+        database=database,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        shown = [record.model_dump(mode="json", exclude_none=True) for record in found]
+        write_json(sys.stdout, {"directories": shown})
+    elif not found:
+        sys.stdout.write("no directory was ever read\n")
+    else:
+        write_table(sys.stdout, ("DIRECTORY", "TARGETS", "READ", "FROM", "HELD"), map(_row, found))
+
+
+@directories.command("confirm")
+def confirm_directory(
+    name: DirectoryName,
+    *,
+    database: LocalDatabase = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let go what has left a directory that lost more than half of its entries at once.
+
+    \b
+    Examples:
+      agent-health directories confirm example.org
+      agent-health directories confirm agents.txt --database sqlite:///census.db
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    record = _ask(
+        lambda lists: _confirm(lists, name),
+        database=database,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    _write_change(name, record, as_json=as_json)
+
+
+@directories.command("remove")
+def remove_directory(
+    name: DirectoryName,
+    *,
+    database: LocalDatabase = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a directory list nobody any more: whoever is listed nowhere else is probed no more.
+
+    A crawl whose definition names it reads it again.
+
+    \b
+    Examples:
+      agent-health directories remove agents.txt --database sqlite:///census.db
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    record = _ask(
+        lambda lists: _remove(lists, name),
+        database=database,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    _write_change(name, record, as_json=as_json)
+
+
+def _ask(
+    deed: "Callable[[LocalDirectories | RegistryDirectories], Awaitable[T]]",
+    *,
+    is_write: bool = True,
+    database: str | None,
+    registry: str,
+    key_file: Path | None,
+    allow_plain_http: bool,
+) -> T:
+    """Ask the database of a crawl if one is named, else the registry; end with an exit code if it says no."""
+    if database is None:
+        return ask(
+            lambda client: deed(client.directories),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+    from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
+
+    role = Role.ADMIN if is_write else Role.READER
+    return run_locally(database, role, lambda local: deed(LocalDirectories(local)))
+
+
+async def _confirm(lists: "LocalDirectories | RegistryDirectories", name: str) -> "ImportRecord":
+    record = await lists.confirm(name)
+    while record.is_under_way:
+        record = await lists.apply(name, record.import_id, pages=record.pages)
+    return record
+
+
+async def _remove(lists: "LocalDirectories | RegistryDirectories", name: str) -> "ImportRecord":
+    from uuid import uuid4  # noqa: PLC0415 - asked for by this command alone
+
+    from lifesign.domain.models.directories import ImportPage  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.errors import InvalidSetting  # noqa: PLC0415
+
+    if not any(record.name == name and record.size for record in await lists.all()):
+        raise InvalidSetting("NAME", name, "a directory that lists somebody")
+    import_id = uuid4().hex
+    await lists.put_page(name, import_id, 1, ImportPage(urls=[], allow_shrink=True))
+    record = await lists.apply(name, import_id, pages=1)
+    while record.is_under_way:
+        record = await lists.apply(name, import_id, pages=1)
+    return record
+
+
+def _row(record: "DirectoryRecord") -> tuple[str, ...]:
+    applied, held = record.applied, record.held
+    return (
+        record.name,
+        f"{record.size:,}",
+        "never" if applied is None else time_text(applied.state_since),
+        "-" if applied is None or applied.source is None else applied.source,
+        "" if held is None else held.explanation or "it has shrunk",
+    )
+
+
+def _write_change(name: str, record: "ImportRecord", *, as_json: bool) -> None:
+    if as_json:
+        write_json(sys.stdout, {"directory": name, **record.model_dump(mode="json", exclude_none=True)})
+        return
+    size = record.size_before + record.added - record.removed
+    told = f"{name}: {record.removed:,} left, {counted(size, 'target')}"
+    sys.stdout.write(printable(told) + "\n")

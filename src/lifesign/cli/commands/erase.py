@@ -1,0 +1,79 @@
+"""How is an agent forgotten? Asked on the command line."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lifesign.cli.options.agent_reference import check_id
+from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import Line, printable, write_page
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import InvalidSetting
+
+MAX_ANSWER_CHARS = 100
+"""That are read of what somebody answers."""
+
+
+def erase(
+    agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")],
+    *,
+    is_sure: Annotated[
+        bool, typer.Option("--yes", help="Do not ask; required where there is no terminal to ask at.")
+    ] = False,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Forget an agent for ever; deregister keeps its record instead.
+
+    Its record, keys, commands, leases and target go, and what its events tell. What stays: its id in the
+    log, which the chain of hashes covers, and tasks and states of intents, without its name. Archived
+    events follow within an hour; backups and copies are out of reach.
+
+    \b
+    Examples:
+      agent-health agents erase billing-1
+      agent-health agents erase billing-1 --yes --json
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry, or by you   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      agent_id   events    how many events lost their payload
+      archived_sequence    up to here events are archived, and erased there within an hour; 0: none are
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    check_id(agent_id)
+    if not is_sure and not _is_wanted(agent_id):
+        sys.stderr.write("agent-health: nothing was erased\n")
+        return 1
+    erased = ask(
+        lambda client: client.agents.erase(agent_id),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, erased.model_dump(mode="json"))
+        return 0
+    lines = [
+        Line("agent", erased.agent_id),
+        Line("erased", f"its record, and what {counted(erased.events, 'event')} told"),
+    ]
+    if erased.archived_sequence:
+        lines.append(Line("archived", f"events up to {erased.archived_sequence}: erased within an hour"))
+    write_page(sys.stdout, lines, colours=False)
+    return 0
+
+
+def _is_wanted(agent_id: str) -> bool:
+    """Ask whoever sits at the terminal; InvalidSetting if nobody does."""
+    if not sys.stdin.isatty():
+        raise InvalidSetting("--yes", None, "given where there is no terminal to ask at: it is for ever")
+    sys.stderr.write(f"Erase {printable(agent_id)} for ever? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline(MAX_ANSWER_CHARS).strip().lower() in {"y", "yes"}

@@ -1,0 +1,346 @@
+"""What has happened, and what is happening? Asked on the command line."""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.key_names import KeyNames
+from lifesign.cli.options.registry_access import (
+    DEFAULT_URL,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    USUAL_IN_TABLE,
+    AsJson,
+    KeyFile,
+    Limit,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
+from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.table import write_json, write_table
+from lifesign.cli.output.terminal import Colour, Line, has_colours, listed, printable, write_page
+from lifesign.domain.access.actor import spoken
+from lifesign.domain.tasks.task_states import told_of_end
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import AgentHealthError, InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+    from lifesign.client.registry_events import EventPage, LoggedEvent
+    from lifesign.registry.events.verify_events import LogReport
+    from lifesign.storage.engine.database import Transaction
+
+PAGE = 1_000
+"""The most that the registry tells at once."""
+
+Types = Annotated[list[str] | None, typer.Option("--type", help="Such as agent.lifecycle; may be repeated.")]
+OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
+
+events = typer.Typer(name="events", help="What has happened, and what is happening?", rich_markup_mode=None)
+
+
+@events.command("list")
+def list_events(
+    *,
+    after: Annotated[
+        int, typer.Option("--after", metavar="N", min=0, help="Those behind this sequence.")
+    ] = 0,
+    types: Types = None,
+    agent: OfAgent = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List events from the log, the oldest first.
+
+    \b
+    Examples:
+      agent-health events list --after 1200
+      agent-health events list --type agent.lifecycle --agent billing-1
+      agent-health events list --json | jq -r .events[].type
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      events         as the registry sends them
+      next_after     where to go on: what --after takes next
+      last_sequence  of the whole log   archived_sequence  up to here they are in archives
+      names          of the keys that act in them, and of targets, for who may read all events
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    wanted = _wanted(types, agent)
+    found = ask(
+        lambda client: _listing(client, after, limit if as_json else limit or USUAL_IN_TABLE, wanted),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        members = found.model_dump(mode="json", exclude={"events"})
+        write_json(sys.stdout, {"events": [event.members() for event in found.events], **members})
+        return
+    rows = (
+        (str(event.sequence), event.created_at, event.type, told(event, found.names))
+        for event in found.events
+    )
+    write_table(sys.stdout, ("SEQUENCE", "TIME", "TYPE", "WHAT"), rows)
+    if found.next_after < found.last_sequence:
+        sys.stdout.write(f"more: --after {found.next_after}, up to {found.last_sequence}\n")
+
+
+async def _listing(
+    client: "RegistryClient", after: int, limit: int | None, wanted: dict[str, Any]
+) -> "EventPage":
+    """Read so many pages as it takes, all of them without a limit."""
+    left = sys.maxsize if limit is None else limit
+    found = await client.events.list(after=after, limit=min(left, PAGE), **wanted)
+    events, names = list(found.events), dict(found.names)
+    while len(events) < left and after < found.next_after < found.last_sequence:
+        after = found.next_after
+        found = await client.events.list(after=after, limit=min(left - len(events), PAGE), **wanted)
+        events += found.events
+        names |= found.names
+    return found.model_copy(update={"events": events, "names": names})
+
+
+@events.command("tail")
+def tail_events(
+    *,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="N", min=0, help="Begin behind this sequence; else from now on."),
+    ] = None,
+    types: Types = None,
+    agent: OfAgent = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Show events as they happen, until Ctrl-C or SIGTERM; a connection that breaks is taken up where it was.
+
+    \b
+    Examples:
+      agent-health events tail
+      agent-health events tail --after 0 --type agent.lifecycle
+      agent-health events tail --json | jq -r .payload.new_status
+
+    \b
+    Exit codes:
+      0 ended by Ctrl-C or SIGTERM   1 refused by the registry, or the key is not good any more
+      2 no usable answer for an hour, or at the beginning for 10 s   3 wrong usage
+
+    \b
+    --json prints one event per line, as the registry sends it.
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from asyncio import CancelledError  # noqa: PLC0415 - `--help` need not load it
+
+    wanted = _wanted(types, agent)
+    try:
+        ask(
+            lambda client: _follow(client, after, wanted, as_json=as_json),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+    except (KeyboardInterrupt, CancelledError):
+        return
+
+
+async def _follow(
+    client: "RegistryClient", after: int | None, wanted: dict[str, Any], *, as_json: bool
+) -> None:
+    import asyncio  # noqa: PLC0415 - it is loaded by now, and not before
+    from contextlib import aclosing  # noqa: PLC0415 - as above
+
+    watching = asyncio.current_task()
+    if watching is not None and threading.current_thread() is threading.main_thread():
+        # As Ctrl-C does: between two lines, and never within one.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
+    names = KeyNames(client)
+    async with aclosing(client.events.stream(after=after, **wanted)) as following:
+        async for event in following:
+            if as_json:
+                write_json(sys.stdout, event.members(), indent=None)
+            else:
+                sys.stdout.write(_line(event, await names.of(event)))
+            # Whoever reads through a pipe wants it now.
+            sys.stdout.flush()
+
+
+def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
+    """Return one event as a line whose columns fit most: what comes next is not known."""
+    told_of = printable(told(event, names))
+    return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
+
+
+@events.command("verify")
+def verify_events(
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Say whether the event log is as it was written, and whether the stored states follow from it.
+
+    Reads the database itself; the registry may go on meanwhile. That the end of the log was cut off, or
+    all of it written anew, a chain alone cannot tell: keep the checkpoint that is printed, elsewhere.
+
+    \b
+    Examples:
+      agent-health events verify --database sqlite:///agent-health.db
+      agent-health events verify --json | jq -r .checkpoint.hash
+
+    \b
+    Exit codes:
+      0 all is as it was written   1 something is not   2 the database cannot be read   3 wrong usage
+
+    \b
+    Keys of --json:
+      good        whether nothing is wrong
+      fault       what broke the chain, or null   differences  between the log and the stored states
+      events, erased, agents, leases, tasks, keys how many there are
+      uncovered_keys                              of which older versions have logged too little
+      archive_erasures                            erased agents of whom archived files may still tell
+      archived, checkpoint                        sequence and hash where the database begins and ends
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    report = _verified(database)
+    with whoever_reads():
+        if as_json:
+            write_json(sys.stdout, {
+                "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
+                "events": report.events, "erased": report.erased, "agents": report.agents,
+                "leases": report.leases, "tasks": report.tasks, "keys": report.keys,
+                "uncovered_keys": report.uncovered_keys, "archive_erasures": report.archive_erasures,
+                "archived": asdict(report.archived), "checkpoint": asdict(report.last),
+            })  # fmt: skip
+        else:
+            write_page(sys.stdout, _report(report), colours=has_colours(sys.stdout))
+    return 0 if report.is_good else EXIT_REFUSED
+
+
+def _verified(url: str) -> "LogReport":
+    from lifesign.registry.events.verify_events import verify_log  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from lifesign.storage.engine import schema  # noqa: PLC0415 - see above
+
+    def look(transaction: "Transaction") -> "LogReport":
+        schema.check(transaction)
+        return verify_log(transaction)
+
+    try:
+        return run_deed(url, look, is_write=False)
+    except InvalidSetting:
+        raise
+    except AgentHealthError as error:
+        # Not read is not "changed".
+        sys.stderr.write(f"agent-health: {printable(str(error))}\n")
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+
+
+def _report(report: "LogReport") -> Iterator[Line]:
+    if report.fault is not None:
+        yield Line("the log", "is NOT as it was written", Colour.RED)
+        yield Line("because", report.fault)
+    else:
+        yield Line("the log", "is as it was written", Colour.GREEN)
+        follows = "does NOT follow from it" if report.differences else "follows from it"
+        yield Line("the store", follows, Colour.RED if report.differences else Colour.GREEN)
+    yield from listed("because", report.differences)
+    yield Line("events", f"{report.events}, {report.erased} of all without their payload")
+    numbers = {
+        "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,
+    }  # fmt: skip
+    yield Line("tell of", ", ".join(counted(count, noun) for noun, count in numbers.items()))
+    if report.uncovered_keys:
+        told = (
+            f"of {counted(report.uncovered_keys, 'key')} the log does not tell all: older versions wrote it"
+        )
+        yield Line("not proven", told)
+    if report.archived.sequence:
+        yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
+    if report.archive_erasures:
+        yield Line("archives", f"may still tell of {counted(report.archive_erasures, 'erased agent')}")
+    yield Line("checkpoint", f"{report.last.sequence} {report.last.hash}")
+
+
+def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    if types:
+        wanted["types"] = types
+    if agent is not None:
+        wanted["agent_id"] = agent
+    return wanted
+
+
+# What is over says nothing but whose it was.
+_ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_changed": "override ended"}
+
+
+def told(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Tell on one line what happened; `names` are those of keys, and of agents whose ids are no names."""
+    actor = spoken(event.actor, names)
+    match event.payload:
+        case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
+            who = names.get(agent_id, agent_id)
+            return f"{who}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {actor}"
+        case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
+            why = told_of_end(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
+            return f"{task_id}: {before} -> {now} ({why}) by {actor}"
+        case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
+            return f"{names.get(agent_id, agent_id)}: {before} -> {now}"
+        case {"agent_id": agent_id, **rest} if not rest and event.type in _ENDED:
+            return f"{names.get(agent_id, agent_id)}: {_ENDED[event.type]} by {actor}"
+        case {"erased": _}:
+            return "(erased)"
+        case payload:
+            return f"{_members(payload, names)} by {actor}"
+
+
+def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    subject = payload.get("agent_id") or payload.get("resource") or payload.get("task_id")
+    named = [
+        f"{name} {_shards(value) if name == 'shards' else spoken(_text(value), names)}"
+        for name, value in payload.items()
+        if name not in {"agent_id", "resource", "task_id", "fingerprint"} and value not in ([], {})
+    ]
+    if isinstance(subject, str):
+        subject = names.get(subject, subject)
+    return ": ".join(filter(None, (subject and _text(subject), "; ".join(named))))
+
+
+def _text(value: object) -> str:
+    """Return text as it is, what is in a plain list behind one another, and all else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return ", ".join(map(_text, value))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shards(leases: Any) -> str:
+    """Return the numbers of shards whose leases are told, such as `0-7, 9`: their tokens are for --json."""
+    told = leases if isinstance(leases, list) else []
+    found = [one.get("shard") for one in told if isinstance(one, dict)]
+    numbers = {number for number in found if type(number) is int}
+    if not told or len(numbers) < len(told):
+        return _text(leases)
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)

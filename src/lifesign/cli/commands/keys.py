@@ -1,0 +1,346 @@
+"""Who gets a key? Asked on the command line, of the database itself: the first admin has no other way."""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.completion import offering
+from lifesign.cli.options.duration import read_duration
+from lifesign.cli.options.secret_file import WriteKey, new_key_file
+from lifesign.cli.options.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
+from lifesign.cli.output.table import write_json, write_table
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.text.durations import duration_text
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.domain.access.permissions import Role, StoredKey
+    from lifesign.registry.keys.manage_keys import KeyLimits, KeyRotation, NewKey
+    from lifesign.storage.engine.database import Transaction
+
+PAGE = 1_000
+"""Of keys that one transaction reads."""
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+keys = typer.Typer(
+    name="keys",
+    help="Create, list, rotate and revoke keys, in the database itself.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it; not the key.")]
+
+
+def _roles(incomplete: str) -> list[str]:
+    """Return the roles that a shell may offer."""
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - asked by a shell alone
+
+    return offering(*Role)(incomplete)
+
+
+@keys.command(context_settings=_CONTEXT)
+def create(
+    *,
+    role: Annotated[
+        str,
+        typer.Option(
+            metavar="ROLE",
+            autocompletion=_roles,
+            help="enroll, agent, reader, prober, coordinator or admin.",
+        ),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="For people: who has it, and what for.")],
+    agent_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Whose own it is; required for agent keys.")
+    ] = None,
+    expires_in: Annotated[
+        float | None,
+        typer.Option(parser=read_duration, metavar="DURATION", help="Such as 12h or 30d; else it stays."),
+    ] = None,
+    max_workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Workers that may probe with a prober's key at a time; 16 if not said."
+        ),
+    ] = None,
+    write_key: WriteKey = None,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Create a key and print it: it is shown this once, and nowhere stored.
+
+    An empty database is set up first. Only the key goes to standard output.
+
+    \b
+    Examples:
+      agent-health keys create --role admin --name alice
+      agent-health keys create --role enroll --name fleet --expires-in 30d --write-key enroll.key
+
+    \b
+    Exit codes:
+      0 created   1 not created   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from lifesign.registry.keys.manage_keys import NewKey  # noqa: PLC0415 - pydantic takes 60 ms
+
+    new = _checked(
+        NewKey,
+        role=role,
+        name=name,
+        agent_id=agent_id,
+        expires_in_seconds=expires_in,
+        max_workers=max_workers,
+    )
+    with new_key_file(write_key) as keep:
+        stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
+        _show_new(stored, key, write_key, keep, as_json=as_json)
+    return 0
+
+
+@keys.command("list", context_settings=_CONTEXT)
+def list_keys(
+    *,
+    role: Annotated[
+        str | None, typer.Option(metavar="ROLE", autocompletion=_roles, help="Only keys of this role.")
+    ] = None,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """List keys, the oldest first, valid or not; the keys themselves are nowhere stored.
+
+    \b
+    Examples:
+      agent-health keys list --role admin
+      agent-health keys list --json | jq -r '.keys[] | select(.is_valid) | .key_id'
+
+    \b
+    Exit codes:
+      0 listed   1 the database cannot be read   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415
+
+    try:
+        wanted = None if role is None else Role(role)
+    except ValueError:
+        raise InvalidSetting("--role", role, f"one of {', '.join(Role)}") from None
+    found = list(_all(database, wanted))
+    if as_json:
+        write_json(sys.stdout, {"keys": found})
+    else:
+        rows = [
+            (
+                key["key_id"],
+                key["role"],
+                key["agent_id"] or "",
+                _ending(key),
+                key["name"],
+            )
+            for key in found
+        ]
+        write_table(sys.stdout, ("KEY_ID", "ROLE", "AGENT", "VALID", "NAME"), rows)
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
+def rotate(
+    key_id: KeyId,
+    *,
+    overlap: Annotated[
+        float | None,
+        typer.Option(
+            parser=read_duration, metavar="DURATION", help="How long the old key is still good; else 1h."
+        ),
+    ] = None,
+    expires_in: Annotated[
+        float | None,
+        typer.Option(
+            parser=read_duration, metavar="DURATION", help="Of the new key; else as long as the old one's."
+        ),
+    ] = None,
+    write_key: WriteKey = None,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Replace a key by a new one, and print that: it is shown this once. Both are good for a while.
+
+    \b
+    Examples:
+      agent-health keys rotate key_01hv... --overlap 1d
+
+    \b
+    Exit codes:
+      0 rotated   1 there is no such key, or it has ended   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from lifesign.registry.keys.manage_keys import KeyRotation  # noqa: PLC0415 - pydantic takes 60 ms
+
+    rotation = _checked(KeyRotation, overlap_seconds=overlap, expires_in_seconds=expires_in)
+    with new_key_file(write_key) as keep:
+        stored, key = run_deed(database, partial(_rotate, key_id=key_id, rotation=rotation))
+        _show_new(stored, key, write_key, keep, as_json=as_json)
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
+def limit(
+    key_id: KeyId,
+    *,
+    max_workers: Annotated[
+        int, typer.Option(metavar="N", help="Workers that may probe with a prober's key at a time.")
+    ],
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Change how many workers may probe with a prober's key at a time. Workers that probe already go on.
+
+    \b
+    Examples:
+      agent-health keys limit key_01hv... --max-workers 32
+
+    \b
+    Exit codes:
+      0 changed   1 there is no such key, or it has ended   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from lifesign.registry.keys.manage_keys import KeyLimits  # noqa: PLC0415 - pydantic takes 60 ms
+
+    limits = _checked(KeyLimits, max_workers=max_workers)
+    record = run_deed(database, partial(_limit, key_id=key_id, limits=limits))
+    if as_json:
+        write_json(sys.stdout, record)
+    else:
+        sys.stdout.write(printable(f"{key_id} may have {max_workers} workers") + "\n")
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
+def revoke(
+    key_id: KeyId,
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Refuse a key from now on, the last admin key too: here is the way to a new one.
+
+    All leases that the key and its workers hold end at once, those of shards too.
+
+    \b
+    Examples:
+      agent-health keys revoke key_01hv...
+
+    \b
+    Exit codes:
+      0 it is refused now   1 there is no such key   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    run_deed(database, partial(_revoke, key_id=key_id))
+    if as_json:
+        write_json(sys.stdout, {"key_id": key_id, "is_revoked": True})
+    else:
+        sys.stdout.write(printable(f"{key_id} is revoked") + "\n")
+    return 0
+
+
+def _create(transaction: "Transaction", new: "NewKey") -> "tuple[StoredKey, str]":
+    from lifesign.registry.keys.manage_keys import create_key  # noqa: PLC0415 - see create
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+
+    schema.set_up_or_check(transaction)
+    return create_key(transaction, new, ACTOR)
+
+
+def _rotate(transaction: "Transaction", key_id: str, rotation: "KeyRotation") -> "tuple[StoredKey, str]":
+    from lifesign.registry.keys.manage_keys import rotate_key  # noqa: PLC0415 - see create
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+
+    schema.check(transaction)
+    return rotate_key(transaction, key_id, rotation, ACTOR)
+
+
+def _limit(transaction: "Transaction", key_id: str, limits: "KeyLimits") -> dict[str, Any]:
+    from lifesign.registry.keys.manage_keys import key_record, limit_key  # noqa: PLC0415 - see create
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+
+    schema.check(transaction)
+    key = limit_key(transaction, key_id, limits, ACTOR)
+    return key_record(key, transaction.now_s).model_dump(mode="json")
+
+
+def _revoke(transaction: "Transaction", key_id: str) -> None:
+    from lifesign.registry.keys.manage_keys import revoke_key  # noqa: PLC0415 - see create
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+
+    schema.check(transaction)
+    revoke_key(transaction, key_id, ACTOR, may_leave_no_admin=True)
+
+
+def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
+    """Read all keys, a page at a time."""
+    from lifesign.registry.keys.manage_keys import key_record  # noqa: PLC0415 - see create
+    from lifesign.storage.engine import schema  # noqa: PLC0415
+    from lifesign.storage.keys import key_rows as stored_keys  # noqa: PLC0415
+
+    after = ""
+
+    def page(transaction: "Transaction") -> list[dict[str, Any]]:
+        schema.check(transaction)
+        found = stored_keys.all_keys(transaction, role=role, after=after, limit=PAGE)
+        return [key_record(key, transaction.now_s).model_dump(mode="json") for key in found]
+
+    while found := run_deed(database, page, is_write=False):
+        yield from found
+        after = found[-1]["key_id"]
+
+
+def _show_new(
+    stored: "StoredKey", key: str, file: Path | None, keep: Callable[[str], None] | None, *, as_json: bool
+) -> None:
+    """Keep a key in its file, or print it, alone on standard output."""
+    if keep is not None:
+        keep(key)
+    if as_json:
+        from lifesign.registry.keys.manage_keys import key_record  # noqa: PLC0415 - see create
+
+        record = key_record(stored, stored.created_at_s).model_dump(mode="json")
+        write_json(sys.stdout, record if keep else {"key": key, **record})
+        return
+    end = f"is in {file}" if keep else "keep it now, it is not shown again"
+    sys.stderr.write(printable(f"{stored.key_id} ({stored.role}, {stored.name}): {end}") + "\n")
+    if keep is None:
+        sys.stdout.write(key + "\n")
+
+
+def _checked(model: Any, **members: object) -> Any:
+    """Return what was asked for, checked; InvalidSetting names the first member that is wrong."""
+    from pydantic import ValidationError  # noqa: PLC0415 - takes 60 ms
+
+    from lifesign.domain.files.validation_messages import invalid_setting  # noqa: PLC0415 - imports pydantic
+
+    given = {name: value for name, value in members.items() if value is not None}
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        # What is wrong with several members at once is which agent a key has, or has not.
+        fault = invalid_setting(error, "agent_id")
+        option = "--" + fault.name.removesuffix("_seconds").replace("_", "-")
+        if fault.name.endswith("_seconds") and isinstance(fault.given, int | float):
+            bound, _, seconds = fault.expected.rpartition(" ")
+            expected = f"{bound} {duration_text(float(seconds))}"
+            raise InvalidSetting(option, duration_text(fault.given), expected) from None
+        raise InvalidSetting(option, fault.given, fault.expected) from None
+
+
+def _ending(key: dict[str, Any]) -> str:
+    """Say whether a key is good, and until when."""
+    if key["revoked_at"] is not None:
+        return "revoked"
+    if not key["is_valid"]:
+        return "expired"
+    return "yes" if key["expires_at"] is None else f"until {key['expires_at'][:16]}Z"

@@ -1,0 +1,98 @@
+"""When may nothing take an agent down? Asked on the command line."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.options.agent_reference import check_id
+from lifesign.cli.options.duration import read_duration
+from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import Line, listed, write_page
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+    from lifesign.client.registry_agents import PoolMaintenance
+
+
+def maintenance(
+    agent_id: Annotated[
+        str | None, typer.Argument(metavar="[AGENT_ID]", help="Of the agent; or --role for a pool.")
+    ] = None,
+    *,
+    role: Annotated[
+        str | None, typer.Option("--role", help="All living members of this pool at once.")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="Such as 90s, 15m, 1h; at most 30d.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Stands in the log.")] = None,
+    ended: Annotated[bool, typer.Option("--end", help="End it before its time.")] = False,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Let nothing take an agent or a pool down for a while, or end that.
+
+    It stays through restarts, until its time or --end. Who joins a pool later is not in the pool's.
+
+    \b
+    Examples:
+      agent-health agents maintenance billing-1 --for 1h --reason "new disk"
+      agent-health agents maintenance --role billing --for 15m --reason deploy
+      agent-health agents maintenance billing-1 --end
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if (agent_id is None) == (role is None):
+        raise InvalidSetting("AGENT_ID", agent_id, "either an agent or --role")
+    if agent_id is not None:
+        check_id(agent_id)
+    if ended == (duration is not None):
+        raise InvalidSetting("--for", duration, "either --for or --end")
+    if not ended and not reason:
+        raise InvalidSetting("--reason", reason, "why")
+    seconds = None if duration is None else read_duration(duration)
+    found = ask(
+        lambda client: _decree(client, agent_id, role, seconds, reason or ""),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
+        return
+    until = "ended" if found.until is None else f"until {time_text(found.until)}"
+    if role is not None and not found.agents:
+        until = f"is over: nobody of {role} was in it"
+    elif role is not None:
+        until += f" for {counted(len(found.agents), 'agent')} of {role}"
+    write_page(sys.stdout, [Line("maintenance", until), *listed("agent", found.agents)], colours=False)
+
+
+async def _decree(
+    client: "RegistryClient", agent_id: str | None, role: str | None, seconds: float | None, reason: str
+) -> "PoolMaintenance":
+    """Begin or end it, and tell of one agent as of a pool of one."""
+    from lifesign.client.registry_agents import PoolMaintenance  # noqa: PLC0415 - loaded by now
+
+    agents = client.agents
+    if role is not None:
+        if seconds is None:
+            return await agents.end_pool_maintenance(role)
+        return await agents.maintain_pool(role, seconds=seconds, reason=reason)
+    assert agent_id is not None  # noqa: S101 - one of the two is given
+    if seconds is None:
+        record = await agents.end_maintenance(agent_id)
+    else:
+        record = await agents.maintain(agent_id, seconds=seconds, reason=reason)
+    return PoolMaintenance(
+        role_id=record.role_id or "", agents=[record.agent_id], until=record.maintenance_until
+    )

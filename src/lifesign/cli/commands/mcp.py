@@ -1,0 +1,211 @@
+"""How do models get agent-health as tools?"""
+
+import os
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
+from lifesign.cli.options.secret_file import read_secret
+from lifesign.cli.output.terminal import printable
+from lifesign.client.environment import URL_VARIABLE
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcp.server import Server
+
+    from lifesign.client.registry_tasks import HeldRun
+    from lifesign.domain.net.target_address import Network
+    from lifesign.mcp.listen_address import Place
+    from lifesign.mcp.tool import Reach
+
+TOKEN_VARIABLE = "AGENT_HEALTH_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
+
+
+class Transport(StrEnum):
+    """How the protocol travels."""
+
+    STDIO = "stdio"
+    HTTP = "http"
+
+
+def mcp(
+    *,
+    transport: Annotated[
+        Transport, typer.Option(help="stdio: to the program that starts this; http: on a socket.")
+    ] = Transport.STDIO,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry", metavar="URL", envvar=URL_VARIABLE, help="Where the registry is, if there is one."
+        ),
+    ] = None,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+    allow_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-network",
+            metavar="NETWORK",
+            help="A private network whose agents may be checked, such as 127.0.0.0/8; may be repeated.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where http is served.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0: any free one.")] = 8441,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="A name by which clients reach it over http, besides ADDRESS; may be repeated.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"Holds the token that http clients have to show; else ${TOKEN_VARIABLE}, else a new one.",
+        ),
+    ] = None,
+) -> int:
+    """Offer what agent-health knows as tools for models, over MCP.
+
+    check_agent says whether to call an agent. With a registry there are also heartbeat, by which an agent
+    says that it is alive, find_agents, which lists who can do some work, and the four tools of whoever holds
+    a task: report_progress, mark_complete, request_human_help and delegate_subtask. What the tools may do
+    there, its key says: an agent's own key beats for that agent and writes to its tasks; to find others, it
+    takes a reader's or a higher one.
+
+    Where AGENT_HEALTH_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written to in the name of that
+    run; otherwise whoever calls shows it.
+
+    A model may have read anything, so check_agent asks public addresses alone, and networks that you allow.
+
+    By stdio, standard output is the protocol's alone, and a signal ends it at once. Over http nothing is
+    answered without the token, which is shown once if it was made here; what was asked is answered before
+    SIGTERM or Ctrl-C end it.
+
+    \b
+    Examples:
+      agent-health mcp
+      agent-health mcp --registry https://registry.example --key-file key
+      agent-health mcp --transport http --token-file token
+
+    \b
+    Exit codes:
+      0 its client has left, or over http it was asked to end   1 it cannot serve   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    # The SDK takes a second, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.domain.net.target_address import read_networks  # noqa: PLC0415
+
+    # Before all else: whoever lacks the SDK is told of the extra that brings the rest as well.
+    from lifesign.mcp.run_calls import run_in  # noqa: PLC0415
+    from lifesign.mcp.server import new_server  # noqa: PLC0415
+    from lifesign.mcp.tools import offered  # noqa: PLC0415
+
+    networks = read_networks(allow_network or (), "--allow-network")
+    if not registry and key_file is not None:
+        raise InvalidSetting("--registry", None, f"the URL that the key is for, or ${URL_VARIABLE}")
+    known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
+    front = _front(host, port, allow_host or (), token_file) if transport is Transport.HTTP else None
+    run = run_in(os.environ)
+    tools = offered(has_registry=known is not None, has_run=run is not None)
+    _tell(f"tools: {', '.join(tool.name for tool in tools)}")
+    if known is None:
+        _tell(f"no registry is named (--registry URL, or ${URL_VARIABLE}): the other tools need one")
+    if front is None and sys.stdin.isatty():
+        _tell("this waits for an MCP client on standard input; Ctrl-C ends it")
+    try:
+        asyncio.run(_serve(partial(new_server, tools), networks, known, front, run))
+    except KeyboardInterrupt:
+        return 0
+    except SystemExit as ended:
+        return 1 if ended.code else 0
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Registry:
+    """Which registry is asked, and as whom."""
+
+    url: str
+    key: str = field(repr=False)
+    allow_plain_http: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """Where it is served over http, and to whom."""
+
+    place: "Place"
+    token: str = field(repr=False)
+    is_new: bool
+
+
+async def _serve(
+    new_server: "Callable[[Reach], Server[Any]]",
+    networks: "Sequence[Network]",
+    registry: _Registry | None,
+    front: _Front | None,
+    run: "HeldRun | None",
+) -> None:
+    """Serve until the client leaves, or somebody asks for the end."""
+    from lifesign.client import RegistryClient  # noqa: PLC0415 - see mcp
+    from lifesign.mcp.tool import Reach  # noqa: PLC0415
+    from lifesign.mcp.vetted_get import vetted_get  # noqa: PLC0415
+
+    async with AsyncExitStack() as opened:
+        get = await opened.enter_async_context(vetted_get(networks))
+        client = None
+        if registry is not None:
+            client = await opened.enter_async_context(
+                RegistryClient(registry.url, key=registry.key, allow_plain_http=registry.allow_plain_http)
+            )
+        server = new_server(Reach(get=get, registry=client, run=run))
+        if front is None:
+            from lifesign.mcp.over_stdio import over_stdio  # noqa: PLC0415
+
+            await over_stdio(server)
+        else:
+            from lifesign.mcp.over_http import over_http  # noqa: PLC0415
+
+            await over_http(server, front.place, front.token, say_ready=partial(_say_ready, front))
+
+
+def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None) -> _Front:
+    """Return where it is served; InvalidSetting for a place or a token that cannot be right."""
+    from lifesign.mcp.guard import check_token, new_token  # noqa: PLC0415 - see mcp
+    from lifesign.mcp.listen_address import Place  # noqa: PLC0415
+
+    place = Place(host=host, port=port, names=tuple(names))
+    place.known_as()
+    if token_file is not None:
+        return _Front(
+            place, check_token(read_secret(token_file, "--token-file", "token"), "--token-file"), is_new=False
+        )
+    if given := os.environ.get(TOKEN_VARIABLE):
+        return _Front(place, check_token(given, TOKEN_VARIABLE), is_new=False)
+    return _Front(place, new_token(), is_new=True)
+
+
+def _say_ready(front: _Front, url: str) -> None:
+    lines = [f"agent-health mcp at {url}"]
+    if front.is_new:
+        lines += ["token, shown this once:", f"  {front.token}"]
+    sys.stdout.write("".join(printable(line) + "\n" for line in lines))
+    sys.stdout.flush()
+
+
+def _tell(message: str) -> None:
+    """Tell whoever runs it: standard output is the protocol's."""
+    sys.stderr.write(f"agent-health mcp: {printable(message)}\n")

@@ -1,0 +1,75 @@
+"""Is the database of this version? Brings it up to date on the command line."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.options.server_database import (
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    run_deed,
+    sqlite_file,
+)
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import printable
+
+if TYPE_CHECKING:
+    from lifesign.storage.engine.database import Transaction
+    from lifesign.storage.engine.schema import Upgrade
+
+
+def migrate(
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> int:
+    """Bring the registry's database up to date, or set up an empty one.
+
+    All in one transaction: whatever fails leaves the database as it was. Make a backup first; there is
+    no way back but restoring it.
+
+    Stop all servers first: a database that one of them uses is not changed under it, and one that is
+    started again afterwards without being of this version refuses the database.
+
+    \b
+    Examples:
+      agent-health migrate
+      AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health migrate
+
+    \b
+    Exit codes:
+      0 it is of this version now   1 it cannot be   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    upgrade = _upgrade(database)
+    if as_json:
+        write_json(sys.stdout, {"before": upgrade.before, "after": upgrade.after})
+        return 0
+    if upgrade.before == upgrade.after:
+        told = f"already at revision {upgrade.after}"
+    elif upgrade.before is None:
+        told = f"set up at revision {upgrade.after}"
+    else:
+        told = f"from revision {upgrade.before} to {upgrade.after}"
+    sys.stdout.write(printable(told) + "\n")
+    return 0
+
+
+def _upgrade(database: str) -> "Upgrade":
+    from lifesign.storage.engine import file_use, schema  # noqa: PLC0415 - alembic takes 200 ms
+    from lifesign.storage.events import event_news  # noqa: PLC0415 - alembic takes 200 ms
+
+    file = sqlite_file(database)
+    if file is not None and file.exists() and run_deed(database, schema.is_behind, is_write=False):
+        file_use.check_unused(file)
+
+    def deed(transaction: "Transaction") -> "Upgrade":
+        # Whoever starts meanwhile waits for it, and finds it done.
+        schema.lock(transaction)
+        if schema.is_behind(transaction):
+            event_news.check_unserved(transaction)
+        return schema.upgrade(transaction)
+
+    return run_deed(database, deed, must_exist=False)

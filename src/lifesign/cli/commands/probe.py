@@ -1,0 +1,189 @@
+"""What do these agents look like from outside, now? Asked on the command line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.option_names import options
+from lifesign.cli.options.registry_access import AsJson
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lifesign.domain.observation.results import Observation
+    from lifesign.prober.definition.models import ProbeDefinition
+    from lifesign.prober.results.ledger import ProbeReport
+
+MAX_URLS = 100
+"""Of those that are looked at by one command; `agent-health census` takes more."""
+AT_ONCE = 10
+MAX_TIMEOUT_SECONDS = 300.0
+
+EXIT_CODES = {"alive": 0, "not_alive": 1, "unknown": 2}
+"""By the group of a probe's result; of several targets, the first of 1, 2 and 0 that occurs."""
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="For each request; else 20, of which an answer may take 10 to begin.",
+    ),
+]
+
+
+def probe(
+    urls: Annotated[
+        list[str], typer.Argument(metavar="URL...", help="Agents: a domain, a base URL or a card's URL.")
+    ],
+    *,
+    as_json: AsJson = False,
+    timeout_seconds: Timeout = None,
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message", metavar="TEXT", help="Send it to every agent; it may cost its owner money."
+        ),
+    ] = None,
+    allow_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-network",
+            metavar="NETWORK",
+            help="A private network that may be contacted, such as 127.0.0.0/8; may be repeated.",
+        ),
+    ] = None,
+    definition: Annotated[
+        Path | None,
+        typer.Option("--definition", metavar="FILE", help="Take all other settings from a probe definition."),
+    ] = None,
+) -> int:
+    """Look at agents once: card, interface and health document, each with how it ended and how long it took.
+
+    No file, no database and no registry are needed, and nothing is kept. Private addresses are not
+    contacted unless their network is named.
+
+    \b
+    Examples:
+      agent-health probe https://agent.example
+      agent-health probe agent.example other.example --timeout 5
+      agent-health probe https://agent.example --message "Are you there?"
+      agent-health probe http://127.0.0.1:8000 --allow-network 127.0.0.0/8
+      agent-health probe https://agent.example --json | jq -r .targets[].result
+
+    \b
+    Exit codes:
+      0 all of them are alive   1 one is not   2 none is down, but of one nothing is known   3 wrong usage
+
+    \b
+    Keys of --json:
+      targets   one for each URL, in their order; one that is given twice stands once:
+        url          as it was understood     group     alive, not_alive or unknown
+        result       how it ended as a whole  requests  how many it took
+        observation  what was seen, as schemas/observation.schema.json describes it
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
+
+    if len(urls) > MAX_URLS:
+        raise InvalidSetting("URL...", len(urls), f"{MAX_URLS} at most; agent-health census FILE takes more")
+    check_timeout(timeout_seconds)
+    asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
+    reports = asyncio.run(_look(asked))
+    with whoever_reads():
+        if as_json:
+            from lifesign.cli.output.table import write_json  # noqa: PLC0415
+
+            write_json(sys.stdout, {"targets": [_as_json_object(report) for report in reports]})
+        else:
+            from lifesign.cli.output.observation_page import write_seen  # noqa: PLC0415
+
+            for place, report in enumerate(reports):
+                if place:
+                    sys.stdout.write("\n")
+                seen = report.observation
+                write_seen(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
+    return exit_code([GROUPS[report.observation.result] for report in reports])
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Refuse a deadline that no request can have. InvalidSetting."""
+    if seconds is not None and not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise InvalidSetting("--timeout", seconds, f"above 0, up to {MAX_TIMEOUT_SECONDS:g}")
+
+
+def exit_code(groups: "Sequence[str]") -> int:
+    """Return the exit code for what probes came to."""
+    codes = {EXIT_CODES[group] for group in groups}
+    return next((code for code in (1, 2) if code in codes), 0)
+
+
+def _definition(
+    urls: "Sequence[str]",
+    file: Path | None,
+    timeout_seconds: float | None,
+    message: str | None,
+    networks: "Sequence[str]",
+) -> "ProbeDefinition":
+    """Return what is asked of whom; what the command line says stands above what the file says."""
+    from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - see probe
+
+    with options(**{"network": "--allow-network", "ask.message.text": "--message"}):
+        given = ProbeDefinition.for_urls(
+            urls, networks=networks, message=message, total_seconds=timeout_seconds
+        )
+    if file is None:
+        return given
+    from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415
+
+    read = read_definition_file(file)
+    changed: dict[str, Any] = {"targets": given.targets, "directories": ()}
+    if timeout_seconds is not None:
+        changed["timeouts"] = read.timeouts.model_copy(update=read.timeouts.within(timeout_seconds))
+    if message is not None:
+        changed["ask"] = read.ask.model_copy(update={"message": given.ask.message})
+    if networks:
+        allowed = (*read.networks.allow, *given.networks.allow)
+        changed["networks"] = read.networks.model_copy(update={"allow": allowed})
+    return read.model_copy(update=changed)
+
+
+async def _look(definition: "ProbeDefinition") -> "list[ProbeReport]":
+    """Probe every target of a definition once, in their order."""
+    import asyncio  # noqa: PLC0415 - see probe
+    import time  # noqa: PLC0415
+
+    from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - aiohttp takes 200 ms
+    from lifesign.domain.net.target import target_id  # noqa: PLC0415
+    from lifesign.domain.observation.probe_memory import ProbeMemory  # noqa: PLC0415
+    from lifesign.prober.results.ledger import TargetEntry  # noqa: PLC0415
+
+    turn = asyncio.Semaphore(AT_ONCE)
+    async with open_prober(definition) as opened:
+
+        async def look(url: str) -> "ProbeReport":
+            entry = TargetEntry(subject_id=target_id(url), url=url, memory=ProbeMemory())
+            async with turn:
+                return await opened.prober.probe(entry, time.time())
+
+        return await asyncio.gather(*map(look, definition.targets))
+
+
+def _as_json_object(report: "ProbeReport") -> dict[str, Any]:
+    """Return what was seen of one target, in the form that `probe --help` describes."""
+    from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - see probe
+
+    observation: Observation = report.observation
+    return {
+        "url": observation.target_url,
+        "group": GROUPS[observation.result],
+        "result": observation.result,
+        "requests": report.requests,
+        "observation": observation.model_dump(mode="json", exclude_none=True),
+    }

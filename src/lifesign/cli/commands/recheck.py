@@ -1,0 +1,197 @@
+"""How is this agent now, by the eyes of whoever watches it? Asked on the command line."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from lifesign.cli.commands.directories import LocalDatabase
+from lifesign.cli.options.agent_reference import ListsTargets, done_for
+from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.schedule.no_prober_hint import NO_CRAWL, NO_PROBER, nobody_looks
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+    from lifesign.crawl.local_registry import LocalRegistry
+    from lifesign.domain.models.targets import RecheckRecord, TargetRecord
+
+LOOK_SECONDS = 1.0
+"""How often the result is looked for."""
+JOIN_SECONDS = 3.0
+"""How long nobody is there to look before that is told: a crawl that begins is not there yet."""
+EXIT_NO_RESULT = 2
+"""Of a look that told nothing of whether it lives as of one that did not come, like `agent-health probe`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What came of having asked for a look."""
+
+    asked: "RecheckRecord"
+    target: "TargetRecord"
+    """As it is known now."""
+    is_new: bool
+    """Whether it was looked at meanwhile."""
+    has_prober: bool
+    """Whether anybody is there who could."""
+
+    @property
+    def tells_anything(self) -> bool:
+        """Whether what is known of it now comes from a look since it was asked for."""
+        seen, before = self.target.seen, self.asked.observed_at
+        return self.is_new and seen is not None and (before is None or seen.observed_at > before)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether that says if it lives: not if the prober was kept out, or held back."""
+        from lifesign.census.result_groups import Group, life_of  # noqa: PLC0415 - pydantic takes 60 ms
+
+        return self.tells_anything and life_of(self.target.result) is not Group.UNKNOWN
+
+
+class _Targets(ListsTargets, Protocol):
+    """Who knows targets: a registry's client, or the database of a crawl."""
+
+    async def get(self, target_id: str) -> "TargetRecord": ...
+    async def recheck(self, target_id: str) -> "RecheckRecord": ...
+
+
+def recheck(
+    target: Annotated[
+        str, typer.Argument(metavar="URL|ID", help="Of an agent that is probed, as its directory lists it.")
+    ],
+    *,
+    wait_seconds: Annotated[
+        float, typer.Option("--wait", min=0, max=600, metavar="SECONDS", help="For the result, at most.")
+    ] = 60.0,
+    as_json: AsJson = False,
+    database: LocalDatabase = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Have an agent probed now, whatever its cadence says, and show what was seen.
+
+    The prober that watches it looks within seconds; it may be asked once a minute. Nobody is probed from
+    here: where no prober is at work, it says so after some seconds, and at once if the agent asked to be left
+    alone for longer (Retry-After). For an agent that nobody watches there is `agent-health probe`.
+
+    \b
+    Examples:
+      agent-health recheck https://agent.example
+      agent-health recheck billing-1 --wait 10
+      agent-health recheck https://agent.example --database sqlite:///directory.db
+
+    \b
+    Exit codes:
+      0 it was looked at   1 refused by the registry
+      2 no usable answer, nobody has looked in time, or the look did not tell whether it lives: robots.txt
+        keeps us out, it asked us to slow down, its address is closed to us   3 wrong usage
+
+    \b
+    The JSON is that of GET /api/v1/targets/{target_id}.
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if database is not None:
+        from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
+        from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
+
+        async def looked(local: "LocalRegistry") -> "Looked":
+            targets = LocalTargets(local)
+            return await _looked(targets, targets.has_prober, target, wait_seconds)
+
+        seen = run_locally(database, Role.COORDINATOR, looked)
+    else:
+        seen = ask(
+            lambda client: _looked(client.targets, partial(_has_prober, client), target, wait_seconds),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+    with whoever_reads():
+        if as_json:
+            write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
+        else:
+            _write(seen.target)
+    if seen.has_measured:
+        return 0
+    where = f"--registry {registry}" if database is None else f"--database {database}"
+    what = "" if seen.tells_anything else "That is what was known before.\n"
+    sys.stderr.write(f"{printable(_why_not(seen, where, wait_seconds))}\n{what}")
+    return EXIT_NO_RESULT
+
+
+def _why_not(seen: Looked, where: str, wait_seconds: float) -> str:
+    """Say why nothing new is known; `where` is the option that says who was asked."""
+    if seen.tells_anything:
+        return f"it was looked at, and whether it lives could not be measured: {seen.target.result}"
+    if seen.is_new:
+        return "it was looked at, and nothing could be measured: it opted out, or the prober is at fault"
+    if not seen.has_prober:
+        is_local = where.startswith("--database")
+        return nobody_looks(NO_CRAWL if is_local else NO_PROBER, where)
+    if seen.asked.not_before is not None:
+        until = time_text(seen.asked.not_before)
+        return f"it asked us to wait until {until} (Retry-After): it is looked at then"
+    return f"nobody has looked within {wait_seconds:g} s"
+
+
+async def _looked(
+    targets: _Targets, has_prober: Callable[[], Awaitable[bool]], given: str, wait_seconds: float
+) -> Looked:
+    """Ask for a look, and wait for it, but not where nobody is there who could look, or none may in time.
+
+    TargetNotFound or NotFound if nobody is known by what was given.
+    """
+    import asyncio  # noqa: PLC0415 - loaded by now
+
+    asked = await done_for(targets.recheck, targets, given)
+    if asked.not_before is not None and (asked.not_before - asked.recheck_at).total_seconds() > wait_seconds:
+        return Looked(asked, await targets.get(asked.target_id), is_new=False, has_prober=await has_prober())
+    loop = asyncio.get_running_loop()
+    last_there_s = loop.time()
+    give_up_s = last_there_s + wait_seconds
+    while True:
+        # In this order: who leaves as soon as it has looked has left its result.
+        is_probed = await has_prober()
+        found = await targets.get(asked.target_id)
+        # A registry of an earlier version tells both by one name.
+        is_new = (found.probed_at or found.observed_at) != asked.observed_at
+        now_s = loop.time()
+        if is_probed:
+            last_there_s = now_s
+        if is_new or now_s >= min(give_up_s, last_there_s + JOIN_SECONDS):
+            return Looked(asked, found, is_new, is_probed)
+        await asyncio.sleep(min(LOOK_SECONDS, give_up_s - now_s))
+
+
+async def _has_prober(client: "RegistryClient") -> bool:
+    """Whether anybody probes for a registry, as far as the key's owner may know."""
+    from lifesign.client.registry_errors import NotPermitted  # noqa: PLC0415 - loaded by now
+
+    try:
+        return bool((await client.shards.show()).probers)
+    except NotPermitted:
+        # An agent's own key tells of the agent alone.
+        return True
+
+
+def _write(found: "TargetRecord") -> None:
+    from datetime import UTC, datetime  # noqa: PLC0415 - loaded by now
+
+    from lifesign.cli.output.observation_page import write_seen  # noqa: PLC0415
+
+    if found.seen is None or found.result is None:
+        sys.stdout.write(f"{printable(found.url)}\nnever measured\n")
+        return
+    write_seen(sys.stdout, found.url, found.result, found.seen, now=datetime.now(UTC), why=found.why)
+    told = f"Seen {time_text(found.seen.observed_at)}."
+    if found.agent_status is not None:
+        told += f" The registry calls it {found.agent_status}, its health {found.agent_health}."
+    sys.stdout.write(printable(told) + "\n")

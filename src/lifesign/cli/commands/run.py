@@ -1,0 +1,388 @@
+"""How is a command run under the lease of a task, on the command line?"""
+
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from lifesign.cli.options.duration import duration_text, read_duration
+from lifesign.cli.options.ending_signals import ending_signals, leave_closed_terminal
+from lifesign.cli.options.registry_access import (
+    DEFAULT_URL,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    AsJson,
+    KeyFile,
+    PlainHttp,
+    RegistryUrl,
+    read_key,
+)
+from lifesign.cli.options.task_id import read_task_id
+from lifesign.cli.output.terminal import printable
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.errors import CommandFailed, InvalidSetting
+from lifesign.serving.state_home import state_home
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from lifesign.adapter.main_loop import Adapter, Wanted
+    from lifesign.adapter.process.agent_user import AgentUser
+    from lifesign.adapter.task_run import OpenTools, RunOutcome
+    from lifesign.adapter.tools.proxy_context import HeldWork
+    from lifesign.adapter.tools.tool_proxy import OpenProxy
+    from lifesign.adapter.tools.upstreams import Upstreams
+    from lifesign.client.registry_errors import RegistryError
+
+EXIT_NO_RESULT: Final = 4
+"""The run ended, and not with a result that the registry took."""
+EXIT_NO_TASK: Final = 5
+"""None came in time."""
+UNPROCESSABLE: Final = 422
+"""What the registry answers to who wants a task that is not for it."""
+
+
+def run(  # noqa: PLR0913 - each option is one
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND...", help="What works at a task, and its arguments.")
+    ],
+    *,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            metavar="TASK_ID",
+            parser=read_task_id,
+            help="This one and then end; of a pool: with --pool.",
+        ),
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="ROLE", help="Tasks of this pool, which the agent joins.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="One task, and then end.")] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option("--wait", metavar="DURATION", parser=read_duration, help="For a task, then end."),
+    ] = None,
+    agent_id: Annotated[
+        str | None, typer.Option("--agent-id", metavar="ID", help="As which agent; else as a new one.")
+    ] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="That the agent has; may be repeated.")
+    ] = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    workspaces: Annotated[
+        Path | None,
+        typer.Option(
+            "--workspaces",
+            metavar="DIR",
+            help="Below which runs work; else ~/.local/state/agent-health/runs.",
+        ),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            "--keep", metavar="DURATION", parser=read_duration, help="Of workspaces of failed runs; else 7d."
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            help="As whom the command runs, if root starts this; gets its workspaces.",
+        ),
+    ] = None,
+    in_workspace: Annotated[
+        bool, typer.Option("--in-workspace", help="Start it there, not where this was started.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="DURATION", parser=read_duration, help="For one run."),
+    ] = None,
+    no_progress_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--no-progress-timeout",
+            metavar="DURATION",
+            parser=read_duration,
+            help="Without output or tool calls, after which the agent counts as hung; else never.",
+        ),
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace", metavar="DURATION", parser=read_duration, help="Between SIGTERM and SIGKILL; else 10s."
+        ),
+    ] = None,
+    drain_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--drain-timeout",
+            metavar="DURATION",
+            parser=read_duration,
+            help="For the task in progress when this is asked to end, before --grace; else 120s.",
+        ),
+    ] = None,
+    tools: Annotated[
+        Path | None,
+        typer.Option("--tools", metavar="FILE", help="Names further tools, and their prices (YAML)."),
+    ] = None,
+    complete_on_exit: Annotated[
+        bool,
+        typer.Option(
+            "--complete-on-exit/--no-complete-on-exit",
+            help="Exit code 0 hands the task in, with what stands in output.json.",
+        ),
+    ] = True,
+    stop_on_budget: Annotated[
+        bool,
+        typer.Option("--stop-on-budget", help="End an agent whose budget is used up, and ask people."),
+    ] = False,
+    as_json: AsJson = False,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Run a command under the lease of a task, again and again.
+
+    The registry knows it as an agent: it is registered, beats, and drains on SIGTERM. Each task that it gets
+    is worked at by one COMMAND, in a process group of its own, with the lease in AGENT_HEALTH_LEASE and the
+    like, until it ends, the lease is lost, or its time is up. What it started is ended with it, even if this
+    program is killed; docs/adapter.md tells what an agent that kills its watchers may leave. Its output
+    goes to ours; lines about runs go to standard error.
+
+    The key may be the agent's own, or one that may register it: then the own one is kept among the
+    workspaces. See docs/adapter.md.
+
+    \b
+    Examples:
+      agent-health run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
+      agent-health run --pool coder --once --wait 0s --timeout 1h -- python agent.py
+      agent-health run --pool coder --no-progress-timeout 15m -- ./agent.sh
+      agent-health run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
+
+    \b
+    Exit codes:
+      0 done, or drained   1 refused by the registry   2 no usable answer   3 wrong usage
+      4 the run (with --task or --once) ended without a result, or the command cannot be started,
+        or no workspace can be made for it
+      5 no task came within --wait
+
+    \b
+    Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
+      at    when   what  registered, waiting, granted, started, stopping, completed, asked, failed,
+                         untold, registry, tools, pruned, left_out, leaving or left
+      text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if not sys.platform.startswith("linux"):
+        raise InvalidSetting(
+            "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
+        )
+    _check(task=task, once=once, timeout_s=timeout, no_progress_s=no_progress_timeout)
+    # aiohttp takes 200 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.adapter.credentials import alone_as, forget, own_key_file  # noqa: PLC0415
+    from lifesign.adapter.main_loop import DRAIN_SECONDS, SLACK_SECONDS, Adapter, Wanted  # noqa: PLC0415
+    from lifesign.adapter.process import process_watcher  # noqa: PLC0415
+    from lifesign.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
+    from lifesign.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
+    from lifesign.agent.credentials import AgentKeys  # noqa: PLC0415
+    from lifesign.agent.profile import AgentProfile  # noqa: PLC0415
+    from lifesign.agent.registration import Place  # noqa: PLC0415
+    from lifesign.cli.output.log_output import logging_to  # noqa: PLC0415
+    from lifesign.cli.output.run_lines import LogTeller, telling  # noqa: PLC0415
+    from lifesign.client import RegistryClient  # noqa: PLC0415
+    from lifesign.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
+
+    grace_s = GRACE_SECONDS if grace is None else grace
+    drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
+    _check_times(grace_s, drain_s, slack_s=SLACK_SECONDS)
+    runs_as = _as_user(user, in_workspace=in_workspace)
+    found = _found(command, runs_as)
+    named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
+    profile = AgentProfile(
+        **named,
+        role_id=pool,
+        capabilities=tuple(capability or ()),
+        capacity=1,
+        # What the registry gives an agent that drains is for all of it.
+        drain_timeout_seconds=drain_s + grace_s + SLACK_SECONDS,
+    )
+    process_watcher.hide_memory()
+    with ExitStack() as stack:
+        tell = stack.enter_context(telling(as_json=as_json))
+        stack.enter_context(logging_to(LogTeller(tell)))
+        open_tools, hidden = _tools(tools)
+        places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
+        own_key = own_key_file(places.root, profile.agent_id)
+        stack.enter_context(alone_as(profile.agent_id, own_key))
+        keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
+        place = Place(
+            profile,
+            keys,
+            registry,
+            allow_plain_http=allow_plain_http,
+            works_tasks=True,
+            comes_back=agent_id is not None,
+        )
+        wanted = Wanted(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
+        settings = RunSettings(
+            command=found,
+            environment=dict(os.environ) | ({} if runs_as is None else runs_as.environment()),
+            user=runs_as,
+            directory=None if in_workspace else Path.cwd(),
+            grace_s=grace_s,
+            timeout_s=timeout,
+            no_progress_s=no_progress_timeout,
+            completes_on_exit=complete_on_exit,
+            stops_on_budget=stop_on_budget,
+            hidden=hidden,
+            stdout_to=2 if as_json else 1,
+        )
+
+        async def live() -> "RunOutcome | None":
+            adapter = Adapter(
+                place,
+                lambda: RegistryClient(registry, key=keys.current(), allow_plain_http=allow_plain_http),
+                wanted=wanted,
+                settings=settings,
+                workspaces=places,
+                tell=tell,
+                open_tools=open_tools,
+                keep_s=KEEP_SECONDS if keep is None else keep,
+                drain_s=drain_s,
+            )
+            _drain_by_signal(adapter)
+            return await adapter.run()
+
+        try:
+            outcome = asyncio.run(live())
+        except RegistryError as error:
+            # Below all that was told.
+            stack.close()
+            code = f" ({error.code})" if error.code else ""
+            sys.stderr.write(
+                f"agent-health: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n"
+            )
+            return EXIT_REFUSED if isinstance(error, RegistryRefusal) else EXIT_UNREACHABLE
+        finally:
+            if agent_id is None:
+                # Nobody comes back as an agent whose name was made up.
+                forget(own_key)
+    return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
+
+
+def _check(*, task: str | None, once: bool, timeout_s: float | None, no_progress_s: float | None) -> None:
+    """Refuse what cannot be meant, before anybody is registered for it."""
+    if task is not None and once:
+        raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
+    for option, given_s in (("--timeout", timeout_s), ("--no-progress-timeout", no_progress_s)):
+        if given_s is not None and given_s <= 0:
+            raise InvalidSetting(option, "0s", "more than that")
+
+
+def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
+    """Refuse an end that takes longer than the registry waits for one."""
+    from lifesign.domain.models.agents import MAX_DURATION_SECONDS  # noqa: PLC0415 - see `run`
+
+    if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
+        late = "--grace" if grace_s > drain_s else "--drain-timeout"
+        got = duration_text(max(grace_s, drain_s))
+        most = duration_text(MAX_DURATION_SECONDS)
+        raise InvalidSetting(late, got, f"less than {most}, --grace and --drain-timeout together")
+
+
+def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
+    """Return as whom the command runs; InvalidSetting if it cannot start where it is to."""
+    if name is None:
+        return None
+    from lifesign.adapter.process.agent_user import AgentUser  # noqa: PLC0415 - see `run`
+
+    user = AgentUser.called(name)
+    if not in_workspace and (why := user.shut_out_by(Path.cwd())):
+        expected = f"a user who can reach where this is started, or --in-workspace ({why})"
+        raise InvalidSetting("--user", name, expected)
+    return user
+
+
+def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
+    """Return what opens the tools of a run, None without the extra, and which variables are the tools'."""
+    if find_spec("mcp") is None:
+        if file is not None:
+            raise InvalidSetting("--tools", str(file), "the extra mcp to be installed")
+        return None, set()
+    from lifesign.adapter.tools.tool_proxy import open_tool_proxy  # noqa: PLC0415 - see `run`
+
+    upstreams = None if file is None else _upstreams_in(file)
+
+    def open_tools(held: "HeldWork") -> "AbstractAsyncContextManager[OpenProxy]":
+        return open_tool_proxy(held, upstreams)
+
+    return open_tools, set() if upstreams is None else upstreams.variables()
+
+
+def _upstreams_in(file: Path) -> "Upstreams":
+    # Without a file there is no YAML to be read, and so nothing that can.
+    from lifesign.adapter.tools.upstreams_file import read_upstreams  # noqa: PLC0415
+
+    return read_upstreams(file)
+
+
+def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:
+    if outcome is None:
+        return EXIT_NO_TASK if waits else 0
+    failed = not outcome.has_result if wanted_one else not outcome.could_start
+    return EXIT_NO_RESULT if failed else 0
+
+
+def _found(command: list[str], user: "AgentUser | None") -> list[str]:
+    """Return the command with its program's whole path; InvalidSetting if whoever runs it can start none."""
+    from lifesign.adapter.process.program import program_called  # noqa: PLC0415 - see `run`
+
+    try:
+        return [str(program_called(command[0], user)), *command[1:]]
+    except CommandFailed as error:
+        expected = (
+            "a program that can be started" if user is None else f"a program that {user.name} can start"
+        )
+        why = f" ({error.reason})" if error.reason else ""
+        raise InvalidSetting("COMMAND", command[0], expected + why) from None
+
+
+def _hint(error: "RegistryError", wanted: "Wanted") -> str:
+    """Say what may be missing: only the registry knows of which pool a task is."""
+    if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
+        return ""
+    return "; a task of a pool needs its --pool beside --task"
+
+
+def _given_key(key_file: Path | None, own_key: Path) -> str | None:
+    """Return the key that was given; none is needed by who has its own from before."""
+    if key_file is None and own_key.exists():
+        return os.environ.get(KEY_VARIABLE) or None
+    return read_key(key_file)
+
+
+def _drain_by_signal(adapter: "Adapter") -> None:
+    import asyncio  # noqa: PLC0415 - see `run`
+
+    loop = asyncio.get_running_loop()
+    came: set[signal.Signals] = set()
+
+    def heard(number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            leave_closed_terminal()
+            if number in came:
+                # The shell of a closed terminal sends one, and the kernel another one after it.
+                return
+        came.add(number)
+        adapter.drain(f"{number.name} came")
+
+    for number in ending_signals():
+        loop.add_signal_handler(number, heard, number)

@@ -1,0 +1,455 @@
+"""How is the server started?"""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.config_file import SOURCES, blaming_the_source
+from lifesign.cli.options.config_file import show_config as print_config
+from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
+from lifesign.cli.output.log_output import LogFormat
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.target_address import without_passwords
+from lifesign.errors import DatabaseMismatch
+
+if TYPE_CHECKING:
+    from lifesign.dashboard.routes import Dashboard
+    from lifesign.registry.app import Registry
+    from lifesign.registry.run_server import Prepared
+    from lifesign.registry.settings import RegistrySettings
+
+PREFIX = "AGENT_HEALTH_SERVER_"
+"""Of the variables that stand for options."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+ShowConfig = Annotated[
+    bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
+]
+
+
+def _threshold(name: str, metavar: str, words: str) -> Any:
+    """Return the option of a number that the registry judges or suspends by."""
+    return typer.Option(envvar=f"{PREFIX}{name}", metavar=metavar, help=words)
+
+
+def serve(  # noqa: PLR0913 - each setting is an option
+    context: typer.Context,
+    *,
+    _config: ServerConfig = None,
+    show_config: ShowConfig = False,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
+    host: Annotated[
+        str,
+        typer.Option(envvar=f"{PREFIX}HOST", metavar="ADDRESS", help="Where to listen; 0.0.0.0: everywhere."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar=f"{PREFIX}PORT", min=0, max=65_535, metavar="PORT", help="0: any free one.")
+    ] = 8440,
+    workers: Annotated[
+        int, typer.Option(envvar=f"{PREFIX}WORKERS", min=1, max=128, metavar="N", help="Processes.")
+    ] = 1,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{PREFIX}TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(envvar=f"{PREFIX}TLS_KEY", metavar="FILE", help="PEM, without a password.")
+    ] = None,
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            envvar=f"{PREFIX}TRUSTED_PROXIES",
+            metavar="NETWORKS",
+            help="Whose X-Forwarded-For and -Proto count, separated by commas.",
+        ),
+    ] = "",
+    public_url: Annotated[
+        str | None,
+        typer.Option(envvar=f"{PREFIX}PUBLIC_URL", metavar="URL", help="How others reach this server."),
+    ] = None,
+    open_dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--open-dashboard",
+            envvar=f"{PREFIX}OPEN_DASHBOARD",
+            help="Let everyone read the dashboard without a key.",
+        ),
+    ] = False,
+    dialects: Annotated[
+        str,
+        typer.Option(
+            "--dialect",
+            envvar=f"{PREFIX}DIALECT",
+            metavar="NAMES",
+            help="Foreign dialects that are spoken too, separated by commas: openintent.",
+        ),
+    ] = "",
+    sweep_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}SWEEP_SECONDS", metavar="SECONDS", help="How often silence is looked for."
+        ),
+    ] = None,
+    answer_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}ANSWER_SECONDS",
+            metavar="SECONDS",
+            help="How long callers wait for the database before they are told to come again.",
+        ),
+    ] = None,
+    requests_per_second: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}REQUESTS_PER_SECOND",
+            metavar="N",
+            help="Per key, on average; each process counts for itself.",
+        ),
+    ] = None,
+    request_burst: Annotated[
+        int | None,
+        typer.Option(
+            envvar=f"{PREFIX}REQUEST_BURST",
+            metavar="N",
+            help="Per key, at once; each process counts for itself.",
+        ),
+    ] = None,
+    command_seconds: Annotated[
+        float | None,
+        typer.Option(envvar=f"{PREFIX}COMMAND_SECONDS", metavar="SECONDS", help="How long a command waits."),
+    ] = None,
+    event_retention_days: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}EVENT_RETENTION_DAYS",
+            metavar="DAYS",
+            help="Then events go into a file; else they stay.",
+        ),
+    ] = None,
+    task_retention_days: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}TASK_RETENTION_DAYS",
+            metavar="DAYS",
+            help="How long finished tasks are kept; 90 if not said.",
+        ),
+    ] = None,
+    archive_dir: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{PREFIX}ARCHIVE_DIR", metavar="DIRECTORY", help="Where archived events go."),
+    ] = None,
+    webhook_networks: Annotated[
+        str,
+        typer.Option(
+            envvar=f"{PREFIX}WEBHOOK_NETWORKS",
+            metavar="NETWORKS",
+            help="Private networks that webhooks may lead to, separated by commas.",
+        ),
+    ] = "",
+    metrics_agents: Annotated[
+        int | None,
+        typer.Option(
+            envvar=f"{PREFIX}METRICS_AGENTS",
+            metavar="N",
+            help="How many agents that are down /metrics names; 100 if not said.",
+        ),
+    ] = None,
+    mass_exit_cadence_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_CADENCE_SECONDS",
+            "SECONDS",
+            "Time in which agents that fall silent are counted together.",
+        ),
+    ] = None,
+    mass_exit_min_exits: Annotated[
+        int | None,
+        _threshold(
+            "MASS_EXIT_MIN_EXITS",
+            "N",
+            "Agents that may fall silent within a cadence before verdicts are suspended.",
+        ),
+    ] = None,
+    mass_exit_factor: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_FACTOR",
+            "N",
+            "Verdicts are suspended if more fall silent than N times the usual number.",
+        ),
+    ] = None,
+    mass_exit_end_factor: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_END_FACTOR", "N", "A suspension ends once fewer wait than N times the usual number."
+        ),
+    ] = None,
+    mass_exit_quiet_cadences: Annotated[
+        int | None,
+        _threshold(
+            "MASS_EXIT_QUIET_CADENCES", "N", "Cadences for which fewer must wait before a suspension ends."
+        ),
+    ] = None,
+    mass_exit_max_hold_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_MAX_HOLD_SECONDS",
+            "SECONDS",
+            "Longest suspension: then silence is believed all the same.",
+        ),
+    ] = None,
+    mass_exit_baseline_cadences: Annotated[
+        int | None,
+        _threshold("MASS_EXIT_BASELINE_CADENCES", "N", "Cadences of which the usual number is the mean."),
+    ] = None,
+    mass_exit_proven_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_PROVEN_SECONDS",
+            "SECONDS",
+            "Time an agent must have given signs of life before its silence counts here.",
+        ),
+    ] = None,
+    mass_silence_expected_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_SILENCE_EXPECTED_SECONDS",
+            "SECONDS",
+            "An address that answered within this time is expected to answer.",
+        ),
+    ] = None,
+    mass_silence_together_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_SILENCE_TOGETHER_SECONDS",
+            "SECONDS",
+            "Addresses fell silent together if their last answers lie within this time.",
+        ),
+    ] = None,
+    witness_seconds: Annotated[
+        float | None,
+        _threshold(
+            "WITNESS_SECONDS", "SECONDS", "A target is handed out as a witness at most once in this time."
+        ),
+    ] = None,
+    clock_offset_seconds: Annotated[
+        float | None,
+        _threshold(
+            "CLOCK_OFFSET_SECONDS",
+            "SECONDS",
+            "Difference of a prober's wall clock above which it is reported.",
+        ),
+    ] = None,
+    watch_seconds: Annotated[
+        float | None,
+        _threshold(
+            "WATCH_SECONDS",
+            "SECONDS",
+            "How often silent network classes and agents with old evidence are counted.",
+        ),
+    ] = None,
+    evidence_lost_seconds: Annotated[
+        float | None,
+        _threshold(
+            "EVIDENCE_LOST_SECONDS",
+            "SECONDS",
+            "How long agents have old evidence before monitor.evidence_lost is logged.",
+        ),
+    ] = None,
+    prober_workers: Annotated[
+        int | None,
+        _threshold(
+            "PROBER_WORKERS", "N", "Workers that may probe with one key, unless the key has its own number."
+        ),
+    ] = None,
+    open_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--open-metrics",
+            envvar=f"{PREFIX}OPEN_METRICS",
+            help="Show /metrics without a key.",
+        ),
+    ] = False,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", envvar=f"{PREFIX}ACCESS_LOG", help="Log every request.")
+    ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", envvar=f"{PREFIX}LOG_FORMAT", help="For people, or for programs."),
+    ] = LogFormat.CONSOLE,
+) -> int:
+    """Run the registry: agents register, beat, hold leases and are found here. People see it in a browser.
+
+    Without options it keeps all in agent-health.db in the working directory, for this machine alone. An
+    empty database is set up; one of an older version is left alone until `agent-health migrate`.
+
+    The first admin key is shown on this terminal, once. Where there is no terminal, none is made: ask
+    for it with `agent-health keys create --role admin`.
+
+    It ends on SIGTERM or Ctrl-C, once what it has accepted is answered; one process on SIGHUP too, while
+    those of --workers are replaced by it one after the other. Its log goes to standard error.
+
+    \b
+    Examples:
+      agent-health serve
+      agent-health serve --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+      AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health serve --workers 4
+      agent-health serve --config agent-health.toml --show-config
+
+    \b
+    Exit codes:
+      0 it was asked to end   1 it cannot serve   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from lifesign.registry.marker.marker_file import state_directory  # noqa: PLC0415
+    from lifesign.registry.run_server import TRUSTS_EVERYBODY, Listening, check, run_server  # noqa: PLC0415 - takes 500 ms
+    from lifesign.serving.listening_socket import check_address  # noqa: PLC0415 - as below
+
+    with blaming_the_source(context, "server"):
+        settings = _settings(
+            database=database,
+            state_dir=state_dir,
+            public_url=public_url,
+            open_dashboard=open_dashboard,
+            dialects=listed(dialects),
+            trusted_proxies=listed(trusted_proxies),
+            webhook_networks=listed(webhook_networks),
+            sweep_seconds=sweep_seconds,
+            answer_seconds=answer_seconds,
+            requests_per_second=requests_per_second,
+            request_burst=request_burst,
+            command_seconds=command_seconds,
+            event_retention_days=event_retention_days,
+            task_retention_days=task_retention_days,
+            archive_dir=archive_dir,
+            metrics_agents=metrics_agents,
+            open_metrics=open_metrics,
+            mass_exit_cadence_seconds=mass_exit_cadence_seconds,
+            mass_exit_min_exits=mass_exit_min_exits,
+            mass_exit_factor=mass_exit_factor,
+            mass_exit_end_factor=mass_exit_end_factor,
+            mass_exit_quiet_cadences=mass_exit_quiet_cadences,
+            mass_exit_max_hold_seconds=mass_exit_max_hold_seconds,
+            mass_exit_baseline_cadences=mass_exit_baseline_cadences,
+            mass_exit_proven_seconds=mass_exit_proven_seconds,
+            mass_silence_expected_seconds=mass_silence_expected_seconds,
+            mass_silence_together_seconds=mass_silence_together_seconds,
+            witness_seconds=witness_seconds,
+            clock_offset_seconds=clock_offset_seconds,
+            watch_seconds=watch_seconds,
+            evidence_lost_seconds=evidence_lost_seconds,
+            prober_workers=prober_workers,
+        )
+        listening = Listening(
+            host=host,
+            port=port,
+            workers=workers,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            access_log=access_log,
+            log_format=log_format.value,
+        )
+        check(settings, listening)
+    if show_config:
+        check_address(host, port)
+        if settings.trusts_everybody:
+            sys.stderr.write(f"agent-health: {TRUSTS_EVERYBODY}\n")
+        known = {name: field.default for name, field in type(settings).model_fields.items()}
+        known["state_dir"] = state_directory(None)
+        return print_config(context, "server", known)
+    is_for_programs = log_format is LogFormat.JSON
+    say_prepared = partial(_say_prepared, same=_same_database(context))
+    try:
+        return run_server(
+            settings,
+            listening,
+            face=_dashboard,
+            may_show_key=sys.stdout.isatty(),
+            say_prepared=_log_prepared if is_for_programs else say_prepared,
+            say_ready=_log_ready if is_for_programs else _say_ready,
+        )
+    except DatabaseMismatch as error:
+        error.hint = (
+            "put the right database back, or restore a backup. To accept this database, run: "
+            f"{_adopt_command(context)} (it ends all leases and raises the epoch)"
+        )
+        raise
+
+
+def _settings(**given: object) -> "RegistrySettings":
+    """Return the server's settings; what is not given stays at its default."""
+    from lifesign.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
+
+    return RegistrySettings.read(**{name: value for name, value in given.items() if value is not None})
+
+
+def _dashboard(registry: "Registry") -> "Dashboard":
+    """Return what people see of a server process, in that process: whoever supervises it loads none of it."""
+    from lifesign.dashboard.routes import Dashboard  # noqa: PLC0415 - the supervisor needs none
+
+    return Dashboard(registry)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the parts of what is separated by commas, without spaces around them and without empty ones."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _same_database(context: typer.Context) -> str:
+    """Return the option by which other commands come to this server's database, too.
+
+    Empty if it needs none: they know the same variables.
+    """
+    return next(_given(context, {"database": "--database", "_config": "--config"}), "")
+
+
+def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield those of some parameters' options that were given on the command line, each after a space."""
+    for name, option in options.items():
+        source = context.get_parameter_source(name)
+        if source is not None and SOURCES.get(source.name) == "option":
+            yield f" {option} {quote(without_passwords(str(context.params[name])))}"
+
+
+def _adopt_command(context: typer.Context) -> str:
+    options = {"database": "--database", "_config": "--config", "state_dir": "--state-dir"}
+    return f"agent-health database adopt{''.join(_given(context, options))}"
+
+
+def _say_prepared(prepared: "Prepared", same: str = "") -> None:
+    """Show the first admin key: whatever happens next, it is shown this once."""
+    lines = [f"database {prepared.database}"]
+    if prepared.admin_key is not None:
+        lines += ["admin key, shown this once:", f"  {prepared.admin_key}"]
+    elif prepared.needs_admin_key:
+        lines.append(f"no admin key yet: agent-health keys create --role admin --name NAME{same}")
+    _say(*lines)
+
+
+def _say_ready(url: str) -> None:
+    _say(f"agent-health registry at {url}")
+
+
+def _log_prepared(prepared: "Prepared") -> None:
+    """As `_say_prepared`, for programs that read every line; a key is for people, and stands in no log."""
+    said = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
+    _log.info("server.prepared", extra=said)
+    if prepared.admin_key is not None:
+        _say("admin key, shown this once:", f"  {prepared.admin_key}")
+
+
+def _log_ready(url: str) -> None:
+    _log.info("server.ready", extra={"url": url})
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(printable(line) + "\n" for line in lines))
+    sys.stdout.flush()

@@ -1,0 +1,243 @@
+"""Which targets are there, and what came of their probes? Asked on the command line."""
+
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from lifesign.cli.commands.directories import LocalDatabase
+from lifesign.cli.options.registry_access import (
+    DEFAULT_URL,
+    AsJson,
+    KeyFile,
+    MaxEvidenceAge,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.table import write_json, write_table
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client.registry_targets import PagedTargets, TargetQuery
+    from lifesign.domain.models.targets import TargetList, TargetSummary
+
+NEVER_MEASURED: Final = "never_measured"
+"""Stands where a result class stands, of those of whom there is none."""
+MAX_PAGE: Final = 1_000
+"""The most that is told at once."""
+MAX_IN_TABLE: Final = 100_000
+"""Its columns are as wide as what they hold: all of it is in memory."""
+USUAL_IN_TABLE: Final = 100
+HEADS: Final = ("URL", "IS", "RESULT", "SINCE", "PROBED", "WHY")
+
+targets = typer.Typer(
+    name="targets",
+    help="Which targets are there, and what came of their probes?",
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@targets.command("list")
+def list_targets(
+    *,
+    result: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--result",
+            metavar="CLASS",
+            help=f"Those that ended so, such as timeout, or {NEVER_MEASURED}; may be repeated.",
+        ),
+    ] = None,
+    is_alive: Annotated[
+        bool, typer.Option("--alive", help="Those that live, be it behind a gate: ok and gated.")
+    ] = False,
+    is_not_alive: Annotated[
+        bool, typer.Option("--not-alive", help="Those that were asked, and showed no life.")
+    ] = False,
+    directory: Annotated[
+        str | None, typer.Option("--directory", metavar="NAME", help="Those that this directory lists.")
+    ] = None,
+    max_evidence_age: MaxEvidenceAge = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            metavar="N",
+            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON or CSV.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead.")] = False,
+    database: LocalDatabase = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List targets with their last result: since when, when they were last probed, and what was seen.
+
+    By host, then by URL.
+
+    Whether a target lives follows from its result, as in a census; of stale_document and never_measured
+    that is unknown. --alive, --not-alive and --result add up: who matches one of them is listed.
+
+    \b
+    Examples:
+      agent-health targets list --database sqlite:///urls.db --alive
+      agent-health targets list --database sqlite:///urls.db --result timeout --result refused
+      agent-health targets list --database sqlite:///urls.db --csv > targets.csv
+      agent-health targets list --directory agents.txt --json | jq -r .targets[].url
+
+    \b
+    Result classes:
+      ok gated not_an_agent invalid_document stale_document refused timeout dns_failure tls_failure
+      http_error too_large redirect_refused rate_limited blocked_address internal not_measured
+      never_measured
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      targets   as the registry lists them, and of each what it is: alive, not_alive or unknown
+      total     how many match
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if as_json and as_csv:
+        raise InvalidSetting("--csv", "given", "one of --json and --csv")
+    named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
+    wanted = _wanted(named, directory)
+    if max_evidence_age is not None:
+        wanted["max_evidence_age"] = max_evidence_age
+    # A registry's targets are probed all the time. A census database is as old as its last pass.
+    is_continuous = database is None
+    if is_continuous and (is_alive or is_not_alive):
+        wanted["old_evidence"] = False
+    most = limit if as_json or as_csv else min(limit or USUAL_IN_TABLE, MAX_IN_TABLE)
+
+    async def written(source: "PagedTargets") -> None:
+        pages = _pages(source, most, wanted)
+        if as_csv:
+            from lifesign.cli.output.targets_csv import write_targets  # noqa: PLC0415 - pydantic takes 60 ms
+
+            await write_targets(sys.stdout, pages, is_continuous=is_continuous)
+        elif as_json:
+            await _write_json(pages, is_continuous=is_continuous)
+        else:
+            await _write_table(pages, is_continuous=is_continuous)
+
+    if database is None:
+        ask(
+            lambda client: written(client.targets),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+        return
+    from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
+    from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
+
+    run_locally(database, Role.READER, lambda local: written(LocalTargets(local)))
+
+
+def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
+    """Return the result classes of those who live, of those who do not, or of both."""
+    from lifesign.census.result_groups import Group, life_of  # noqa: PLC0415
+    from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - pydantic takes 60 ms
+
+    groups = {Group.ALIVE} if is_alive else set()
+    if is_not_alive:
+        groups.add(Group.NOT_ALIVE)
+    return [each for each in ResultClass if life_of(each) in groups]
+
+
+def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
+    """Return what is asked for; InvalidSetting for a class that is none."""
+    from lifesign.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
+
+    classes = [*ResultClass, NEVER_MEASURED]
+    for name in results:
+        if name not in classes:
+            raise InvalidSetting("--result", name, f"one of {', '.join(classes)}")
+    wanted = TargetQuery(
+        # Each once: --alive and --result may name the same.
+        result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),
+        never_measured=NEVER_MEASURED in results,
+        sort="host",
+    )
+    if directory is not None:
+        wanted["directory"] = directory
+    return wanted
+
+
+async def _pages(
+    source: "PagedTargets", most: int | None, wanted: "TargetQuery"
+) -> AsyncIterator["TargetList"]:
+    """Yield so many pages as it takes, the last one cut."""
+    from lifesign.client.registry_targets import all_pages  # noqa: PLC0415 - see _wanted
+
+    left = most
+    async for page in all_pages(source, page=min(MAX_PAGE, most or MAX_PAGE), **wanted):
+        yield page if left is None else page.model_copy(update={"targets": page.targets[:left]})
+        if left is not None and (left := left - len(page.targets)) <= 0:
+            return
+
+
+async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
+    """Write one object, each target on a line of its own as it comes."""
+    from lifesign.cli.output.targets_csv import shown_life  # noqa: PLC0415 - see _classes
+
+    total, separator = 0, "\n"
+    sys.stdout.write('{"targets": [')
+    async for page in pages:
+        total = total or page.total
+        for target in page.targets:
+            sys.stdout.write(separator)
+            life = shown_life(target, is_continuous=is_continuous)
+            shown = target.model_dump(mode="json", exclude_none=True) | {"is": life}
+            write_json(sys.stdout, shown, indent=None)
+            separator = ","
+    sys.stdout.write(f'], "total": {total}}}\n')
+
+
+async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
+    total, found = 0, []
+    async for page in pages:
+        total = total or page.total
+        found += page.targets
+    if not found:
+        sys.stdout.write("no target matches\n")
+        return
+    rows = (_row(target, is_continuous=is_continuous) for target in found)
+    write_table(sys.stdout, HEADS, rows)
+    if total > len(found):
+        sys.stdout.write(f"{len(found):,} of {total:,} (see --limit)\n")
+
+
+def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
+    from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
+    from lifesign.cli.output.targets_csv import shown_life  # noqa: PLC0415 - see _classes
+
+    return (
+        target.url,
+        GROUP_WORDS[shown_life(target, is_continuous=is_continuous)],
+        NEVER_MEASURED if target.result is None else target.result,
+        "-" if target.result_since is None else time_text(target.result_since),
+        "-" if target.observed_at is None else time_text(target.observed_at),
+        _why(target, is_continuous=is_continuous),
+    )
+
+
+def _why(target: "TargetSummary", *, is_continuous: bool) -> str:
+    """Return what the last probe saw, or why that says nothing any more and how old it is."""
+    if not is_continuous or target.unknown_reason is None or target.result is None:
+        return target.why or ""
+    from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - see _classes
+
+    return lost_text(target.unknown_reason, target.evidence_at, time.time())

@@ -1,0 +1,419 @@
+"""What is to be done, and how does it go on? Asked on the command line."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.completion import offering
+from lifesign.cli.options.duration import duration_between
+from lifesign.cli.options.registry_access import (
+    DEFAULT_URL,
+    USUAL_IN_TABLE,
+    AsJson,
+    KeyFile,
+    Limit,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
+from lifesign.cli.options.task_id import read_task_id
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.table import write_json, write_table
+from lifesign.cli.output.task_page import page
+from lifesign.cli.output.terminal import has_colours, write_page
+from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS
+from lifesign.domain.tasks.task_states import MAX_BACKOFF_SECONDS
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+    from lifesign.domain.models.tasks import TaskList, TaskRecord, TaskSummary
+
+PAGE = 1_000
+"""The most that the registry tells at once."""
+STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
+MAX_FILE_BYTES = 262_144
+"""Of one that holds an input or an output, which may be indented."""
+
+TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Of the task.")]
+Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; kept with the task.")]
+
+
+def _dollars(text: object) -> float:
+    """Return an amount; typer.BadParameter for what is none."""
+    with suppress(ValueError):
+        amount = float(str(text))
+        if 0 <= amount < inf:
+            return amount
+    raise typer.BadParameter(f"expected US dollars such as 1.50; got {text!r}")
+
+
+tasks = typer.Typer(
+    name="tasks",
+    help="What is to be done, and how does it go on?",
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@tasks.command("list")
+def list_tasks(
+    *,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            autocompletion=offering(*STATUSES),
+            help=f"{', '.join(STATUSES)}; may be repeated. Without it: any.",
+        ),
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", help="For one pool.")] = None,
+    holder: Annotated[
+        str | None, typer.Option("--holder", metavar="AGENT_ID", help="That this agent has, or has had.")
+    ] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option("--parent", metavar="TASK_ID", parser=read_task_id, help="Delegated from this one."),
+    ] = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List the tasks that match, the newest first, and how many there are in all.
+
+    \b
+    Examples:
+      agent-health tasks list
+      agent-health tasks list --status handoff --status review
+      agent-health tasks list --status queued --json | jq -r .tasks[].task_id
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      tasks    as the registry lists them   total   how many match
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    wanted = {"status": tuple(status or ()), "role_id": role, "holder": holder, "parent_id": parent}
+    found = ask(
+        lambda client: _listing(client, limit if as_json else limit or USUAL_IN_TABLE, wanted),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True, exclude={"cursor"}))
+        return
+    if not found.tasks:
+        sys.stdout.write("no task matches\n")
+        return
+    write_table(
+        sys.stdout,
+        ("TASK", "STATUS", "SINCE", "HELD BY", "FOR", "TITLE"),
+        (_row(task) for task in found.tasks),
+    )
+    if found.total > len(found.tasks):
+        sys.stdout.write(f"{len(found.tasks)} of {found.total} (see --limit)\n")
+
+
+async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "TaskList":
+    """Read so many pages as it takes, all of them without a limit; the total is that of the first."""
+    left = sys.maxsize if limit is None else limit
+    first = await client.tasks.list(limit=min(left, PAGE), **wanted)
+    found, cursor = [*first.tasks], first.cursor
+    while cursor is not None and len(found) < left:
+        more = await client.tasks.list(limit=min(left - len(found), PAGE), cursor=cursor, **wanted)
+        found += more.tasks
+        cursor = more.cursor if more.tasks else None
+    return first.model_copy(update={"tasks": found})
+
+
+def _row(task: "TaskSummary") -> tuple[str, ...]:
+    meant_for = task.agent_id or task.role_id or ", ".join(task.capabilities)
+    since = time_text(task.status_since)
+    return task.task_id, task.status, since, task.holder or "", meant_for, task.title
+
+
+@tasks.command("show")
+def show_task(
+    task_id: TaskIdArgument,
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Show all that is known of one task: its runs, its latest report, its budget, its parts.
+
+    \b
+    Examples:
+      agent-health tasks show task_01jd8w3q5t6v7x9zabcdefghjk
+      agent-health tasks show task_01jd8w3q5t6v7x9zabcdefghjk --json | jq .latest_report
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    _done(
+        lambda client: client.tasks.get(task_id),
+        as_json=as_json,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+@tasks.command("create")
+def create_task(
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="What is to be done, for people.")],
+    *,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only this agent may have it.")
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", "--pool", help="Only agents of this pool may have it.")
+    ] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="Who has it can do this; may be repeated.")
+    ] = None,
+    given: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="What the work needs: a JSON object.")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="That its calls may cost.")] = 0,
+    usd: Annotated[
+        float,
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="That its calls may cost."),
+    ] = 0,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", min=1, help="Until it is handed to people.")
+    ] = None,
+    backoff: Annotated[
+        float | None,
+        typer.Option(
+            "--backoff",
+            parser=duration_between(0, MAX_BACKOFF_SECONDS),
+            metavar="DURATION",
+            help="Before its second attempt, doubled for each after.",
+        ),
+    ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            "--lease",
+            parser=duration_between(MIN_TTL_SECONDS, MAX_TTL_SECONDS),
+            metavar="DURATION",
+            help="How long one grant of it lasts, unless renewed.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Put a task into the queue.
+
+    \b
+    Examples:
+      agent-health tasks create "Write the landing page" --role writers --usd 1.50
+      agent-health tasks create "Send the invoices" --capability invoicing --input june.json
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    members: dict[str, Any] = {
+        "agent_id": agent,
+        "role_id": role,
+        "capabilities": capability,
+        "input": None if given is None else _object_in(given, "--input"),
+        "max_attempts": max_attempts,
+        "backoff_seconds": backoff,
+        "lease_seconds": lease,
+        "budget": {"tokens": tokens, "usd": float(usd)} if tokens or usd else None,
+    }
+    said = {name: value for name, value in members.items() if value is not None}
+    _done(
+        lambda client: client.tasks.create(title, **said),
+        as_json=as_json,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+@tasks.command("cancel")
+def cancel_task(
+    task_id: TaskIdArgument,
+    *,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Kept with the task.")
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """End a task that is queued, held or with people; its holder's next write is refused.
+
+    \b
+    Examples:
+      agent-health tasks cancel task_01jd8w3q5t6v7x9zabcdefghjk --reason "no longer needed"
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    _done(
+        lambda client: client.tasks.cancel(task_id, reason=reason),
+        as_json=as_json,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+@tasks.command("review")
+def review_task(
+    task_id: TaskIdArgument,
+    verdict: Annotated[str, typer.Argument(metavar="accept|reject", help="Of the result.")],
+    *,
+    comment: Comment = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Accept a result, or reject it: the task is done, and a new one is for the fix, which is shown.
+
+    \b
+    Examples:
+      agent-health tasks review task_01jd8w3q5t6v7x9zabcdefghjk accept
+      agent-health tasks review task_01jd8w3q5t6v7x9zabcdefghjk reject --comment "last year's logo"
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if verdict not in {"accept", "reject"}:
+        raise InvalidSetting("verdict", verdict, "accept or reject")
+
+    async def reviewed(client: "RegistryClient") -> "TaskRecord":
+        review = await client.tasks.review(task_id, verdict, comment=comment)
+        return await client.tasks.get(task_id if review.fix is None else review.fix.task_id)
+
+    _done(reviewed, as_json=as_json, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+
+
+@tasks.command("resolve")
+def resolve_task(
+    task_id: TaskIdArgument,
+    resolution: Annotated[
+        str, typer.Argument(metavar="requeue|done", help="An agent goes on, or nothing is left to do.")
+    ],
+    *,
+    comment: Comment = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="With done: the result, a JSON object.")
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Say how a task goes on that was handed to people.
+
+    \b
+    Examples:
+      agent-health tasks list --status handoff
+      agent-health tasks resolve task_01jd8w3q5t6v7x9zabcdefghjk requeue --comment "use logo-2026.svg"
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if resolution not in {"requeue", "done"}:
+        raise InvalidSetting("resolution", resolution, "requeue or done")
+    result = None if output is None else _object_in(output, "--output")
+    _done(
+        lambda client: client.tasks.resolve(task_id, resolution, comment=comment, output=result),
+        as_json=as_json,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+@tasks.command("top-up")
+def top_up_task(
+    task_id: TaskIdArgument,
+    *,
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="To add.")] = 0,
+    usd: Annotated[float, typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="To add.")] = 0,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Add to what a task's calls may cost.
+
+    \b
+    Examples:
+      agent-health tasks top-up task_01jd8w3q5t6v7x9zabcdefghjk --usd 0.50
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if not (tokens or usd):
+        raise InvalidSetting("--tokens, --usd", None, "one of them, above 0")
+    _done(
+        lambda client: client.tasks.top_up(task_id, tokens=tokens, usd=usd),
+        as_json=as_json,
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+def _done(
+    deed: "Callable[[RegistryClient], Awaitable[TaskRecord]]",
+    *,
+    as_json: bool,
+    registry: str,
+    key_file: Path | None,
+    allow_plain_http: bool,
+) -> None:
+    """Do what was asked for, and show the task as it is then."""
+    task = ask(deed, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    if as_json:
+        write_json(sys.stdout, task.model_dump(mode="json", exclude_none=True))
+    else:
+        write_page(sys.stdout, page(task), colours=has_colours(sys.stdout))
+
+
+def _object_in(file: Path, option: str) -> dict[str, Any]:
+    """Return the JSON object in a file; InvalidSetting if there is none."""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(MAX_FILE_BYTES + 1)
+        read: Any = json.loads(text) if len(text) <= MAX_FILE_BYTES else None
+    except OSError as error:
+        raise InvalidSetting(option, str(file), f"a readable file ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        # pydantic takes 100 ms, which who makes no mistake need not pay.
+        from lifesign.domain.models.tasks import MAX_OBJECT_BYTES  # noqa: PLC0415
+
+        expected = f"a JSON object of at most {MAX_OBJECT_BYTES} bytes, in a file of at most {MAX_FILE_BYTES}"
+        raise InvalidSetting(option, str(file), expected)
+    return read

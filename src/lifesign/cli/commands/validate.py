@@ -1,0 +1,149 @@
+"""Is this a health document? Asked on the command line."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lifesign.cli.options.option_names import options
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.terminal import Colour, Line, has_colours, listed, write_page
+from lifesign.domain.net.target_address import without_password
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.domain.base.finding import Finding
+
+STDIN = "-"
+
+
+def validate(
+    source: Annotated[str, typer.Argument(metavar="FILE|URL|-", help="What to read; - is standard input.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="For a URL, at most 300.")
+    ] = 10.0,
+) -> int:
+    """Say whether something is a health document, and where and why not.
+
+    Every fault is told with its place (a JSON pointer) and the section of the draft that it offends.
+    Oddities are warnings. A URL without a path means its /.well-known/agent-health; no redirect
+    leads to another host.
+
+    \b
+    Examples:
+      agent-health validate health.json
+      agent-health validate https://agent.example
+      curl -s https://agent.example/.well-known/agent-health | agent-health validate -
+
+    \b
+    Exit codes:
+      0 valid   1 invalid, or it cannot be read   3 wrong usage
+
+    \b
+    Keys of --json, always present:
+      source    as given, for a URL the place where it was read
+      is_valid  true or false
+      error     why it could not be read at all, or null
+      faults    name, pointer, message, section of each
+      warnings  likewise
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if not source:
+        raise InvalidSetting("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")
+    if source.lower().startswith(("http://", "https://")):
+        import asyncio  # noqa: PLC0415 - takes 20 ms, which a file need not pay
+
+        with options(url="URL", timeout_seconds="--timeout"):
+            verdict = asyncio.run(_judge_url(source, timeout_seconds))
+    else:
+        verdict = _judge_file(source)
+    with whoever_reads():
+        if as_json:
+            json.dump(_as_json_object(verdict), sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        elif verdict.error is not None:
+            write_page(sys.stderr, [Line("", f"{verdict.source}: {verdict.error}")], colours=False)
+        else:
+            write_page(sys.stdout, _page(verdict), colours=has_colours(sys.stdout))
+    return 0 if verdict.is_valid else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was found out about one source."""
+
+    source: str
+    error: str | None = None
+    """Why it could not be read at all."""
+    faults: tuple["Finding", ...] = ()
+    warnings: tuple["Finding", ...] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        return self.error is None and not self.faults
+
+
+def _judge(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Verdict:
+    # pydantic takes 60 ms, which `--help` need not pay.
+    from lifesign.domain.health.document_reader import read_document  # noqa: PLC0415
+    from lifesign.errors import InvalidDocument  # noqa: PLC0415
+
+    try:
+        _, findings = read_document(raw)
+    except InvalidDocument as error:
+        return _Verdict(source, faults=error.faults, warnings=warnings)
+    return _Verdict(source, warnings=(*findings, *warnings))
+
+
+def _judge_file(source: str) -> _Verdict:
+    """Read a file or standard input, one byte more than a document may have at most."""
+    from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES  # noqa: PLC0415 - see _judge
+
+    try:
+        if source == STDIN:
+            raw = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                raw = file.read(MAX_DOCUMENT_BYTES + 1)
+    except FileNotFoundError:
+        # It may be a URL without its scheme.
+        shown = without_password(source)
+        return _Verdict(shown, error="cannot be read: no such file; a URL begins with http:// or https://")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        return _Verdict(source, error=f"cannot be read: {reason or error}")
+    return _judge(source, raw)
+
+
+async def _judge_url(url: str, timeout_seconds: float) -> _Verdict:
+    from lifesign.client.health import fetch_document  # noqa: PLC0415 - aiohttp takes 200 ms
+
+    answer, warnings = await fetch_document(url, timeout_seconds=timeout_seconds)
+    if answer.reason:
+        return _Verdict(str(answer.url), error=f"cannot be read: {answer.reason}")
+    return _judge(str(answer.url), answer.body, warnings)
+
+
+def _as_json_object(verdict: _Verdict) -> dict[str, Any]:
+    return {
+        "source": verdict.source,
+        "is_valid": verdict.is_valid,
+        "error": verdict.error,
+        "faults": [asdict(fault) for fault in verdict.faults],
+        "warnings": [asdict(warning) for warning in verdict.warnings],
+    }
+
+
+def _page(verdict: _Verdict) -> Iterator[Line]:
+    yield from listed("fault", map(str, verdict.faults), Colour.RED)
+    yield from listed("warning", map(str, verdict.warnings), Colour.YELLOW)
+    if verdict.is_valid:
+        yield Line("", f"{verdict.source}: a valid health document", Colour.GREEN)
+    else:
+        yield Line("", f"{verdict.source}: {counted(len(verdict.faults), 'fault')}", Colour.RED)

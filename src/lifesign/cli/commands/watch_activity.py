@@ -1,0 +1,142 @@
+"""What do an agent's sessions do elsewhere? Told to the registry as heartbeats, on the command line."""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, PlainHttp, RegistryUrl
+from lifesign.cli.output.terminal import printable
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.text.times import utc_text
+
+if TYPE_CHECKING:
+    from lifesign.activity.activity_events import Told
+
+watch_activity = typer.Typer(
+    name="watch-activity", help="Turn what an agent's sessions do into its heartbeats.", rich_markup_mode=None
+)
+
+
+@watch_activity.callback()
+def _watch_activity() -> None:
+    """Turn what an agent's sessions do into its heartbeats."""
+
+
+@watch_activity.command("opencode")
+def watch_opencode(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the opencode server is.")],
+    *,
+    sessions: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="SESSION=AGENT_ID", help="Whose session it is; may be repeated."),
+    ] = None,
+    directory: Annotated[
+        str | None,
+        typer.Option("--directory", metavar="PATH", help="Only sessions that work there; else all."),
+    ] = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key-file",
+            metavar="[AGENT_ID=]FILE|DIRECTORY",
+            help=f"Holds an agent's key, or one per agent; may be repeated. Else ${KEY_VARIABLE}.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Let agents that work in sessions of an opencode server beat without doing it themselves.
+
+    What a session does is a heartbeat of its agent, at most every 5 s. An idle session beats at its agent's
+    interval while the server lives; a busy one of which nothing is heard is silent. Every heartbeat, and
+    why, is a line on standard output.
+
+    Without --map an agent's registration names its sessions: metadata.opencode_session, one or a list.
+    Each agent beats with its own key: --key-file billing-1=FILE, or a DIRECTORY of files that are called
+    like their agents. One key for all has to be an admin's. If the opencode server asks for a password:
+    $OPENCODE_SERVER_PASSWORD, and $OPENCODE_SERVER_USERNAME if that is not "opencode".
+
+    \b
+    Examples:
+      agent-health watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
+      agent-health watch-activity opencode http://127.0.0.1:4096 --key-file /etc/agent-health/keys --json
+
+    \b
+    Exit codes:
+      0 ended by Ctrl-C or SIGTERM   1 no opencode server answers at URL, or refused by it or by the registry,
+      at the beginning: later it is told, and tried again   3 wrong usage
+
+    \b
+    Keys of --json, one object per line:
+      at    when   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
+                         server_away, server_heard, registry_away, registry_back, mapping or ended
+      text  for people   agent_id   session_id
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    # aiohttp takes 200 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.activity.heartbeat_sink import RegistryHeart  # noqa: PLC0415
+    from lifesign.activity.opencode import PASSWORD_VARIABLE, USER_VARIABLE, OpencodeServer  # noqa: PLC0415
+    from lifesign.activity.watcher import Watcher  # noqa: PLC0415
+    from lifesign.cli.commands.watched_agents import read_watched  # noqa: PLC0415
+
+    watched = read_watched(sessions or (), key_files or ())
+    server = OpencodeServer(
+        url,
+        directory=directory,
+        password=os.environ.get(PASSWORD_VARIABLE),
+        username=os.environ.get(USER_VARIABLE),
+        allow_plain_http=allow_plain_http,
+    )
+    heart = RegistryHeart(registry, watched.keys, allow_plain_http=allow_plain_http)
+
+    async def watch() -> None:
+        watching = asyncio.current_task()
+        if watching is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
+        async with server, heart:
+            await Watcher(
+                server, heart, watched.sessions, _teller(as_json=as_json), chance=random.random
+            ).run()
+
+    try:
+        asyncio.run(watch())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 0
+    return 0
+
+
+def _teller(*, as_json: bool) -> Callable[["Told"], None]:
+    from datetime import UTC, datetime  # noqa: PLC0415 - not needed for `--help`
+
+    def tell(told: "Told") -> None:
+        at = utc_text(datetime.now(UTC), "milliseconds")
+        sys.stdout.write(_json_line(at, told) if as_json else _line(at, told))
+        # Whoever reads through a pipe wants it now.
+        sys.stdout.flush()
+
+    return tell
+
+
+def _json_line(at: str, told: "Told") -> str:
+    members = {
+        "at": at,
+        "what": told.what,
+        "agent_id": told.agent_id,
+        "session_id": told.session_id,
+        "text": told.text,
+    }
+    return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
+
+
+def _line(at: str, told: "Told") -> str:
+    whose = "" if told.agent_id is None else f"{printable(told.agent_id)}: "
+    return f"{at}  {told.what:<15}  {whose}{printable(told.text)}\n"

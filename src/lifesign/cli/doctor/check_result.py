@@ -1,0 +1,87 @@
+"""What came of a question, and what is answered to one that is asked of several things?"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from lifesign.domain.text.durations import precise_text
+from lifesign.storage.engine.database import ROOM_BYTES
+
+CLOCK_WARNING_SECONDS: Final = 2.0
+"""Below, clocks are in step: a registry tells its time in whole seconds."""
+CLOCK_FAULT_SECONDS: Final = 60.0
+"""Beyond, times of heartbeats and documents are of no use."""
+ROOM_WARNING_BYTES: Final = 1_000_000_000
+Verdict = Literal["ok", "warning", "fault", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one question."""
+
+    about: str
+    verdict: Verdict
+    told: str
+    advice: str = ""
+    """What to do; empty if nothing is to be done."""
+
+
+def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:
+    """Return how far a clock is ahead of ours that told its time between two moments, in seconds.
+
+    0 for any time in between: a slow answer is no wrong clock. Negative if the clock is behind.
+    """
+    return told_s - min(max(told_s, asked_s), answered_s)
+
+
+def of_the_clock(about: str, whose: str, apart_s: float) -> Finding:
+    """Say whether a clock is in step with ours; `apart_s` is how many seconds it is ahead."""
+    if abs(apart_s) < CLOCK_WARNING_SECONDS:
+        return Finding(about, "ok", f"{whose} is in step with this machine's")
+    side = "ahead of" if apart_s > 0 else "behind"
+    told = f"{whose} is {precise_text(abs(apart_s))} {side} this machine's"
+    if abs(apart_s) >= CLOCK_FAULT_SECONDS:
+        return Finding(about, "fault", told, "let both be set by NTP: timedatectl set-ntp true")
+    return Finding(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")
+
+
+def of_the_directory(directory: Path, about: str) -> Iterator[Finding]:
+    """Ask whether a directory is there, can be written to, and has room."""
+    if not directory.is_dir():
+        yield Finding(about, "fault", f"the directory {directory} is not there", f"mkdir -p {directory}")
+        return
+    if not os.access(directory, os.W_OK | os.X_OK):
+        yield Finding(
+            about, "fault", f"{directory} cannot be written to by this user", "chown it, or run as its owner"
+        )
+    free = shutil.disk_usage(directory).free
+    told = f"{_room(free)} free in {directory.absolute()}"
+    if free < ROOM_BYTES:
+        yield Finding("disk", "fault", told, "make room: changes cannot be stored")
+    elif free < ROOM_WARNING_BYTES:
+        yield Finding("disk", "warning", told, "make room, or let old events go: --event-retention-days")
+    else:
+        yield Finding("disk", "ok", told)
+
+
+def _room(free: int) -> str:
+    """Say how much that is in the largest unit of which it is one."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if free >= size:
+            return f"{free / size:.1f} {unit} are"
+    return f"{free} bytes are"
+
+
+def of_the_mode(file: Path, what: str) -> Iterator[Finding]:
+    """Warn of a file of secrets that others may read."""
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except OSError:
+        return
+    if mode & 0o077:
+        told = f"others may read {file} (mode {mode:04o}), which holds secrets"
+        yield Finding(what, "warning", told, f"chmod 600 {file}")

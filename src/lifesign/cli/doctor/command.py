@@ -1,0 +1,133 @@
+"""Is this set-up in order, and if not, what is there to do? Asked on the command line."""
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lifesign.cli.commands.serve import listed
+from lifesign.cli.options.registry_access import KeyFile
+from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
+from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import Colour, Line, has_colours, write_page
+from lifesign.client.environment import URL_VARIABLE
+
+if TYPE_CHECKING:
+    from lifesign.cli.doctor.check_result import Finding
+
+EXIT_FAULTY = 1
+
+_COLOURS = {"ok": Colour.GREEN, "warning": Colour.YELLOW, "fault": Colour.RED, "skipped": Colour.FAINT}
+
+
+def doctor(
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_HOST", metavar="ADDRESS", help="Where a server would listen."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_PORT", min=1, max=65_535, metavar="PORT", help="And which port."
+        ),
+    ] = 8440,
+    archive_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_ARCHIVE_DIR",
+            metavar="DIRECTORY",
+            help="Where a server would put archived events.",
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(envvar="AGENT_HEALTH_SERVER_TLS_KEY", metavar="FILE", help="PEM.")
+    ] = None,
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_TRUSTED_PROXIES",
+            metavar="NETWORKS",
+            help="Whose word on addresses a server would take, separated by commas.",
+        ),
+    ] = "",
+    registry: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar=URL_VARIABLE, help="A registry to ask; else none is."),
+    ] = None,
+    key_file: KeyFile = None,
+    definitions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--definition", metavar="PROBE.yml", help="A probe definition to read; may be repeated."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> int:
+    """Check a set-up: the database, clocks, the network, keys, certificates, definitions, the disk.
+
+    Nothing is changed. Requests go to the named registry and to the canaries of the definitions, and nowhere
+    else. What is a fault keeps something from working; a warning will, or may. Each comes with what to do.
+
+    \b
+    Examples:
+      agent-health doctor
+      agent-health doctor --database sqlite:////var/lib/agent-health/registry.db
+      agent-health doctor --registry https://registry.example --key-file reader.key
+      agent-health doctor --definition probes/census.yml --json
+
+    \b
+    Exit codes:
+      0 nothing keeps it from working   1 something does   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    # What they need takes 300 ms.
+    from lifesign.cli.doctor import definition_checks, machine_checks, server_checks  # noqa: PLC0415
+    from lifesign.cli.doctor.database_checks import of_the_database  # noqa: PLC0415
+    from lifesign.cli.doctor.registry_checks import of_a_registry  # noqa: PLC0415
+
+    # What is found is told once, below.
+    logging.getLogger("agent_health").addHandler(logging.NullHandler())
+    findings = [
+        *machine_checks.of_the_program(),
+        *of_the_database(database, server_checks.held_place(host, port), state_dir),
+        *server_checks.of_the_archives(archive_dir),
+        *server_checks.of_the_server(host, port, tls_certificate, tls_key),
+        *server_checks.of_the_proxies(listed(trusted_proxies)),
+        *machine_checks.of_the_network(),
+        *of_a_registry(registry, key_file),
+        *(found for file in definitions or () for found in definition_checks.of_a_definition(file)),
+    ]
+    is_well = not any(finding.verdict == "fault" for finding in findings)
+    with whoever_reads():
+        if as_json:
+            write_json(
+                sys.stdout, {"is_well": is_well, "findings": [asdict(finding) for finding in findings]}
+            )
+        else:
+            write_page(sys.stdout, _page(findings), colours=has_colours(sys.stdout))
+    return 0 if is_well else EXIT_FAULTY
+
+
+def _page(findings: "Sequence[Finding]") -> Iterator[Line]:
+    for finding in findings:
+        yield Line(finding.verdict, f"{finding.about}: {finding.told}", _COLOURS[finding.verdict])
+        if finding.advice:
+            yield Line(" ", f"  {finding.advice}")
+    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLOURS}
+    yield Line("", ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -1,0 +1,187 @@
+"""Can the database be reached, is it of this version, and does somebody sweep there?"""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from lifesign.cli.doctor import marker_checks
+from lifesign.cli.doctor.check_result import Finding, ahead_s, of_the_clock, of_the_directory, of_the_mode
+from lifesign.cli.options.server_database import run_deed, sqlite_file
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.text.durations import duration_text
+from lifesign.errors import AgentHealthError, DatabaseMismatch, ForeignDatabase, SchemaOutdated, SchemaUnknown
+from lifesign.registry.marker.database_identity import Known, check_filled
+from lifesign.storage.engine import registry_row, schema
+from lifesign.storage.engine.database import Transaction, check_writable
+from lifesign.storage.engine.database_faults import DAMAGED, NO_DATABASE
+from lifesign.storage.engine.file_use import check_unlocked
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.keys import key_rows
+
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+"""With which every file of SQLite begins; what does not may be anybody's, and holds no secrets of ours."""
+SWEEP_WARNING_SECONDS: Final = 10.0
+"""Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
+
+
+def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[Finding]:
+    """Ask whether the database can be reached, is of this version, can be changed, and has the time.
+
+    And whether it is the one that this host's marker in `state_dir` names. `place` is where somebody listens
+    who is to sweep there; empty if nobody does.
+    """
+    try:
+        known = marker_checks.known_of(url, state_dir)
+        if isinstance(known, Finding):
+            yield known
+            if _is_absent(sqlite_file(url)):
+                return
+            known = None
+        yield from _of_the_database(url, place, known)
+    except PermissionError as error:
+        yield Finding(
+            "database",
+            "fault",
+            f"this user cannot come to {error.filename}",
+            "look at owner and mode of the directories above it, or run as their owner",
+        )
+
+
+def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Finding]:
+    file = sqlite_file(url)
+    try:
+        shown = make_url(url).render_as_string(hide_password=True)
+    except Exception:  # noqa: BLE001 - SQLAlchemy's own, of any kind; it may hold a password
+        yield Finding("database", "fault", "this is no URL", "sqlite:///FILE or postgresql://USER@HOST/NAME")
+        return
+    if file is not None:
+        yield from of_the_directory(file.parent, "database")
+    if _is_absent(file):
+        told = f"{shown} is not there yet"
+        yield Finding(
+            "database", "skipped", told, "agent-health serve sets it up, or --database names another"
+        )
+        return
+    try:
+        yield from run_deed(
+            url,
+            lambda transaction: [*_look_into(transaction, shown, place, known)],
+            is_write=False,
+            is_left_alone=True,
+        )
+        if file is None:
+            run_deed(url, _try_a_change)
+        else:
+            _check_changes(file)
+    except ModuleNotFoundError as error:
+        # Its driver.
+        yield Finding(
+            "database", "fault", f"{shown} needs {error.name}", "pip install 'agent-health[postgres]'"
+        )
+        return
+    except AgentHealthError as error:
+        is_foreign = isinstance(error, ForeignDatabase)
+        told = NO_DATABASE if str(error) == DAMAGED else str(error)
+        yield Finding("database", "fault", told, _advice_for(error, file))
+    else:
+        is_foreign = False
+        told = "it takes changes" if file is None else "this user may write to it, and nobody keeps it locked"
+        yield Finding("database", "ok", told)
+    if file is not None and not is_foreign and _is_sqlite(file):
+        yield from of_the_mode(file, "database")
+
+
+def _is_absent(file: Path | None) -> bool:
+    return file is not None and not (file.exists() or file.is_symlink())
+
+
+def _is_sqlite(file: Path) -> bool:
+    try:
+        if not file.is_file():
+            # To open a pipe would wait for its writer.
+            return False
+        with file.open("rb") as opened:
+            return opened.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False
+
+
+def _look_into(transaction: Transaction, shown: str, place: str, known: Known | None) -> Iterator[Finding]:
+    if known is not None:
+        check_filled(transaction, known)
+    asked_s = time.time()
+    apart_s = ahead_s(transaction.now_s, asked_s, time.time())
+    schema.check(transaction)
+    yield Finding("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
+    yield of_the_clock("clock", "the database's", apart_s)
+    admins = key_rows.count(transaction, Role.ADMIN)
+    if admins:
+        yield Finding("keys", "ok", f"{admins} of role admin")
+    else:
+        advice = "agent-health keys create --role admin --name NAME"
+        yield Finding(
+            "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
+        )
+    if known is not None:
+        yield marker_checks.of_the_marker(transaction, known)
+    yield _of_the_sweeps(registry_row.find(transaction), transaction.now_s, place)
+
+
+def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> Finding:
+    """Say when silence was last looked for, and whether somebody should have done so since."""
+    if row is None or row.swept_at_s is None:
+        return Finding("server", "skipped", "no server has ever swept here")
+    ago_s = now_s - row.swept_at_s
+    told = f"the last sweep was {duration_text(ago_s)} ago"
+    if ago_s < SWEEP_WARNING_SECONDS:
+        return Finding("server", "ok", told)
+    is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
+    if not (place or is_claimed):
+        return Finding("server", "ok", f"{told}, and no server is at work")
+    who = f"somebody listens at {place}" if place else "a server has claimed the next one"
+    advice = (
+        "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
+        "has another database"
+    )
+    return Finding("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
+
+
+def _try_a_change(transaction: Transaction) -> None:
+    """Change something, and undo it."""
+    savepoint = transaction.connection.begin_nested()
+    registry_row.store(transaction, registry_row.lock(transaction))
+    savepoint.rollback()
+
+
+def _check_changes(file: Path) -> None:
+    """Return if a server of this user could change an SQLite file. InvalidSetting, StoreUnavailable.
+
+    It is not tried: whoever opens the file for it takes up the log that a crash has left.
+    """
+    check_writable(file)
+    check_unlocked(file)
+
+
+_ADVICE: Final[Mapping[type[AgentHealthError], str]] = {
+    SchemaOutdated: "make a backup, then agent-health migrate",
+    SchemaUnknown: "a newer version has been here: install that one",
+    ForeignDatabase: "--database names another one; in PostgreSQL a schema of our own will do",
+    DatabaseMismatch: marker_checks.ADVICE,
+}
+
+
+def _advice_for(error: AgentHealthError, file: Path | None) -> str:
+    if isinstance(error, SchemaOutdated) and error.found is None:
+        return "agent-health serve sets it up, or agent-health migrate"
+    if advice := _ADVICE.get(type(error)):
+        return advice
+    if str(error) == DAMAGED:
+        return "if it was a database of ours, restore a backup into a new file; else name another file"
+    if file is not None:
+        return (
+            f"look at its owner and mode, at the room on its disk, and whether another process holds {file}"
+        )
+    return "is PostgreSQL running, may this user connect, and does a firewall let you through?"

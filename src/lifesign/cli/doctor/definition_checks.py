@@ -1,0 +1,90 @@
+"""The examination of a probe definition: whether it can be read, with its lists, and its canaries answer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifesign.cli.doctor.check_result import Finding
+from lifesign.domain.text.pluralize import plural
+from lifesign.errors import AgentHealthError, InvalidFile
+
+if TYPE_CHECKING:
+    from lifesign.prober.definition.models import ProbeDefinition
+    from lifesign.prober.witness.witness_requests import WitnessReply
+
+
+def of_a_definition(file: Path) -> Iterator[Finding]:
+    """Ask whether a probe definition can be read."""
+    from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - another extra
+
+    try:
+        definition = read_definition_file(file)
+    except InvalidFile as error:
+        for fault in error.faults:
+            yield Finding("definition", "fault", f"{file}: {fault}", "probes/reference.yml has every setting")
+        return
+    except AgentHealthError as error:
+        yield Finding("definition", "fault", str(error), "name a file that is there")
+        return
+    import asyncio  # noqa: PLC0415 - takes 20 ms
+
+    from lifesign.crawl.directory_import import look_at_lists  # noqa: PLC0415 - another extra
+
+    unread = asyncio.run(look_at_lists(definition)).unread
+    for name, why in unread.items():
+        yield Finding(
+            "definition", "fault", f"{file}: the list {name}: {why}", "mend the list, or its format"
+        )
+    if not unread:
+        yield Finding("definition", "ok", f"{file}: {definition.name}")
+    yield from _of_the_canaries(file, definition)
+
+
+def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Finding]:
+    """Ask each canary once, as a crawl does."""
+    import asyncio  # noqa: PLC0415 - takes 20 ms
+
+    canaries = definition.canaries_by_class
+    if not canaries:
+        advice = "name hosts that are always there under canaries: else a dead line may look like dead agents"
+        yield Finding("canaries", "warning", f"{file} has no canaries", advice)
+        return
+    if definition.placeholders:
+        told = f"{file}: placeholders are left: {', '.join(definition.placeholders)}"
+        yield Finding("canaries", "warning", told, "replace them by hosts of your own or of your provider")
+    try:
+        replies = asyncio.run(_asked(definition))
+    except AgentHealthError as error:
+        yield Finding("canaries", "fault", f"{file}: {error}", "probes/reference.yml has every setting")
+        return
+    for network_class, named in canaries.items():
+        silent = [
+            f"{canary.url} ({reply.reason or f'HTTP {reply.status}'})"
+            for canary, reply in zip(named, replies[network_class], strict=True)
+            if not canary.is_answer(reply.status)
+        ]
+        answering = len(named) - len(silent)
+        count = f"{answering} of {len(named)} {plural(len(named), 'canary', 'canaries')}"
+        told = f"{file}: {count} of {network_class} {plural(answering, 'answers', 'answer')}"
+        if silent:
+            advice = "name others, or look at resolver.servers, firewalls and certificates"
+            yield Finding("canaries", "fault", f"{told}; not {', '.join(silent)}", advice)
+        else:
+            yield Finding("canaries", "ok", told)
+
+
+async def _asked(definition: "ProbeDefinition") -> "Mapping[str, Sequence[WitnessReply]]":
+    """Return what each canary answers, by network class."""
+    import asyncio  # noqa: PLC0415 - loaded by now
+
+    from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - another extra
+
+    policy, canaries = definition.witnesses.policy(), definition.canaries_by_class
+    # Nothing is written: no evidence is kept of a question.
+    unkept = definition.model_copy(update={"evidence": type(definition.evidence)()})
+    async with open_prober(unkept) as opened:
+        asked = (
+            opened.witnesses.ask([canary.url for canary in named], network_class, policy.answer_s)
+            for network_class, named in canaries.items()
+        )
+        return dict(zip(canaries, await asyncio.gather(*asked), strict=True))

@@ -1,0 +1,57 @@
+"""Whether the database is the one that this host's marker names."""
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from lifesign.cli.doctor.check_result import Finding
+from lifesign.errors import DatabaseMismatch, InvalidSetting
+from lifesign.registry.marker.database_identity import Known, check_known, check_present
+from lifesign.registry.marker.marker_file import MarkerFile, state_directory
+from lifesign.storage.engine.database import Transaction, read_url
+
+ADVICE: Final = "put the right database back, restore a backup, or run agent-health database adopt"
+
+
+def known_of(url: str, state_dir: Path | None) -> Known | Finding | None:
+    """Return what this host knows about a database, or what is wrong with that.
+
+    None for one in memory, and for a URL that names no database.
+    """
+    try:
+        file = MarkerFile.of(read_url(url), state_directory(state_dir))
+        if file is None:
+            return None
+    except InvalidSetting as error:
+        # What is wrong with the URL is told by the questions about the database.
+        return None if error.name == "database" else _fault(error)
+    try:
+        known = Known.read(file)
+        check_present(known, make_url(url))
+    except InvalidSetting as error:
+        return _fault(error)
+    except DatabaseMismatch as error:
+        return Finding("marker", "fault", str(error), ADVICE)
+    return known
+
+
+def _fault(error: InvalidSetting) -> Finding:
+    return Finding("marker", "fault", str(error), "--state-dir names another directory")
+
+
+def of_the_marker(transaction: Transaction, known: Known) -> Finding:
+    """Say whether a database that is not empty is the one that this host knows."""
+    if known.is_new:
+        return Finding(
+            "marker", "skipped", f"{known.file} does not exist yet", "agent-health serve creates it"
+        )
+    if known.marker is None:
+        told = f"{known.file} cannot be used: {known.damage}"
+        return Finding("marker", "warning", told, "agent-health serve writes it again")
+    try:
+        check_known(transaction, known)
+    except DatabaseMismatch as error:
+        return Finding("marker", "fault", str(error), ADVICE)
+    named = f"{known.marker.installation_id}, event {known.marker.head.sequence}"
+    return Finding("marker", "ok", f"{known.file} names this database: {named}")

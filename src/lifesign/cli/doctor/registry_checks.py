@@ -1,0 +1,185 @@
+"""The examination of a registry: its answer and clock, the key, its decisions, its evidence, its probers."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from lifesign.cli.doctor.check_result import Finding, of_the_clock, of_the_mode
+from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, answer_of
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.access.permissions import looks_like_key
+from lifesign.domain.base.clock_skew import offset_text
+from lifesign.domain.lifecycle.mass_exit import MonitorState
+from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
+from lifesign.domain.models.shards import ShardsShown
+from lifesign.domain.models.targets import TargetList
+from lifesign.domain.observation.evidence_age import REASON_WORDS
+from lifesign.domain.text.pluralize import plural
+from lifesign.domain.text.times import utc_text
+from lifesign.registry.policies import DEFAULT_POLICIES
+
+
+def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
+    """Ask whether a registry answers, has the time, and knows the key."""
+    if url is None and key_file is None and not os.environ.get(KEY_VARIABLE):
+        return
+    key = os.environ.get(KEY_VARIABLE, "")
+    if key_file is not None:
+        yield from of_the_mode(key_file, "key")
+        try:
+            key = key_file.read_bytes()[:MAX_ANSWER_BYTES].decode("ascii", "replace").strip()
+        except OSError as error:
+            yield Finding(
+                "key", "fault", f"{key_file} cannot be read: {error.strerror}", "name another --key-file"
+            )
+            return
+    if key and not looks_like_key(key):
+        yield Finding(
+            "key", "fault", "this is no key of ours: ahk_ and 43 characters", "keys create prints one"
+        )
+    if url is not None:
+        yield from _of_what_answers(url, key)
+
+
+def _of_what_answers(url: str, key: str) -> Iterator[Finding]:
+    answer = answer_of(f"{url.rstrip('/')}/healthz")
+    if answer is None:
+        advice = "is it running, is the address right, and does a proxy or firewall let you through?"
+        yield Finding("registry", "fault", f"{url} does not answer", advice)
+        return
+    status, apart_s, body = answer
+    if not _is_a_registrys(url, status, body):
+        advice = "give the URL of agent-health serve; of a proxy before it, look whether it finds the server"
+        yield Finding(
+            "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
+        )
+        return
+    if status == 200:
+        yield Finding("registry", "ok", f"{url} can serve")
+    else:
+        yield Finding(
+            "registry", "fault", f"{url} answers {status}", "its log says why: mostly its database is away"
+        )
+    if apart_s is not None:
+        yield of_the_clock("clock", "the registry's", apart_s)
+    if looks_like_key(key):
+        yield from _of_the_key(url, key)
+
+
+def _is_a_registrys(url: str, status: int, body: bytes) -> bool:
+    """Whether this is what a registry answers when it is asked whether it can serve.
+
+    Of others many say "ok" too: only the API refuses who has no key in a registry's own words.
+    """
+    if status != 200:
+        return _has_code(body)
+    refusal = answer_of(f"{url.rstrip('/')}/api/v1/monitor")
+    return refusal is not None and _has_code(refusal[2])
+
+
+def _has_code(body: bytes) -> bool:
+    """Whether an error is told as a registry tells it."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return False
+    error = told.get("error") if isinstance(told, dict) else None
+    return isinstance(error, dict) and isinstance(error.get("code"), str)
+
+
+def _of_the_key(url: str, key: str) -> Iterator[Finding]:
+    asked = answer_of(f"{url.rstrip('/')}/api/v1/monitor", key)
+    status = None if asked is None else asked[0]
+    if status == 401:
+        yield Finding(
+            "key", "fault", "the registry does not know it, or it is over", "agent-health keys create"
+        )
+    elif status in {200, 403}:
+        yield Finding("key", "ok", "the registry knows it")
+        if asked is not None and status == 200:
+            yield from of_the_monitor(asked[2])
+            yield from _of_the_probers(url, key)
+    else:
+        yield Finding("key", "warning", f"the registry answers {status} to it", "ask again later")
+
+
+def of_the_monitor(answer: bytes) -> Iterator[Finding]:
+    """Say whether silence takes anybody down now, and of which agents nothing is known."""
+    try:
+        monitor = MonitorRecord.model_validate_json(answer)
+    except ValidationError:
+        return
+    yield from _of_its_decisions(monitor)
+    lost = monitor.lost_evidence
+    if lost is not None:
+        reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
+        told = f"since {utc_text(lost.since, 'seconds')}: {reasons}"
+        yield Finding(
+            "evidence",
+            "warning",
+            f"nothing is known of {lost.agents:,} living {plural(lost.agents, 'agent', 'agents')} {told}",
+            "look at the probers, and at their network: docs/when-wrong.md",
+        )
+    for name, since in monitor.silent_classes.items():
+        yield Finding(
+            "evidence",
+            "warning",
+            f"mass silence in {name} since {utc_text(since, 'seconds')}: failures there do not count",
+            "configure canaries there; if its hosts are really down: POST /api/v1/monitor/confirm",
+        )
+
+
+def _of_the_probers(url: str, key: str) -> Iterator[Finding]:
+    """Say whether anybody probes, and whether the clocks of those who do are right."""
+    root = url.rstrip("/")
+    shards, targets = (
+        answer_of(f"{root}/api/v1/shards", key),
+        answer_of(f"{root}/api/v1/targets?limit=1", key),
+    )
+    if shards is None or targets is None or (shards[0], targets[0]) != (200, 200):
+        return
+    try:
+        living = ShardsShown.model_validate_json(shards[2]).probers
+        count = TargetList.model_validate_json(targets[2]).total
+    except ValidationError:
+        return
+    if living:
+        yield Finding("probers", "ok", f"{len(living)} {plural(len(living), 'is', 'are')} running")
+    elif count:
+        told = f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
+        yield Finding("probers", "warning", told, f"agent-health crawl PROBE.yml --registry {url}")
+    else:
+        yield Finding("probers", "skipped", "no prober is running, and no target is to be probed")
+    for prober in living:
+        offset_s = prober.clock_offset_s
+        if offset_s is not None and abs(offset_s) > DEFAULT_POLICIES.clock_offset_seconds:
+            yield Finding(
+                "clock",
+                "warning",
+                f"the clock of prober {prober.holder} is {offset_text(offset_s)} the registry's",
+                "set the clock of its machine (NTP); no verdict follows from it",
+            )
+
+
+def _of_its_decisions(monitor: MonitorRecord) -> Iterator[Finding]:
+    """Say whether silence takes anybody down now."""
+    held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.HELD}
+    if not held:
+        yield Finding("decisions", "ok", "silence is believed")
+    for name, track in held.items():
+        yield Finding(
+            "decisions",
+            "warning",
+            f"held since {utc_text(track.since, 'seconds')} for agents monitored by {name}: {_why(track)}",
+            "it ends by itself; if the silence is real: POST /api/v1/monitor/release, or use the dashboard",
+        )
+
+
+def _why(track: TrackRecord) -> str:
+    silent = f"{track.exits} {plural(track.exits, 'agent is', 'agents are')} silent"
+    if track.unwitnessed:
+        return f"{silent}, and no request of any agent has arrived since"
+    return f"{silent}, and more than {track.limit} at once are not believed"

@@ -1,0 +1,91 @@
+"""Who is meant by this id or URL?"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.domain.models.targets import TargetList
+
+PAGE: Final = 1_000
+MAX_PAGES: Final = 10
+"""Of one host's targets that are looked through; behind them a URL is known by its own id alone."""
+MAX_NAMED: Final = 5
+"""Of the ids of those who have one URL."""
+
+T = TypeVar("T")
+
+
+class ListsTargets(Protocol):
+    """Who knows which targets lie on a host: a registry's client, or the database of a crawl."""
+
+    async def list(self, *, limit: int, cursor: str | None, host: str, include_gone: bool) -> "TargetList":
+        """Return one page."""
+        ...
+
+
+def is_url(given: str) -> bool:
+    """Whether it is a URL, which is nobody's id."""
+    return "://" in given
+
+
+def check_id(given: str) -> None:
+    """InvalidSetting for a URL where an agent is to be changed: it says what is looked at, not who it is."""
+    if is_url(given):
+        raise InvalidSetting("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
+
+
+async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
+    """Do a deed for the one who is meant, and return what it returns; `deed` takes an id.
+
+    What can be an id is first taken for one. A URL is known if it is probed: listed by a directory, or the
+    card's URL of an agent that registered itself so; it may be spelled in any way. InvalidSetting if it is
+    none, or that of several. TargetNotFound if nobody has it; else what `deed` raises, which must be
+    NotFound or TargetNotFound for an unknown id.
+    """
+    from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.net.target import read_target  # noqa: PLC0415
+    from lifesign.domain.net.target_address import Refused, without_password  # noqa: PLC0415
+    from lifesign.errors import TargetNotFound  # noqa: PLC0415
+
+    url = read_target(given)
+    if is_url(given):
+        if isinstance(url, Refused):
+            shown = without_password(given)
+            raise InvalidSetting("URL", shown, f"an agent's URL ({url.reason})")
+        known = await _ids_at(url, targets)
+        if not known:
+            raise TargetNotFound(given)
+    else:
+        try:
+            return await deed(given)
+        except (NotFound, TargetNotFound):
+            # One word alone is an id that nobody has; a host has a dot in it, or a port, or a path.
+            if isinstance(url, Refused) or not any(mark in given for mark in ".:/"):
+                raise
+            known = await _ids_at(url, targets)
+            if not known:
+                raise
+    if len(known) > 1:
+        named = ", ".join(known[:MAX_NAMED]) + (", ..." if len(known) > MAX_NAMED else "")
+        raise InvalidSetting("URL", given, f"one of those who have it, by its id: {named}")
+    return await deed(known[0])
+
+
+async def _ids_at(url: str, targets: ListsTargets) -> list[str]:
+    """Return the ids of the targets at a URL; of those that are probed no more, if there are no others."""
+    from lifesign.domain.net.target import host_of, target_id  # noqa: PLC0415 - loaded by now
+
+    probed: list[str] = []
+    gone: list[str] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await targets.list(limit=PAGE, cursor=cursor, host=host_of(url), include_gone=True)
+        for target in page.targets:
+            if target.url == url:
+                (probed if target.gone_at is None else gone).append(target.target_id)
+        cursor = page.cursor
+        if cursor is None:
+            return probed or gone
+    return probed or gone or [target_id(url)]

@@ -1,0 +1,314 @@
+"""How are settings read from a file, and where does each come from?
+
+What has a variable has a place in the file: `AGENT_HEALTH_SERVER_TLS_KEY` is `tls_key` in `[server]`.
+An option is stronger than its variable, a variable than the file, and the file than the default.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import typer
+from typer.exceptions import TyperException
+
+from lifesign.cli.options.secret_file import complain
+from lifesign.cli.output.terminal import printable
+from lifesign.client.secret_file import complain_if_open
+from lifesign.domain.net.target_address import without_passwords
+from lifesign.errors import FileFault, InvalidConfig, InvalidSetting
+
+MAX_BYTES: Final = 65_536
+MAX_UNKNOWN_NAMED: Final = 20
+"""Variables that are no settings."""
+MAX_NAME_CHARACTERS: Final = 100
+PREFIXES: Final = {"server": "AGENT_HEALTH_SERVER_", "prober": "AGENT_HEALTH_PROBER_"}
+"""Of the variables, by table."""
+SOURCES: Final = {
+    "COMMANDLINE": "option",
+    "ENVIRONMENT": "environment",
+    "DEFAULT_MAP": "file",
+    "DEFAULT": "default",
+}
+
+_KINDS: Final[Mapping[object, tuple[str, frozenset[type]]]] = MappingProxyType(
+    {
+        bool: ("true or false", frozenset({bool})),
+        int: ("a whole number", frozenset({int})),
+        float: ("a number", frozenset({int, float})),
+        str: ("a text in quotes", frozenset({str, list})),
+        Path: ("a text in quotes", frozenset({str})),
+    }
+)
+"""What a file may say for a parameter: it has types, other than the environment, where all is text."""
+_PLACES: Final = "lifesign.config_places"
+"""Under which name a command's context keeps where the settings of its file stand."""
+_TABLE = re.compile(r"\s*\[([^\[\]]+)\]")
+_NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
+_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a setting stands."""
+
+    file: Path
+    table: str
+    name: str
+    line: int
+
+
+def take_server_config(context: typer.Context, file: Path | None) -> Path | None:
+    """Let a file's table `[server]` be the defaults of a command."""
+    return _take(context, file, "server")
+
+
+def take_prober_config(context: typer.Context, file: Path | None) -> Path | None:
+    """Let a file's table `[prober]` be the defaults of a command."""
+    return _take(context, file, "prober")
+
+
+def _take(context: typer.Context, file: Path | None, table: str) -> Path | None:
+    if not context.resilient_parsing:
+        _warn_of_unknown_variables(context, table)
+    if file is not None:
+        context.default_map = _defaults(context, read_config(file, table), file, table)
+    return file
+
+
+def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
+    """Name the variables that look like a setting of a table and are none: nobody would miss what they say.
+
+    They are not refused as in a file: others put variables there too, as Kubernetes does for each of its
+    services.
+    """
+    prefix = PREFIXES[table]
+    known = {f"{prefix}{name.upper()}" for name in _settings_elsewhere(context, table)} | {f"{prefix}CONFIG"}
+    unknown = sorted(name for name in os.environ if name.startswith(prefix) and name not in known)
+    for name in unknown[:MAX_UNKNOWN_NAMED]:
+        near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
+        meant = f" (is {near[0]} meant?)" if near else ""
+        told = f"agent-health: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
+        sys.stderr.write(f"{printable(told)}\n")
+
+
+def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
+    """Return the settings of a table, each with its line; InvalidConfig says what is wrong, and where.
+
+    The other tables of PREFIXES are left for their commands, and may be missing as this one may.
+    """
+    import tomllib  # noqa: PLC0415 - `--help` need not pay for it
+
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            raw = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidSetting("--config", str(file), f"a readable file ({error.strerror})") from None
+    if len(raw) > MAX_BYTES:
+        raise InvalidSetting("--config", str(file), f"a file of at most {MAX_BYTES} bytes")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InvalidConfig([FileFault(line, "", "expected text in UTF-8")], str(file)) from None
+    try:
+        read = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = _AT_LINE.search(str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
+        raise InvalidConfig([FileFault(line, "", _AT_LINE.sub("", str(error)).strip())], str(file)) from None
+    lines = _lines(text)
+    known = " or ".join(f"[{name}]" for name in PREFIXES)
+    faults = [
+        FileFault(lines.get((name, ""), lines.get(("", name), 1)), f"/{name}", f"no such table: {known}")
+        for name, value in read.items()
+        if name not in PREFIXES or not isinstance(value, dict)
+    ]
+    if faults:
+        raise InvalidConfig(faults, str(file))
+    if without_passwords(text) != text:
+        complain_if_open(file, mode, "password", complain)
+    return {name: (value, lines.get((table, name), 1)) for name, value in read.get(table, {}).items()}
+
+
+def _defaults(
+    context: typer.Context, given: Mapping[str, tuple[object, int]], file: Path, table: str
+) -> dict[str, Any]:
+    """Return a file's values by the parameters of a command; what no command of the table has is refused."""
+    known = dict(settings_of(context.command, table))
+    everywhere = known.keys() | _settings_elsewhere(context, table)
+    faults: list[FileFault] = []
+    defaults: dict[str, Any] = {}
+    for name, (value, line) in given.items():
+        place = f"/{table}/{name}"
+        parameter = known.get(name)
+        if name not in everywhere:
+            faults.append(FileFault(line, place, "no such setting: docs/configuration.md has them all"))
+        elif (read := _as_given(value)) is None:
+            faults.append(FileFault(line, place, "expected a text, a number, true, false or a list of texts"))
+        elif parameter is not None:
+            if (misfit := _misfit(context, parameter, value, read)) is not None:
+                faults.append(FileFault(line, place, misfit))
+            defaults[parameter.name] = read
+    if faults:
+        raise InvalidConfig(faults, str(file))
+    context.meta[_PLACES] = {
+        known[name].name: _Place(file, table, name, line)
+        for name, (_, line) in given.items()
+        if name in known
+    }
+    return defaults
+
+
+def _as_given(value: object) -> str | bool | None:
+    """Return a value of a file as the command line would give it; None if it could not be there."""
+    if isinstance(value, list) and all(isinstance(each, str) and "," not in each for each in value):
+        return ",".join(value)
+    if isinstance(value, str | int | float):
+        return value if isinstance(value, bool) else str(value)
+    return None
+
+
+def _misfit(context: typer.Context, parameter: Any, value: object, read: object) -> str | None:
+    """Return what is wrong with a value of a file for this parameter; None if it fits."""
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if annotation in _KINDS:
+        expected, kinds = _KINDS[annotation]
+        if type(value) not in kinds:
+            is_quoted = isinstance(value, str) and annotation is not Path
+            return f"expected {expected}{', without quotes' * is_quoted}; got {_as_written(value)}"
+    try:
+        parameter.process_value(context, read)
+    except TyperException as error:
+        return f"{_in_words(error)}; got {value!r}"
+    return None
+
+
+def _as_written(value: object) -> str:
+    """Return a value as a file has it; of a list, that it is one."""
+    return "a list" if isinstance(value, list) else _written(value)
+
+
+def _in_words(error: TyperException) -> str:
+    """Return what is wrong with a value, without the option's name."""
+    if expected := _expected(error):
+        return expected
+    told = str(getattr(error, "message", error.format_message())).rstrip(".")
+    return told.removeprefix("Value error, ")
+
+
+def _expected(error: TyperException) -> str | None:
+    """Return what was expected where a value is of the wrong kind or out of its bounds; None elsewhere."""
+    told_by_pydantic = getattr(error.__cause__, "errors", None)
+    if told_by_pydantic is None:
+        return None
+    from lifesign.domain.files.validation_messages import known_expectation  # noqa: PLC0415 - pydantic is there by now
+
+    expected = known_expectation(told_by_pydantic(include_url=False)[0])
+    return None if expected is None else f"expected {expected}"
+
+
+@contextmanager
+def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
+    """Let what is wrong with a setting be told by its option, its variable, or its line of the file."""
+    try:
+        yield
+    except InvalidSetting as error:
+        parameters = [each for _, each in settings_of(context.command, table) if each.name == error.name]
+        if not parameters:
+            raise
+        (parameter,) = parameters
+        source = context.get_parameter_source(parameter.name)
+        told = SOURCES.get(source.name if source is not None else "", "")
+        place = context.meta.get(_PLACES, {}).get(parameter.name)
+        if told == "file" and place is not None:
+            got = "" if error.given is None else f"; got {error.given!r}"
+            fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {error.expected}{got}")
+            raise InvalidConfig([fault], str(place.file)) from None
+        name = parameter.envvar if told == "environment" else parameter.opts[0]
+        raise InvalidSetting(name, error.given, error.expected) from None
+
+
+def told_by_source(error: TyperException) -> str:
+    """Return what is wrong with a command's arguments, told by the variable or by the option that said it."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    variable, told = getattr(parameter, "envvar", None), error.format_message()
+    expected = _expected(error)
+    if context is not None and parameter is not None and isinstance(variable, str):
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and SOURCES.get(source.name) == "environment":
+            return f"{variable}: {_in_words(error)}"
+        told = told.replace(f" (env var: '{variable}')", "")
+    if parameter is not None and expected is not None and parameter.opts[0].startswith("-"):
+        return f"{parameter.opts[0]}: {expected}"
+    # Choices stand on lines of their own there.
+    return " ".join(told.split()).replace(": Value error, ", ": ")
+
+
+def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:
+    """Return the names of settings that another command has of the same table."""
+    root = context.find_root().command
+    commands = getattr(root, "commands", {}).values()
+    return {name for command in commands for name, _ in settings_of(command, table)}
+
+
+def settings_of(command: Any, table: str) -> Iterator[tuple[str, Any]]:
+    """Return a command's settings of a table: the name in a file, and the parameter."""
+    prefix = PREFIXES[table]
+    for parameter in command.params:
+        variable = getattr(parameter, "envvar", None)
+        if isinstance(variable, str) and variable.startswith(prefix) and parameter.name != "_config":
+            yield variable.removeprefix(prefix).lower(), parameter
+
+
+def show_config(context: typer.Context, table: str, defaults: Mapping[str, object]) -> int:
+    """Print all settings as such a file, each with where it comes from; passwords are hidden.
+
+    `defaults` are those that only a command's own settings know.
+    """
+    lines = [f"[{table}]"]
+    for name, parameter in settings_of(context.command, table):
+        source = context.get_parameter_source(parameter.name)
+        value = context.params[parameter.name]
+        if value is None:
+            value = defaults.get(parameter.name)
+        told = SOURCES.get(source.name if source is not None else "", "default")
+        if told == "environment":
+            told = f"environment: {parameter.envvar}"
+        if value is None:
+            lines.append(f"# {name} =  # {told}: none")
+        else:
+            lines.append(f"{name} = {_written(value)}  # {told}")
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    return 0
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    text = without_passwords(str(value.value if isinstance(value, Enum) else value))
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _lines(text: str) -> dict[tuple[str, str], int]:
+    """Return on which line each name of each table stands, and each table by itself."""
+    places: dict[tuple[str, str], int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _TABLE.match(line):
+            table = found[1]
+            places.setdefault((table, ""), number)
+        elif found := _NAME.match(line):
+            places.setdefault((table, found[1]), number)
+    return places

@@ -1,0 +1,52 @@
+"""What are the keys and targets called that events tell of which come one by one?"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lifesign.domain.access.actor import keys_acting
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+    from lifesign.client.registry_events import LoggedEvent
+
+MAX_KEYS = 1_000
+"""Whose names are kept; once there are more, all are asked for again."""
+AHEAD = 100
+"""Of the events that follow their names are asked for too: many may come at once."""
+
+
+class KeyNames:
+    """Asks the list of events for what a stream does not tell, once for each key and target."""
+
+    def __init__(self, client: "RegistryClient") -> None:
+        self._client = client
+        self._known: dict[str, str] = {}
+        self._asked: set[str] = set()
+
+    async def of(self, event: "LoggedEvent") -> Mapping[str, str]:
+        """Return the names that are known by now, those of an event too if they can be had."""
+        from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - it is loaded by now
+
+        acting = _nameless_in(event)
+        if acting <= self._asked:
+            return self._known
+        if len(self._asked) >= MAX_KEYS:
+            self._known, self._asked = {}, set()
+        try:
+            page = await self._client.events.list(after=event.sequence - 1, limit=AHEAD)
+        except RegistryError:
+            return self._known
+        self._known |= page.names
+        self._asked |= acting.union(*map(_nameless_in, page.events))
+        return self._known
+
+
+def _nameless_in(event: "LoggedEvent") -> set[str]:
+    """Return the keys that act in an event, and whom it is about if the id tells nobody who that is."""
+    from lifesign.domain.net.display_name import has_speaking_id  # noqa: PLC0415 - `--help` need not load it
+
+    found = set(keys_acting(event.actor, event.payload))
+    agent_id = event.payload.get("agent_id")
+    if isinstance(agent_id, str) and not has_speaking_id(agent_id):
+        found.add(agent_id)
+    return found

@@ -1,0 +1,96 @@
+"""How does a command ask the registry, and how does it end if the registry says no?"""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from lifesign.cli.options.duration import read_duration
+from lifesign.cli.options.secret_file import read_secret
+from lifesign.cli.output.terminal import printable
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+
+DEFAULT_URL = "http://127.0.0.1:8440"
+
+EXIT_REFUSED = 1
+"""The registry answered that it will not."""
+EXIT_UNREACHABLE = 2
+"""There is no usable answer."""
+
+RegistryUrl = Annotated[
+    str, typer.Option("--registry", metavar="URL", envvar=URL_VARIABLE, help="Where the registry is.")
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option("--key-file", metavar="FILE", help=f"Holds the key; else ${KEY_VARIABLE} is used."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+MAX_LISTED = 100_000
+USUAL_IN_TABLE = 100
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        min=1,
+        max=MAX_LISTED,
+        help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+    ),
+]
+MaxEvidenceAge = Annotated[
+    float | None,
+    typer.Option(
+        "--max-evidence-age",
+        parser=read_duration,
+        metavar="DURATION",
+        help="Only those that a probe measured within this time, such as 15m.",
+    ),
+]
+PlainHttp = Annotated[
+    bool, typer.Option("--allow-plain-http", help="Send the key in the clear to another host than this one.")
+]
+
+T = TypeVar("T")
+
+
+def ask(
+    deed: Callable[["RegistryClient"], Awaitable[T]],
+    *,
+    registry: str,
+    key_file: Path | None,
+    allow_plain_http: bool,
+) -> T:
+    """Return what the registry answers; else say why not, and end with the exit code for it."""
+    # aiohttp takes 200 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.client import RegistryClient  # noqa: PLC0415
+    from lifesign.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
+
+    async def asked() -> T:
+        async with RegistryClient(
+            registry, key=read_key(key_file), allow_plain_http=allow_plain_http
+        ) as client:
+            return await deed(client)
+
+    try:
+        return asyncio.run(asked())
+    except RegistryError as error:
+        is_refusal = isinstance(error, RegistryRefusal)
+        code = f" ({error.code})" if error.code else ""
+        sys.stderr.write(f"agent-health: {printable(str(error))}{printable(code)}\n")
+        raise typer.Exit(EXIT_REFUSED if is_refusal else EXIT_UNREACHABLE) from None
+
+
+def read_key(file: Path | None) -> str:
+    """Read the key from a file, else from the environment; InvalidSetting if there is none."""
+    key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
+    if not key:
+        raise InvalidSetting("key", "none", f"one in ${KEY_VARIABLE} or --key-file")
+    return key

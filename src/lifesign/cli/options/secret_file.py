@@ -1,0 +1,60 @@
+"""How does a command read a key or a token from a file, and how does it write a new key into one?"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lifesign.cli.output.terminal import printable
+from lifesign.client import secret_file
+from lifesign.errors import InvalidSetting
+
+WriteKey = Annotated[
+    Path | None,
+    typer.Option("--write-key", metavar="FILE", help="A new file for the key, which is not printed then."),
+]
+
+
+def read_secret(file: Path, option: str, what: str) -> str:
+    """Return what a file holds, as `secret_file` reads it; complaints go to standard error."""
+    return secret_file.read_secret(file, option, what, complain)
+
+
+@contextmanager
+def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
+    """Create a file that its owner alone may read, before there is a key, since that is told only once.
+
+    Given is what keeps a key in it, or None without a file. InvalidSetting if there is such a file, or none
+    can be made; one in which no key was kept is removed.
+    """
+    if file is None:
+        yield None
+        return
+    try:
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidSetting("--write-key", str(file), f"a file to be created ({error.strerror})") from None
+    is_kept = False
+
+    def keep(key: str) -> None:
+        nonlocal is_kept
+        os.write(opened, f"{key}\n".encode())
+        is_kept = True
+
+    try:
+        yield keep
+    finally:
+        os.close(opened)
+        if not is_kept:
+            file.unlink(missing_ok=True)
+
+
+@cache
+def complain(complaint: str) -> None:
+    """Say it once, however often the file is read."""
+    sys.stderr.write(f"agent-health: {printable(f'warning: {complaint}')}\n")

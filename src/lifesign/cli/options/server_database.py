@@ -1,0 +1,115 @@
+"""How does a command reach the registry's database itself, without a server?"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from lifesign.cli.options.config_file import take_server_config
+from lifesign.domain.access.actor import OwnActor
+from lifesign.errors import InvalidSetting, StoreUnavailable
+
+if TYPE_CHECKING:
+    from lifesign.storage.engine.database import Transaction
+
+DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
+DEFAULT_DATABASE = "sqlite:///agent-health.db"
+"""That of the server's settings; not imported from there, since pydantic takes 60 ms."""
+ACTOR = OwnActor.COMMAND_LINE.value
+"""Who did it, as events name it."""
+
+DatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar=DATABASE_VARIABLE,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME. A password belongs into the variable: "
+        "arguments are seen by every user of the machine.",
+    ),
+]
+
+ServerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="AGENT_HEALTH_SERVER_CONFIG",
+        metavar="FILE.toml",
+        is_eager=True,
+        callback=take_server_config,
+        help="Settings; what is given here or in the environment is stronger.",
+    ),
+]
+"""Of `serve`, and of whatever opens the same database."""
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="AGENT_HEALTH_SERVER_STATE_DIR",
+        metavar="DIRECTORY",
+        help="Directory outside the database for its marker. Default: agent-health/databases in "
+        "$XDG_STATE_HOME or ~/.local/state.",
+    ),
+]
+"""Of `serve`, and of what adopts or restores its database."""
+
+T = TypeVar("T")
+
+
+def run_deed(
+    url: str,
+    deed: Callable[["Transaction"], T],
+    *,
+    is_write: bool = True,
+    is_left_alone: bool = False,
+    must_exist: bool = True,
+) -> T:
+    """Run one deed in a transaction of its own.
+
+    `is_left_alone`: no file of an SQLite database is changed or made. InvalidSetting for a database that
+    cannot be, or is not there although it must; StoreUnavailable.
+    """
+    # SQLAlchemy takes 150 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from lifesign.storage.engine.database import open_database  # noqa: PLC0415
+
+    async def ran() -> T:
+        database = open_database(url, is_only_read=not is_write, is_left_alone=is_left_alone)
+        try:
+            return await (database.write(deed) if is_write else database.read(deed))
+        finally:
+            await database.close()
+
+    if must_exist:
+        check_exists(url)
+    return asyncio.run(ran())
+
+
+def check_exists(url: str) -> None:
+    """Refuse an SQLite file that is not there: opening it would create it."""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise InvalidSetting("database", str(file), "a file that is there")
+
+
+def check_unused_file(url: str) -> None:
+    """Raise DatabaseInUse if another process has the SQLite file open; ForeignDatabase."""
+    from lifesign.storage.engine import file_use, schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+
+    place = sqlite_file(url)
+    if place is not None and place.exists():
+        # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
+        # what is no database at all that question tells more.
+        with suppress(StoreUnavailable):
+            run_deed(url, schema.revision, is_write=False)
+        file_use.check_unused(place)
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite database; None for any other."""
+    file = url.removeprefix("sqlite:///").partition("?")[0]
+    return Path(file) if url.startswith("sqlite:///") else None

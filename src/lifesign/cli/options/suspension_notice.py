@@ -1,0 +1,29 @@
+"""Does silence take anybody down now, or is a status older than it looks? Asked before one is shown."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lifesign.client import RegistryClient
+
+HELD = (
+    "decisions are held: nobody is taken down for silence, so that who is active here may be silent "
+    "(docs/registry.md, section 2; GET /api/v1/monitor says why)"
+)
+
+
+async def are_held(client: "RegistryClient") -> bool | None:
+    """Return whether decisions are held; None if it cannot be known, as with an agent's own key."""
+    from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - loaded by now
+
+    try:
+        monitor = await client.monitor.get()
+    except RegistryError:
+        return None
+    return monitor.state == "held"
+
+
+def say_held(*, is_held: bool | None) -> None:
+    """Say on standard error that decisions are held, if they are."""
+    if is_held:
+        sys.stderr.write(f"agent-health: {HELD}\n")

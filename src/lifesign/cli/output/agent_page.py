@@ -1,0 +1,153 @@
+"""How is an agent's record shown to people?"""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lifesign.cli.output.terminal import Colour, Line, listed
+from lifesign.domain.access.actor import spoken_in
+from lifesign.domain.lifecycle.status_table import ALIVE
+from lifesign.domain.text.durations import precise_text
+from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.times import utc_text
+
+if TYPE_CHECKING:
+    from lifesign.domain.models.agents import AgentRecord, AgentSummary, PendingCommand, Seen
+    from lifesign.domain.models.links import LinkShown
+
+_COLOURS = {
+    "active": Colour.GREEN,
+    "draining": Colour.CYAN,
+    "unhealthy": Colour.YELLOW,
+    "dead": Colour.RED,
+    "deregistered": Colour.FAINT,
+}
+
+
+def page(agent: "AgentRecord") -> Iterator[Line]:
+    """Tell what is known of one agent, for people."""
+    yield Line("agent", agent.agent_id)
+    yield Line("status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status))
+    is_told_twice = agent.explanation in {"", agent.reason}
+    explanation = spoken_in(agent.explanation, agent.names or {})
+    yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
+    yield from _health(agent)
+    until = (
+        ("drains by", agent.drain_deadline),
+        ("maintenance", agent.maintenance_until),
+    )
+    for label, at in until:
+        if at is not None:
+            yield Line(label, time_text(at))
+    if agent.override is not None:
+        yield Line("override", f"{agent.override.status} until {time_text(agent.override.until)}")
+    if agent.is_unreachable:
+        yield Line("but", "a prober cannot reach it", Colour.YELLOW)
+    facts = (
+        ("name", agent.name),
+        ("role", agent.role_id),
+        ("can", ", ".join(agent.capabilities)),
+        ("load", load_text(agent)),
+        ("endpoint", agent.endpoint),
+        ("target", agent.target_url),
+        ("card", agent.card_url),
+    )
+    yield from (Line(label, text) for label, text in facts if text)
+    yield from listed("claims", map(_link, agent.links or ()))
+    config = agent.heartbeat_config
+    if agent.last_heartbeat_at is not None:
+        last = time_text(agent.last_heartbeat_at)
+        yield Line("heartbeat", f"last {last}, every {precise_text(config.interval_seconds)}")
+    unhealthy, dead = map(precise_text, (config.unhealthy_after_seconds, config.dead_after_seconds))
+    yield Line("silent", f"unhealthy after {unhealthy}, dead after {dead}")
+    yield Line("monitoring", agent.monitoring)
+    yield from listed("works on", agent.said.tasks_in_progress)
+    yield from listed("is told", map(_command, agent.pending_commands or ()))
+    metadata = ((name, json.dumps(value, ensure_ascii=False)) for name, value in agent.metadata.items())
+    yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
+    if agent.seen is not None:
+        yield from _seen(agent.seen)
+    yield Line("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
+    yield Line("version", agent.etag)
+    if agent.agent_key is not None:
+        yield Line("key", agent.agent_key)
+        yield Line("", "The key is the agent's own, and shown this once.", Colour.FAINT)
+
+
+def _health(agent: "AgentRecord") -> Iterator[Line]:
+    """Tell the health that is shown now, why it is unknown, and whether the last probes failed."""
+    from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - pydantic takes 60 ms
+
+    yield Line("health", health_text(agent))
+    if agent.unknown_reason is not None:
+        yield Line("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
+    if agent.failing_probes:
+        yield Line("but", f"its last {counted(agent.failing_probes, 'probe')} failed", Colour.YELLOW)
+
+
+def _seen(seen: "Seen") -> Iterator[Line]:
+    """Tell what probers saw: beside what the agent says, never mixed with it."""
+    from lifesign.domain.observation.probe_summary import LAYER_WORDS  # noqa: PLC0415 - pydantic takes 60 ms
+
+    layers = (
+        ("discovery", seen.discovery),
+        ("transport", seen.transport),
+        ("readiness", seen.readiness),
+        ("message", seen.message),
+    )
+    for name, layer in layers:
+        if layer is not None:
+            reason = f": {layer.reason}" if layer.reason else ""
+            yield Line(
+                "seen", f"{LAYER_WORDS[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
+            )
+    if seen.document is not None:
+        stale = ", stale" if seen.document.is_stale else ""
+        said = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
+        yield Line("seen", said)
+    life = seen.last_sign_of_life_at
+    yield Line("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
+    if (unmeasured := seen.unmeasured) is not None:
+        yield Line(
+            "but", f"not measured since {time_text(unmeasured.since)}: {unmeasured.reason}", Colour.YELLOW
+        )
+
+
+def _link(link: "LinkShown") -> str:
+    """Return what became of the claim for one crawled target."""
+    if link.linked_at is not None:
+        return (
+            f"{link.url}: linked since {time_text(link.linked_at)}, proven by {link.proof or 'nothing now'}"
+        )
+    if link.proof is not None:
+        return f"{link.url}: proven by {link.proof}, not linked"
+    return f"{link.url}: not proven"
+
+
+def _command(command: "PendingCommand") -> str:
+    """Tell what waits for the agent's next heartbeat."""
+    reason = f": {command.reason}" if command.reason else ""
+    return f"{command.command} at its next heartbeat{reason} ({command.id})"
+
+
+def load_text(agent: "AgentSummary") -> str:
+    """Tell how much an agent does of how much it can; ? is what it does not say.
+
+    Empty for who is not alive: what it said last of its work is over.
+    """
+    if agent.status not in ALIVE:
+        return ""
+    most = agent.capacity.max_concurrent_tasks
+    return f"{agent.capacity.current_load}/{'?' if most is None else most}"
+
+
+def health_text(agent: "AgentSummary") -> str:
+    """Return an agent's health, with the reason if what was observed is too old to say."""
+    return agent.health if agent.unknown_reason is None else f"{agent.health} ({agent.unknown_reason})"
+
+
+def time_text(at: datetime) -> str:
+    """Return a time in UTC, to the second."""
+    return utc_text(at, "seconds")

@@ -1,0 +1,81 @@
+"""How do a census and its targets get into files, and in which forms?"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TextIO
+
+from lifesign.census.document import Census
+from lifesign.census.page import as_html
+from lifesign.census.text_formats import as_csv, as_json, as_markdown
+from lifesign.cli.output.targets_csv import write_targets
+from lifesign.client.registry_targets import PagedTargets, all_pages
+from lifesign.domain.models.census import Deadlines
+from lifesign.errors import InvalidSetting
+
+FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
+    {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
+)
+"""By the suffix of their files."""
+FILE_NAME: Final = "census"
+TARGETS_NAME: Final = "targets.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Where a crawl writes its census, and what that says of the crawl."""
+
+    directory: Path
+    name: str
+    """Of the probe definition."""
+    deadlines: Deadlines
+    """That it asks with."""
+
+
+def check_directory(directory: Path, option: str) -> None:
+    """Make the directory of a report before anybody is probed for it; InvalidSetting if it cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting(option, str(directory), f"a directory ({error.strerror})") from None
+    if not os.access(directory, os.W_OK):
+        raise InvalidSetting(option, str(directory), "a directory that may be written")
+
+
+def titled(taken: Census, title: str) -> Census:
+    """Return a census with a name: no pass has told one if nobody has asked all targets once."""
+    return taken if taken.name else taken.model_copy(update={"name": title})
+
+
+async def write_report(taken: Census, targets: PagedTargets, directory: Path) -> list[Path]:
+    """Write a census in all its forms, and all targets beside it; return the files. OSError.
+
+    A file appears whole, in place of the one before: whoever serves them may do so all the time.
+    RegistryError or AgentHealthError if `targets` cannot be asked.
+    """
+    files = []
+    for suffix, write in FORMS.items():
+        files.append(directory / f"{FILE_NAME}.{suffix}")
+        with _replacing(files[-1]) as opened:
+            opened.write(await asyncio.to_thread(write, taken))
+    files.append(directory / TARGETS_NAME)
+    with _replacing(files[-1]) as opened:
+        await write_targets(opened, all_pages(targets, sort="host"), is_continuous=False)
+    return files
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[TextIO]:
+    """Open what takes a file's place at the end of the block, unless that ends in an error."""
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        # newline: CSV has line ends of its own.
+        with unfinished.open("w", encoding="utf-8", newline="") as opened:
+            yield opened
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)

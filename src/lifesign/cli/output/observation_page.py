@@ -1,0 +1,113 @@
+"""How is it shown to people what one probe saw?"""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, TextIO
+
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.table import write_table
+from lifesign.cli.output.terminal import Colour, Line, has_colours, write_page
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import counted
+
+if TYPE_CHECKING:
+    from lifesign.domain.models.targets import TargetSeen
+    from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+
+GROUP_COLOURS = {
+    "alive": Colour.GREEN,
+    "not_alive": Colour.RED,
+    "unknown": Colour.CYAN,
+    "never_measured": Colour.FAINT,
+}
+_HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYTE", "LAST BYTE", "WHY")
+_NOT_SEEN = "-"
+
+
+def write_seen(
+    stream: TextIO,
+    subject: str,
+    result: "ResultClass",
+    seen: "Observation | TargetSeen",
+    *,
+    now: datetime,
+    why: str | None = None,
+) -> None:
+    """Write what a probe of one target came to, layer by layer, and what follows from it.
+
+    `why` is by what it lives as far as that is known: a probe does not ask anew for all of it.
+    """
+    from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - loaded by now
+    from lifesign.census.tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
+    from lifesign.domain.observation.probe_summary import LAYER_WORDS, signs_of_life  # noqa: PLC0415
+    from lifesign.domain.observation.result_sums import layers_of  # noqa: PLC0415
+
+    group = GROUPS[result]
+    signs = signs_of_life([*layers_of(seen)])
+    told = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
+    colours = has_colours(stream)
+    write_page(stream, [Line("", subject), Line("", told, GROUP_COLOURS[group])], colours=colours)
+    layers = [
+        _row(name, layer)
+        for name, layer in (
+            *((LAYER_WORDS[name], layer) for name, layer in layers_of(seen)),
+            *(seen.paths or {}).items(),
+        )
+    ]
+    if layers:
+        write_table(stream, _HEADS, layers)
+    write_page(stream, _facts(seen, now), colours=colours)
+
+
+def _row(name: str, layer: "LayerResult") -> tuple[str, ...]:
+    phases = layer.phases
+    parts = (
+        (phases.dns_ms, phases.connect_ms, phases.tls_ms, phases.first_byte_ms, phases.last_byte_ms)
+        if phases is not None
+        else (None,) * 5
+    )
+    status = _NOT_SEEN if layer.status_code is None else str(layer.status_code)
+    return name, layer.result.value, status, _ms(layer.latency_ms), *map(_ms, parts), layer.reason
+
+
+def _ms(ms: float | None) -> str:
+    """Return a time; one that did not happen, or on a connection that stood already, is none."""
+    if ms is None:
+        return _NOT_SEEN
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[Line]:
+    facts = []
+    if seen.document is not None:
+        facts.append(Line("says", _document(seen.document, seen.observed_at)))
+    if seen.reported_agent_id is not None:
+        facts.append(Line("calls itself", seen.reported_agent_id))
+    ends = seen.certificate_expires_at
+    if ends is not None:
+        is_over = ends <= now
+        facts.append(Line("certificate", _end(ends, now), Colour.RED if is_over else None))
+    return facts
+
+
+def _document(document: "DocumentSeen", seen_at: datetime) -> str:
+    """Tell what a document says, and how old it was when it was read."""
+    from lifesign.domain.observation.decision import age_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
+
+    told = [document.status.value]
+    if document.response_ratio is not None:
+        samples = (
+            "" if document.sample_count is None else f" over {counted(document.sample_count, 'request')}"
+        )
+        told.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
+    if document.latency_p99_ms is not None:
+        told.append(f"p99 {document.latency_p99_ms:.6g} ms")
+    age_s = document.age_s if document.age_s is not None else (seen_at - document.timestamp).total_seconds()
+    too_much = f", too {'far' if age_s < 0 else 'old'} to count" if document.is_stale else ""
+    told.append(age_text(age_s) + too_much)
+    return ", ".join(told)
+
+
+def _end(ends: datetime, now: datetime) -> str:
+    left_s = (ends - now).total_seconds()
+    how = f"in {duration_text(left_s)}" if left_s > 0 else f"{duration_text(-left_s)} ago"
+    return f"{'ends' if left_s > 0 else 'ended'} {time_text(ends)}, {how}"

@@ -1,0 +1,153 @@
+"""How is what an adapter tells shown: as lines for people, or as JSON?"""
+
+import json
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+from lifesign.adapter.run_events import SPOKEN_WITH, Tell, Told, What
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.times import utc_text
+
+_OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", "httpx2")
+"""The loggers of what offers tools to an agent."""
+_SDK_SERVER: Final = "mcp.server"
+"""The logger of the SDK's server. Its warnings are about requests of the agent, which gets them back."""
+REPEAT_SECONDS: Final = 10.0
+"""In which the same line of a library is told once."""
+MAX_WAITING: Final = 10_000
+"""Of lines that nobody has read yet; those beyond are counted, and left out."""
+FLUSH_SECONDS: Final = 2.0
+"""At the end, for whoever reads what still waits."""
+_KEPT: Final = frozenset({What.ASKED, What.FAILED, What.UNTOLD})
+"""What is told of runs whose workspace stays."""
+
+
+@contextmanager
+def telling(*, as_json: bool) -> Iterator[Tell]:
+    """Yield what writes each thing that is told: JSON to standard output, else lines to standard error.
+
+    It returns at once, whoever reads. At the end of the block what waits has FLUSH_SECONDS to be read.
+    """
+    lines = _Lines(sys.stdout if as_json else sys.stderr, _json_line if as_json else _line)
+    lines.start()
+    try:
+        yield lines.tell
+    finally:
+        lines.finish()
+
+
+class _Lines(threading.Thread):
+    """Writes lines, as fast as somebody reads them: a lease must not wait for that."""
+
+    def __init__(self, stream: TextIO, line_of: Callable[[str, Told], str]) -> None:
+        super().__init__(name="lines about runs", daemon=True)
+        # Past the stream, whose lock a thread that is held up would keep until the process has ended.
+        self._fd, self._encoding = stream.fileno(), stream.encoding
+        self._line_of = line_of
+        self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
+        self._left_out = 0
+        self._ends = False
+
+    def tell(self, told: Told) -> None:
+        if self._left_out and self._put(Told(what=What.LEFT_OUT, text=_left_out(self._left_out))):
+            self._left_out = 0
+        self._left_out += not self._put(told)
+
+    def finish(self) -> None:
+        """Wait a moment until all is written; what nobody reads is left."""
+        self._ends = True
+        with suppress(queue.Full):
+            self._waiting.put_nowait(b"")
+        self.join(FLUSH_SECONDS)
+
+    def run(self) -> None:
+        # Whoever reads may have left; runs go on.
+        with suppress(OSError):
+            while not (self._ends and self._waiting.empty()):
+                left = memoryview(self._waiting.get())
+                while left:
+                    left = left[os.write(self._fd, left) :]
+
+    def _put(self, told: Told) -> bool:
+        at = utc_text(datetime.now(UTC), "milliseconds")
+        try:
+            self._waiting.put_nowait(self._line_of(at, told).encode(self._encoding, "replace"))
+        except queue.Full:
+            return False
+        return True
+
+
+def _left_out(lines: int) -> str:
+    return f"{counted(lines, 'line')} that nobody read in time {plural(lines, 'is', 'are')} left out"
+
+
+class LogTeller(logging.Handler):
+    """Tells what is logged."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+        self._said: tuple[str, str] | None = None
+        self._said_at_s = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell one line."""
+        if record.name.startswith(_SDK_SERVER) and record.levelno < logging.ERROR:
+            # An agent could fill the log with them.
+            return
+        is_of_tools = any(record.name == name or record.name.startswith(f"{name}.") for name in _OF_TOOLS)
+        text = record.getMessage().strip()
+        if record.exc_info and record.exc_info[1] is not None:
+            # Where it was raised is no line for people, nor is what a library adds on further ones.
+            text = f"{text}: {_in_a_line(record.exc_info[1])}"
+        if (server := SPOKEN_WITH.get()) and not _is_ours(record):
+            text = f"{server}: {text}"
+        if not self._is_repeated(record, text):
+            self._tell(Told(what=What.TOOLS if is_of_tools else What.REGISTRY, text=text))
+
+    def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
+        """Whether a library said the same just before: it may ask a server several times at once."""
+        said, former, at_s = (record.name, text), self._said, self._said_at_s
+        if not _is_ours(record) and said == former and record.created - at_s < REPEAT_SECONDS:
+            return True
+        self._said, self._said_at_s = said, record.created
+        return False
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == "agent_health"
+
+
+def _in_a_line(error: BaseException) -> str:
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}".removesuffix(": ")
+
+
+def _json_line(at: str, told: Told) -> str:
+    members = {
+        "at": at,
+        "what": told.what,
+        "text": told.text,
+        "task_id": told.task_id,
+        "run_id": told.run_id,
+        "fencing_token": told.fencing_token,
+        "exit_reason": told.exit_reason,
+        "exit_code": told.exit_code,
+        "workspace": told.workspace,
+    }
+    return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
+
+
+def _line(at: str, told: Told) -> str:
+    whose = "" if told.task_id is None else f"{printable(told.task_id)}: "
+    why = "" if told.exit_reason is None else f" ({told.exit_reason})"
+    kept = f"; kept: {printable(told.workspace)}" if told.what in _KEPT and told.workspace else ""
+    return f"{at}  {told.what:<10}  {whose}{printable(told.text)}{why}{kept}\n"

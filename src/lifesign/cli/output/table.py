@@ -1,0 +1,35 @@
+"""How are rows shown as aligned columns, and values as JSON?"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from lifesign.cli.output.terminal import MAX_READ_CHARS, printable
+
+MAX_CELL_CHARS = 48
+"""Of all columns but the last, on a terminal; a pipe and `--json` get them whole."""
+
+
+def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write rows under their heads, each column as wide as it must be; all text is made printable here."""
+    cell = _cell if stream.isatty() else _in_line
+    shown = [[cell(text) for text in row[:-1]] + [_in_line(row[-1])] for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+        stream.write(line.rstrip() + "\n")
+
+
+def write_json(stream: TextIO, value: object, *, indent: int | None = 2) -> None:
+    """Write a value as JSON in ASCII, which moves no cursor."""
+    stream.write(json.dumps(value, indent=indent, ensure_ascii=True) + "\n")
+
+
+def _in_line(text: str) -> str:
+    """Return a text printable, its lines behind one another."""
+    return printable(" ".join(text[:MAX_READ_CHARS].splitlines()))
+
+
+def _cell(text: str) -> str:
+    shown = _in_line(text)
+    return shown if len(shown) <= MAX_CELL_CHARS else shown[: MAX_CELL_CHARS - 1] + "…"

@@ -1,0 +1,41 @@
+"""How are targets written as CSV, a million of them too?"""
+
+import csv
+from collections.abc import AsyncIterable
+from typing import Final, TextIO
+
+from lifesign.census.result_groups import Group, life_of
+from lifesign.census.text_formats import cell
+from lifesign.cli.output.agent_page import time_text
+from lifesign.domain.models.targets import TargetList, TargetSummary
+
+HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
+"""As `GET /api/v1/targets` calls them; `is` follows from the result."""
+
+
+def shown_life(target: TargetSummary, *, is_continuous: bool) -> Group:
+    """Return whether a target is alive, not alive or unknown.
+
+    `is_continuous`: it is probed all the time, so that a result which is too old says nothing any more.
+    """
+    is_old = is_continuous and target.unknown_reason is not None
+    return Group.UNKNOWN if is_old else life_of(target.result)
+
+
+async def write_targets(stream: TextIO, pages: AsyncIterable[TargetList], *, is_continuous: bool) -> None:
+    """Write one target per row as they come, each page before the next is asked for (RFC 4180)."""
+    writer = csv.writer(stream)
+    writer.writerow(HEADS)
+    async for page in pages:
+        writer.writerows(_row(target, is_continuous=is_continuous) for target in page.targets)
+
+
+def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
+    times = (target.result_since, target.observed_at)
+    return (
+        cell(target.url),
+        shown_life(target, is_continuous=is_continuous),
+        Group.NEVER_MEASURED if target.result is None else target.result,
+        *("" if at is None else time_text(at) for at in times),
+        cell(target.why or ""),
+    )

@@ -1,0 +1,107 @@
+"""How is a task shown to people?"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.terminal import Colour, Line, listed
+from lifesign.domain.access.actor import spoken
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import counted
+
+if TYPE_CHECKING:
+    from lifesign.domain.models.tasks import CommentRecord, ReportRecord, RunRecord, TaskRecord
+    from lifesign.domain.tasks.budget import AmountRecord, BudgetRecord
+
+_COLOURS = {
+    "running": Colour.GREEN,
+    "assigned": Colour.GREEN,
+    "review": Colour.CYAN,
+    "handoff": Colour.YELLOW,
+    "cancelled": Colour.FAINT,
+}
+
+
+def page(task: "TaskRecord") -> Iterator[Line]:
+    """Tell what is known of one task, for people."""
+    from lifesign.domain.models.tasks import told_of_run  # noqa: PLC0415 - pydantic takes 60 ms
+
+    yield Line("task", task.task_id)
+    yield Line("title", task.title)
+    yield Line("status", f"{task.status} since {time_text(task.status_since)}", _COLOURS.get(task.status))
+    yield from listed("because", _lines([task.explanation] if task.explanation else ()))
+    facts = (
+        ("held by", task.holder),
+        ("not before", None if task.not_before is None else time_text(task.not_before)),
+        ("for agent", task.agent_id),
+        ("for pool", task.role_id),
+        ("needs", ", ".join(task.capabilities)),
+        ("part of", task.parent_id),
+        ("fix of", task.fix_of),
+    )
+    yield from (Line(label, text) for label, text in facts if text)
+    if task.no_progress_seconds is not None:
+        yield Line("no progress", f"for {duration_text(task.no_progress_seconds)}")
+    lost = f", {task.lost_runs} lost" if task.lost_runs else ""
+    yield Line("attempts", f"{task.attempts} of {task.max_attempts}{lost}")
+    yield from _budget(task.budget)
+    if task.latest_report is not None:
+        yield from _report(task.latest_report)
+    yield from listed("comments", _lines(_comment(said, task.names) for said in task.comments))
+    yield from listed("runs", (_run(run, told_of_run(run, task.comments)) for run in task.runs))
+    yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
+    yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
+    yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
+    yield Line("created", f"{time_text(task.created_at)} by {_who(task.created_by, task.names)}")
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    """Take texts of several lines apart; all but the first line of each stand further in."""
+    for text in texts:
+        for number, line in enumerate(text.splitlines()):
+            yield f"  {line}" if number else line
+
+
+def _budget(budget: "BudgetRecord") -> Iterator[Line]:
+    if not _is_any(budget.envelope):
+        return
+    yield Line("budget", f"{_amount(budget.available)} left of {_amount(budget.envelope)}")
+    parts = (("reserved", budget.reserved), ("delegated", budget.delegated))
+    yield from (Line(name, _amount(amount)) for name, amount in parts if _is_any(amount))
+    if _is_any(budget.overrun):
+        yield Line("overrun", _amount(budget.overrun), Colour.RED)
+
+
+def _report(report: "ReportRecord") -> Iterator[Line]:
+    said = report.report
+    yield from listed("said", _lines([f"{said['summary']} ({time_text(report.reported_at)})"]))
+    yield from listed("next", _lines([said["nextStep"]] if "nextStep" in said else ()))
+    yield from listed("blocked by", _lines(said.get("blockers", ())), Colour.YELLOW)
+
+
+def _comment(said: "CommentRecord", names: Mapping[str, str]) -> str:
+    with_what = str(said.signal).replace("_", " ")
+    return f"{with_what}: {said.comment} ({_who(said.said_by, names)}, {time_text(said.said_at)})"
+
+
+def _who(actor: str | None, names: Mapping[str, str]) -> str:
+    """Say who did it: a key by its name too, where that may be known."""
+    return "erased" if actor is None else spoken(actor, names)
+
+
+def _run(run: "RunRecord", told: str) -> str:
+    begun = (
+        f"{run.number}. {run.holder or 'erased'} with token {run.fencing_token}, {time_text(run.began_at)}"
+    )
+    if run.ended_at is None:
+        return begun
+    code = "" if run.exit_code is None else f" ({run.exit_code})"
+    return f"{begun} to {time_text(run.ended_at)}: {told}{code}"
+
+
+def _amount(amount: "AmountRecord") -> str:
+    return f"{counted(amount.tokens, 'token')}, {amount.usd:.6f} USD"
+
+
+def _is_any(amount: "AmountRecord") -> bool:
+    return bool(amount.tokens or amount.usd)

@@ -1,0 +1,73 @@
+"""How is a peer's text shown without harm?"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TextIO
+
+from lifesign.domain.net.target_address import without_passwords
+from lifesign.domain.text.safe_text import harmless
+
+MAX_LINE_CHARS = 500
+"""Of a peer's text on one line."""
+MAX_READ_CHARS = 4096
+"""Of a text, to make a line of."""
+MAX_LISTED = 20
+"""Of findings of one kind; `--json` shows them all."""
+LABEL_CHARS = 12
+"""Of the column of labels, the space behind them included; a longer one moves its text."""
+
+
+class Colour(StrEnum):
+    """A colour, as a terminal understands it."""
+
+    GREEN = "32"
+    YELLOW = "33"
+    RED = "31"
+    CYAN = "36"
+    FAINT = "2"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a page: what it is about, and what there is to say."""
+
+    label: str
+    text: str
+    colour: Colour | None = None
+
+
+def printable(text: str) -> str:
+    """Return text that moves no cursor, rings no bell and reverses no line.
+
+    What is shown is for `harmless_text` to say, line breaks are not; a password in a URL becomes `...`, and a
+    long text is cut.
+    """
+    text = without_passwords(text[:MAX_READ_CHARS])
+    shown = harmless(text[:MAX_LINE_CHARS])
+    return shown + "…" if len(text) > MAX_LINE_CHARS else shown
+
+
+def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether colours are welcome: on a terminal that knows them, unless NO_COLOR is set (no-color.org)."""
+    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+def write_page(stream: TextIO, lines: Iterable[Line], *, colours: bool) -> None:
+    """Write lines under one another, the labels as a column; all text is made printable here."""
+    previous = None
+    for line in lines:
+        label = "" if line.label == previous else line.label
+        previous = line.label
+        text = printable(line.text)
+        if colours and line.colour is not None:
+            text = f"\x1b[{line.colour}m{text}\x1b[0m"
+        stream.write(f"{label:<{LABEL_CHARS - 1}} {text}\n" if line.label else f"{text}\n")
+
+
+def listed(label: str, texts: Iterable[str], colour: Colour | None = None) -> list[Line]:
+    """Return a line for each text, the first MAX_LISTED of them."""
+    lines = [Line(label, text, colour) for text in texts]
+    more = len(lines) - MAX_LISTED
+    return [*lines[:MAX_LISTED], Line(label, f"... and {more} more (see --json)")] if more > 0 else lines

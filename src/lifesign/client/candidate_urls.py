@@ -1,0 +1,256 @@
+"""Where may an agent's card and its health document stand?
+
+Several agents may share one origin, each under its own path prefix; the origin's root is asked last, and
+speaks for itself alone, and for whom its card names.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from yarl import URL
+
+from lifesign.domain.a2a.agent_card import AgentCard
+from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
+from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
+from lifesign.domain.net.public_address import is_address
+from lifesign.domain.net.target_address import Refused, judge_url
+from lifesign.errors import InvalidSetting
+from lifesign.http.redirects import is_same_origin, joined, parsed
+
+_EXPECTED: Final = (
+    f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "
+    "such as https://agent.example"
+)
+# Most are like this, and need not be taken apart twice.
+_PLAIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:[/?#]|$)")
+_NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPlace:
+    """An address that somebody gave for an agent, understood."""
+
+    url: URL
+    prefix: str
+    """Path under which the agent's well-known paths stand: empty, or `/a/b`. Percent-encoded."""
+    is_card: bool
+    is_health: bool
+
+    def is_at_root(self, card_url: URL) -> bool:
+        """Whether this is the origin's own card, though the agent has a path: it may be another's."""
+        return bool(self.prefix) and card_url.raw_path in CARD_PATHS
+
+    @property
+    def card_urls(self) -> tuple[URL, ...]:
+        """Where its card may be, in the order of asking."""
+        return tuple(self.each_card_url())
+
+    def each_card_url(self) -> Iterator[URL]:
+        """Yield the same one after the other: most are asked for no more than the first."""
+        if self.is_card:
+            yield self.url
+        for prefix in dict.fromkeys((self.prefix, "")):
+            for path in CARD_PATHS:
+                url = place_under(self.url, prefix, path)
+                if not (self.is_card and url == self.url):
+                    yield url
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPlace:
+    """One address where the health document may be."""
+
+    url: URL
+    is_guess: bool = False
+    """Nobody said that it is there: anything but a health document is of no interest."""
+    is_root: bool = False
+    """It stands at the origin's root, and the agent has a prefix: what is there is another agent's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a card that was found says about the place of the health document."""
+
+    url: URL | None
+    """Only ever on the card's own origin."""
+    elsewhere: str | None
+    """What was announced on another origin, and is not followed."""
+    passed_over: str | None = None
+    """Another place that the card names, on its own origin too."""
+    is_private: bool = False
+    """It stands under a key of no specification: seldom is it a health document of the draft."""
+
+
+NOTHING_ANNOUNCED: Final = Announced(None, None)
+
+ANOTHERS_CARD: Final = "nothing at this address; the origin's root has a card, which does not name it"
+ANOTHERS_DOCUMENT: Final = "a document is at the origin's root, but nothing there names this path"
+
+
+def read_place(url: str) -> GivenPlace:
+    """Understand an agent's base URL, card URL or health URL; InvalidSetting if it is none of them."""
+    given = _parse(url)
+    path = given.raw_path
+    for card_path in CARD_PATHS:
+        if path.endswith(card_path):
+            return GivenPlace(given, path.removesuffix(card_path), is_card=True, is_health=False)
+    if path.endswith(DEFAULT_HEALTH_PATH):
+        return GivenPlace(given, path.removesuffix(DEFAULT_HEALTH_PATH), is_card=False, is_health=True)
+    if path.endswith(".json"):
+        return GivenPlace(given, path.rpartition("/")[0], is_card=True, is_health=False)
+    return GivenPlace(given, path.rstrip("/"), is_card=False, is_health=False)
+
+
+def read_given_place(url: str) -> GivenPlace:
+    """Do the same with what somebody gave whose host no prober judges: it has to be one that can exist.
+
+    Where it lies is not judged. Systems read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address too,
+    each in its own way: one has one spelling.
+    """
+    given = read_place(url)
+    judged, host = judge_url(str(given.url.origin())), given.url.raw_host or ""
+    is_no_host = isinstance(judged, Refused) and judged.name == "invalid_url"
+    # A name may end with a dot; nobody connects to an address that does.
+    if is_no_host or (host.endswith(".") and is_address(host[:-1])):
+        raise _refused(url, _without_password(url))
+    return given
+
+
+def _parse(url: object) -> URL:
+    if not isinstance(url, str):
+        raise InvalidSetting("url", url, _EXPECTED)
+    # Whatever may be a password must not reach a log.
+    shown = _without_password(url)
+    if not url.isascii():
+        url = _in_ascii(url, shown)
+    try:
+        given = parsed(url)
+        is_meant = given.explicit_port != 0 if _PLAIN.match(url) else _is_absolute(url)
+    except ValueError:
+        raise _refused(url, shown) from None
+    if not is_meant or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
+        raise _refused(url, shown)
+    return given.with_fragment(None) if "#" in url else given
+
+
+def _without_password(url: str) -> str:
+    return url if "@" not in url else "..." + url[url.rindex("@") :]
+
+
+def _refused(url: str, shown: str) -> InvalidSetting:
+    """Return what tells why this is no place of an agent, by what is wrong with it if that has a name."""
+    judged = judge_url(url)
+    expected = _EXPECTED
+    if isinstance(judged, Refused) and judged.name == "invalid_url":
+        expected = f"an agent's URL, such as https://agent.example ({judged.reason})"
+    return InvalidSetting("url", shown[:MAX_URL_CHARS], expected)
+
+
+def _in_ascii(url: str, shown: str) -> str:
+    """Return a URL whose host is spelled in ASCII; InvalidSetting if it is no name."""
+    # Most hosts are, and a check need not pay for it.
+    from lifesign.domain.net.international_host import with_ascii_host  # noqa: PLC0415
+
+    spelled = with_ascii_host(url)
+    if isinstance(spelled, Refused):
+        raise InvalidSetting("url", shown[:MAX_URL_CHARS], f"{_EXPECTED} ({spelled.reason})")
+    return spelled
+
+
+def _is_absolute(url: str) -> bool:
+    """Whether it has a host and a port that can be, and no credentials; ValueError if that cannot be told."""
+    parts = urlsplit(url)
+    has_place = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    return has_place and "@" not in parts.netloc
+
+
+def place_under(origin: URL, prefix: str, path: str) -> URL:
+    """Return the URL of `path` below `prefix` on the origin of a URL; both are percent-encoded."""
+    return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
+
+
+def is_named_by(card: AgentCard, given: GivenPlace) -> bool:
+    """Whether the card says that its agent is called at the given address, or below it.
+
+    Scheme and port do not count: behind a proxy cards often have those of the inside.
+    """
+    return any(_is_at_or_below(interface.url, given) for interface in card.interfaces)
+
+
+def is_anothers(card: AgentCard, card_url: URL, given: GivenPlace) -> bool:
+    """Whether a card, asked for at `card_url`, is the origin's and does not name the given address."""
+    return given.is_at_root(card_url) and not is_named_by(card, given)
+
+
+def _is_at_or_below(text: str, given: GivenPlace) -> bool:
+    try:
+        url = parsed(text)
+    except ValueError:
+        return False
+    return url.raw_host == given.url.raw_host and f"{url.raw_path}/".startswith(f"{given.prefix}/")
+
+
+def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
+    """Return what the card announces: its extension, then the Link header, then a private key.
+
+    A Link header that says otherwise than the extension wins: it comes from whoever serves the
+    document, who knows below which prefix the agent is mounted.
+    """
+    health = card.health
+    path = None if health is None else health.path
+    if path is not None and health is not None and health.source == "extension":
+        extension = place_under(card_url, "", path)
+        links = [url for link in status_links if (url := joined(card_url, link)) is not None]
+        link = next((url for url in links if _is_followed(card_url, url)), extension)
+        return Announced(link, None, passed_over=None if link == extension else path)
+    linked = [(place, False) for place in status_links]
+    private = [] if health is None else [(health.path or health.url or "", True)]
+    elsewhere = None
+    for place, is_private in (*linked, *private):
+        url = joined(card_url, place) if place else None
+        if url is None or url.raw_user is not None or url.raw_password is not None:
+            continue
+        if _is_followed(card_url, url):
+            return Announced(url, elsewhere, is_private=is_private)
+        elsewhere = elsewhere or place
+    return Announced(None, elsewhere)
+
+
+def _is_followed(card_url: URL, url: URL) -> bool:
+    has_credentials = url.raw_user is not None or url.raw_password is not None
+    return is_same_origin(card_url, url) and not has_credentials
+
+
+def health_places(
+    given: GivenPlace, card_url: URL | None, announced: Announced = NOTHING_ANNOUNCED
+) -> tuple[HealthPlace, ...]:
+    """Return where the health document may be, in the order of asking, at most five.
+
+    `card_url` is where a card was read, None if none was; `announced` is what it announces.
+    """
+    places = [HealthPlace(given.url)] if given.is_health else []
+    origin, prefix = given.url, given.prefix
+    is_card_of_root = False
+    if card_url is not None:
+        origin = card_url
+        found = (path for path in CARD_PATHS if card_url.raw_path.endswith(path))
+        if path := next(found, None):
+            is_card_of_root = bool(prefix) and card_url.raw_path == path
+            prefix = prefix if is_card_of_root else card_url.raw_path.removesuffix(path)
+    told = []
+    if announced.url is not None:
+        told.append(HealthPlace(announced.url, is_guess=announced.is_private, is_root=is_card_of_root))
+    own = [HealthPlace(place_under(origin, prefix, DEFAULT_HEALTH_PATH))]
+    if not given.is_health and given.url.raw_path.rstrip("/") and not given.url.raw_path.endswith(CARD_PATHS):
+        own.append(HealthPlace(given.url, is_guess=True))
+    places += [*own, *told] if is_card_of_root else [*told, *own]
+    if given.prefix:
+        root = place_under(given.url, "", DEFAULT_HEALTH_PATH)
+        places.append(HealthPlace(root, is_guess=True, is_root=True))
+    unique: dict[URL, HealthPlace] = {}
+    for place in places:
+        unique.setdefault(place.url, place)
+    return tuple(unique.values())

@@ -1,0 +1,35 @@
+"""How is it told as JSON what was found out about one agent?"""
+
+from dataclasses import asdict
+from typing import Any
+
+from lifesign.client.health import HealthCheck
+
+
+def check_report(checked: HealthCheck) -> dict[str, Any]:
+    """Return what was found out, in the form that `agent-health check --help` describes."""
+    card, document = checked.card, checked.document
+    return {
+        "url": checked.url,
+        "status": checked.decision.status,
+        "decision": asdict(checked.decision),
+        "card": {
+            "url": checked.card_url,
+            "result": checked.card_result,
+            "reason": checked.card_reason or None,
+            "name": card and card.name,
+            "version": card and card.version,
+            "provider": card and card.provider,
+            "generation": card and card.generation,
+            "findings": [asdict(finding) for finding in card.findings] if card else [],
+        },
+        "health": {
+            "url": checked.health_url,
+            "result": checked.document_result,
+            "reason": checked.document_reason or None,
+            "age_seconds": checked.age_seconds,
+            "latency_ms": None if checked.latency_ms is None else round(checked.latency_ms, 3),
+        },
+        "document": document and document.model_dump(mode="json", exclude_unset=True),
+        "findings": [asdict(finding) for finding in checked.findings],
+    }

@@ -1,0 +1,394 @@
+"""Is there an agent, how is it, and should I call it? (draft 5.1 and appendix A)"""
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import aiohttp
+from yarl import URL
+
+from lifesign.client.candidate_urls import (
+    ANOTHERS_CARD,
+    ANOTHERS_DOCUMENT,
+    NOTHING_ANNOUNCED,
+    Announced,
+    GivenPlace,
+    HealthPlace,
+    announced_health,
+    health_places,
+    is_anothers,
+    is_named_by,
+    place_under,
+    read_given_place,
+)
+from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
+from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.served_body import is_absent, judge_card, judge_document
+from lifesign.domain.text.durations import duration_text
+from lifesign.errors import InvalidSetting
+from lifesign.http.answer import Answer
+from lifesign.http.bounded_get import Ask, bounded_get
+from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http.redirects import is_same_origin, parsed
+
+if TYPE_CHECKING:
+    from lifesign.domain.net.target_address import Network
+
+TIMEOUT_SECONDS = 10.0
+MAX_TIMEOUT_SECONDS = 300.0
+CARD_SHARE = 0.5
+"""Of the time, so much may go to the card: one that drips must not hide the health document."""
+MAX_CLOCK_DIFFERENCE_SECONDS = 300
+"""A peer's `Date` that differs more from our clock is worth a finding."""
+MAX_TOKEN_CHARS = 4096
+
+Get = Callable[[URL, Ask], Awaitable[Answer]]
+"""Sends one GET and follows where it leads; raises nothing that a peer can cause."""
+
+_TOKEN = re.compile(r"[!-~]+")
+_NOT_HTTPS = Finding("not_https", "", "read over plain http: anybody on the way can change it", "draft 4.1")
+# Nobody is there who could answer a second question.
+_UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheck:
+    """What was found out about one agent."""
+
+    url: str
+    """As given."""
+    card_url: str
+    """Where the card was read; if there is none, where it was asked for in vain."""
+    card: AgentCard | None
+    """The card, with its own findings; None unless `card_result` is `ok`."""
+    card_result: ResultClass
+    card_reason: str
+    """Why there is no card, for people; empty if there is one."""
+    health_url: str | None
+    """Where the health document was read, or asked for in vain; None if nobody could be reached to ask."""
+    document: HealthDocument | None
+    """The health document, also a stale one."""
+    document_result: ResultClass
+    document_reason: str
+    """Why there is no document that counts, for people; empty if there is one."""
+    findings: tuple[Finding, ...]
+    """What is odd about the document and the way to it; if it is invalid, its faults come first."""
+    age_seconds: float | None
+    """Of the document, by the clock of whoever served it; negative if it comes from the future."""
+    refresh_in_seconds: int | None
+    """The `max-age` that the document was served with: when it may be made anew. None if there was none."""
+    latency_ms: float | None
+    """Of the request for the document, redirects included; None if none was made."""
+    decision: Decision
+
+
+async def fetch_health(
+    url: str,
+    *,
+    session: aiohttp.ClientSession | None = None,
+    get: Get | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    detail_token: str | None = None,
+    allowed_networks: Sequence[str] = (),
+) -> HealthCheck:
+    """Read an agent's card and its health document, and decide whether to call it.
+
+    `url` is the agent's base URL, its card's, or its health document's. The health document is looked
+    for where the card announces it, then at `/.well-known/agent-health` below the same prefix; never on
+    another origin than the card's. The card at the origin's root counts for a path only if it names an
+    address at or below it, and so does the document there: else that is a finding, and the agent is unknown.
+    Whatever the peer does, there is a result: InvalidSetting is raised only for what the caller gave.
+
+    `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
+    the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
+    proxies and default headers, and sends the requests to the host of `url` only; ours has none. Of a session
+    of your own, the header of an answer is bounded by aiohttp's limits only.
+
+    The host of `url` may be anywhere: whoever asks has named it. Where the agent leads from there is its own
+    choice: another host is asked only at public addresses, and in `allowed_networks` (such as `10.1.0.0/16`;
+    a metadata address of a cloud never). Whoever lets strangers choose `url` as well gives a `get` that
+    judges every address; it is asked in place of a session, and `allowed_networks` is its own affair.
+    """
+    given = read_given_place(url)
+    _check_settings(timeout_seconds, detail_token)
+    networks = _networks(allowed_networks)
+    started_s = asyncio.get_running_loop().time()
+    visit = _Visit(url, given, started_s, timeout_seconds, detail_token)
+    if get is not None:
+        return await _check(get, visit)
+    async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
+        return await _check(partial(bounded_get, sessions), visit)
+
+
+async def fetch_document(
+    url: str, *, timeout_seconds: float = TIMEOUT_SECONDS
+) -> tuple[Answer, tuple[Finding, ...]]:
+    """Get what stands at `url`, unjudged but for the way it came; a URL without a path means its health path.
+
+    For whoever wants to know why something is no health document. InvalidSetting as in `fetch_health`.
+    """
+    given = read_given_place(url)
+    _check_settings(timeout_seconds, None)
+    has_path = given.url.raw_path != "/"
+    place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
+    deadline_s = asyncio.get_running_loop().time() + timeout_seconds
+    async with GuardedSessions(trusted=given.url) as sessions:
+        # Its redirects stay with the host that was named, so that no other is judged.
+        ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
+        answer = await bounded_get(sessions, place, ask)
+    findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
+    if not answer.is_json:
+        message = f"expected application/json; got {answer.content_type or 'none'}"
+        findings.append(Finding("wrong_content_type", "", message, "draft 4.1"))
+    return answer, tuple(findings)
+
+
+def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
+    if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
+        expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
+        raise InvalidSetting("timeout_seconds", timeout_seconds, expected)
+    if detail_token is not None and (
+        len(detail_token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(detail_token)
+    ):
+        expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters"
+        raise InvalidSetting("detail_token", "something else (not shown)", expected)
+
+
+def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
+    if not allowed:
+        return ()
+    from lifesign.domain.net.target_address import read_networks  # noqa: PLC0415 - few name any
+
+    return read_networks(allowed, "allowed_networks")
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What was asked of us, and until when."""
+
+    url: str
+    given: GivenPlace
+    started_s: float
+    timeout_seconds: float
+    token: str | None
+
+    @property
+    def card_deadline_s(self) -> float:
+        return self.started_s + CARD_SHARE * self.timeout_seconds
+
+    @property
+    def deadline_s(self) -> float:
+        return self.started_s + self.timeout_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _CardAnswer:
+    answer: Answer
+    card: AgentCard | None
+
+
+@dataclass(frozen=True, slots=True)
+class _HealthAnswer:
+    answer: Answer
+    place: HealthPlace
+    document: HealthDocument | None = None
+    findings: tuple[Finding, ...] = ()
+    is_at_root: bool = False
+    """Whether a document stands at the origin's root, where it counts for another agent."""
+
+
+async def _check(get: Get, visit: _Visit) -> HealthCheck:
+    card = await _find_card(get, visit)
+    if card.answer.result in _UNREACHABLE:
+        return _conclude(visit, card, None, ())
+    if card.card is None:
+        announced, card_url = NOTHING_ANNOUNCED, None
+    else:
+        card_url = card.answer.url
+        announced = announced_health(card.card, card_url, card.answer.status_links)
+    given = visit.given
+    if card.card is not None and is_named_by(card.card, given):
+        # The card is this agent's own, wherever it stands: nothing is a guess any more.
+        given = replace(given, prefix="")
+    places = health_places(given, card_url, announced)
+    health = await _find_health(get, visit, places)
+    return _conclude(visit, card, health, _findings(visit, announced, card, health))
+
+
+async def _find_card(get: Get, visit: _Visit) -> _CardAnswer:
+    """Ask for the card in its places until one has an answer; the first place's answer if none has."""
+    first = None
+    ask = Ask(max_bytes=MAX_CARD_BYTES, deadline_s=visit.card_deadline_s, may_leave_origin=True)
+    for url in visit.given.card_urls:
+        found = _judge_card(await get(url, ask))
+        if found.card is not None and is_anothers(found.card, url, visit.given):
+            answer = replace(found.answer, result=ResultClass.NOT_AN_AGENT, reason=ANOTHERS_CARD)
+            return _CardAnswer(answer, None)
+        first = first or found
+        if not is_absent(found.answer.result, found.answer.status):
+            return found
+    assert first is not None  # noqa: S101 - there is always a place
+    return first
+
+
+async def _find_health(get: Get, visit: _Visit, places: Iterable[HealthPlace]) -> _HealthAnswer:
+    """Ask for the document in its places until one has an answer; the first place's answer if none has."""
+    first = None
+    for place in places:
+        ask = Ask(
+            max_bytes=MAX_DOCUMENT_BYTES,
+            deadline_s=visit.deadline_s,
+            token=visit.token if _takes_token(visit, place) else None,
+        )
+        found = _judge_document(place, await get(place.url, ask))
+        first = first or found
+        if place.is_root:
+            if found.document is not None:
+                return _with_document_at_root(first)
+        elif found.document is not None or not (
+            place.is_guess or is_absent(found.answer.result, found.answer.status)
+        ):
+            return found
+    assert first is not None  # noqa: S101 - there is always a place
+    return first
+
+
+def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
+    """Return what the agent's own place answered, and that there is a document of another."""
+    reason = f"{own.answer.reason}; {ANOTHERS_DOCUMENT}"
+    return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
+
+
+def _takes_token(visit: _Visit, place: HealthPlace) -> bool:
+    """Whether a token for the given address may be shown there."""
+    return is_same_origin(place.url, visit.given.url) and not place.is_root
+
+
+def _judge_card(answer: Answer) -> _CardAnswer:
+    if answer.result is not ResultClass.OK:
+        return _CardAnswer(answer, None)
+    served = judge_card(answer.body, is_json=answer.is_json)
+    return _CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
+
+
+def _judge_document(place: HealthPlace, answer: Answer) -> _HealthAnswer:
+    if answer.result is not ResultClass.OK:
+        return _HealthAnswer(answer, place)
+    served = judge_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
+    judged = replace(answer, result=served.result, reason=served.reason)
+    return _HealthAnswer(judged, place, served.document, served.findings)
+
+
+def _findings(
+    visit: _Visit, announced: Announced, card: _CardAnswer, health: _HealthAnswer
+) -> tuple[Finding, ...]:
+    """Tell what is odd about the document, then what is odd about the way to it."""
+    found = list(health.findings)
+    is_answer = health.answer.status is not None and health.answer.result is not ResultClass.NOT_AN_AGENT
+    if is_answer and health.answer.url.scheme != "https":
+        found.append(_NOT_HTTPS)
+    found.extend(_access_findings(visit, health))
+    if health.is_at_root:
+        found.append(Finding("found_at_origin_root", "", ANOTHERS_DOCUMENT))
+    if announced.elsewhere is not None:
+        message = f"the card announces {announced.elsewhere!a}, which is not followed"
+        found.append(Finding("health_on_other_origin", "", message, "draft 4.1"))
+    if announced.passed_over is not None:
+        message = (
+            f"the card announces {announced.passed_over!a}; its Link header names another place, and counts"
+        )
+        found.append(Finding("announcements_differ", "", message, "RFC 8631"))
+    if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
+        found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
+    if (named := _named_elsewhere(visit, card, health)) is not None:
+        message = f"it is {named}'s by its name, and was read at {_origin(health.answer.url)}"
+        found.append(Finding("agent_id_elsewhere", "/agent_id", message, "draft 4.2"))
+    served_at = health.answer.served_at
+    if served_at is not None:
+        difference_s = abs((served_at - datetime.now(UTC)).total_seconds())
+        if difference_s > MAX_CLOCK_DIFFERENCE_SECONDS:
+            message = f"by the answer's Date, its clock and ours differ by {duration_text(difference_s)}"
+            found.append(Finding("clocks_differ", "", message))
+    return tuple(found)
+
+
+def _named_elsewhere(visit: _Visit, card: _CardAnswer, health: _HealthAnswer) -> str | None:
+    """Return the host whose URL the document has for its agent's name, if nothing was read there.
+
+    Scheme and port do not count, nor a name that is no URL.
+    """
+    if health.document is None:
+        return None
+    try:
+        named = parsed(health.document.agent_id)
+    except ValueError:
+        return None
+    read_at = {visit.given.url.raw_host, health.answer.url.raw_host}
+    if card.card is not None:
+        read_at.add(card.answer.url.raw_host)
+    is_url = named.scheme in {"http", "https"} and named.raw_host is not None
+    return named.raw_host if is_url and named.raw_host not in read_at else None
+
+
+def _access_findings(visit: _Visit, health: _HealthAnswer) -> Iterator[Finding]:
+    """Tell what became of the token, and whether the document may be read without one."""
+    has_sent_token = visit.token is not None and _takes_token(visit, health.place)
+    if health.answer.result is ResultClass.GATED and has_sent_token:
+        message = "the token is not accepted; without one, the basic state may be readable"
+        yield Finding("token_refused", "", message)
+    elif health.answer.result is ResultClass.GATED:
+        message = "the basic state must be readable without credentials"
+        yield Finding("health_is_gated", "", message, "draft 4.1")
+    if visit.token is not None and not has_sent_token:
+        message = "the document is elsewhere than the address that the token is meant for"
+        yield Finding("token_not_sent", "", message)
+
+
+def _origin(url: URL) -> str:
+    return f"{url.scheme}://{url.raw_authority}"
+
+
+def _conclude(
+    visit: _Visit, card: _CardAnswer, health: _HealthAnswer | None, findings: tuple[Finding, ...]
+) -> HealthCheck:
+    """Put together what was seen, and decide; `health` is None if nobody could be reached to ask."""
+    answer = card.answer if health is None else health.answer
+    document = None if health is None else health.document
+    result, now = answer.result, answer.served_at or datetime.now(UTC)
+    age = None if document is None else age_seconds(document, now)
+    if age is not None and is_stale(age, answer.max_age_seconds):
+        result = ResultClass.STALE_DOCUMENT
+    decision = decide(
+        result,
+        document,
+        now=now,
+        max_age_seconds=answer.max_age_seconds,
+        failure=answer.reason,
+        retry_after_seconds=answer.retry_after_seconds,
+    )
+    return HealthCheck(
+        url=visit.url,
+        card_url=str(card.answer.url),
+        card=card.card,
+        card_result=card.answer.result,
+        card_reason=card.answer.reason,
+        health_url=None if health is None else str(answer.url),
+        document=document,
+        document_result=result,
+        document_reason="" if result is ResultClass.OK else decision.reasons[0],
+        findings=findings,
+        age_seconds=age,
+        refresh_in_seconds=None if document is None else answer.max_age_seconds,
+        latency_ms=None if health is None else answer.latency_ms,
+        decision=decision,
+    )

@@ -1,0 +1,289 @@
+"""How is one lease kept while its work goes on, and when is it lost? (lease protocol; protocol 6.5)
+
+Its deadline is the holder's own: counted on the event loop's clock from the moment at which the request
+was sent that granted or renewed it, so that the registry never thinks it over before its holder does.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Self
+
+from lifesign.client.registry_errors import NotAuthorized, NotPermitted, RegistryError, is_final
+from lifesign.client.registry_leases import RegistryLeases
+from lifesign.client.registry_tasks import GrantedTask
+from lifesign.domain.tasks.lease import TTL_SECONDS, EndReason
+from lifesign.domain.tasks.lease_renewal import (
+    RENEW_RATIO,
+    next_try_s,
+    notice_at_s,
+    renewal_due_s,
+    try_ends_s,
+)
+
+_ENDED: Final[Mapping[str, str]] = MappingProxyType({
+    EndReason.RELEASED:           "it was given back",
+    EndReason.REVOKED:            "the task was cancelled",
+    EndReason.EXPIRED:            "its lease has expired at the registry",
+    EndReason.AGENT_DEAD:         "the registry has given this agent up for dead",
+    EndReason.AGENT_DEREGISTERED: "this agent was taken off the registry's list",
+    EndReason.EPOCH_RAISED:       "the registry was restored, and what was granted before is void",
+})  # fmt: skip
+"""What a registry says of a lease that it will not renew, of which the holder is told."""
+
+_log = logging.getLogger("lifesign.domain.tasks.lease")
+
+
+class _CutOff(RegistryError):
+    """We did not wait any longer for an answer."""
+
+
+class LossKind(StrEnum):
+    """How a lease came to be lost."""
+
+    REFUSED = "refused"
+    """The registry will not renew it: it expired or was ended there, or somebody else has the resource."""
+    UNAUTHORIZED = "unauthorized"
+    """The registry does not take the holder's key any more."""
+    EXPIRED = "expired"
+    """It could not be renewed in time: what the registry thinks of it is not known."""
+    LET_GO = "let_go"
+    """Its holder keeps it no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a lease is not held any more; as text, for people."""
+
+    kind: LossKind
+    why: str
+    """On one line. It may quote the registry: show it with care."""
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class LeaseKeeper:
+    """Keeps one lease.
+
+        keeper = LeaseKeeper.of_task(client.leases, granted)
+        keeping = asyncio.create_task(keeper.run())
+        …                                       # while keeper.is_held()
+        keeper.let_go()
+
+    It renews at 60 % of the window, a little earlier or later by chance. No answer is no loss: it asks
+    again until the deadline, and a renewal that was carried out without our hearing of it is renewed once
+    more. A refusal is a loss at once.
+
+    `deadline_s` is that of the grant, `window_s` how long the lease is good from each renewal. Work that
+    takes `grace_s` to end is told so much before the deadline that the lease is lost, or a fifth of the
+    window before it. Each new deadline is told to `renewed`.
+    """
+
+    def __init__(
+        self,
+        leases: RegistryLeases,
+        lease_id: str,
+        *,
+        fencing_token: int,
+        deadline_s: float,
+        window_s: float = TTL_SECONDS,
+        incarnation: int | None = None,
+        grace_s: float = 0.0,
+        renewed: Callable[[float], None] | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._leases = leases
+        self._lease_id = lease_id
+        self._fencing_token = fencing_token
+        self._window_s = window_s
+        self._incarnation = incarnation
+        self._grace_s = grace_s
+        self._renewed = renewed
+        self._chance = chance
+        self._deadline_s = deadline_s
+        self._is_known = asyncio.Event()
+        self._has_ended = asyncio.Event()
+        self._is_doubted = asyncio.Event()
+        self._loss: Loss | None = None
+
+    @classmethod
+    def of_task(
+        cls,
+        leases: RegistryLeases,
+        granted: GrantedTask,
+        *,
+        incarnation: int | None = None,
+        grace_s: float = 0.0,
+        renewed: Callable[[float], None] | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> Self:
+        """Return what keeps a task that was granted just now."""
+        lease = granted.lease
+        return cls(
+            leases,
+            lease.lease_id,
+            fencing_token=lease.fencing_token,
+            deadline_s=granted.deadline_s,
+            window_s=granted.window_s,
+            incarnation=incarnation,
+            grace_s=grace_s,
+            renewed=renewed,
+            chance=chance,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._lease_id}>"
+
+    @property
+    def deadline_s(self) -> float:
+        """When to have stopped unless it is renewed, on the event loop's clock."""
+        return self._deadline_s
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why it is lost; None while it is not known to be."""
+        return self._loss
+
+    def is_held(self) -> bool:
+        """Whether it is held now, by its own deadline, whoever has noticed that it passed."""
+        return self._loss is None and _now_s() < self._deadline_s
+
+    async def wait_held(self) -> bool:
+        """Wait until it is held for certain, False if it is lost: for a claim that took its time.
+
+        A claim may have been answered so late that what was granted is over by our count; the first
+        renewal, which is then sent at once, tells. Needs `run` beside it.
+        """
+        while not self.is_held() and self._loss is None:
+            self._is_known.clear()
+            await self._is_known.wait()
+        return self._loss is None
+
+    async def wait_lost(self) -> Loss:
+        """Wait until it is lost, and return why."""
+        await self._has_ended.wait()
+        assert self._loss is not None  # noqa: S101 - what ends it says why
+        return self._loss
+
+    def let_go(self) -> None:
+        """Keep it no longer: its work is done, or somebody gave it back."""
+        self._lose(LossKind.LET_GO, "it was let go")
+
+    def renew_now(self) -> None:
+        """Renew it at once, not when it is due: its registry may have ended it. Needs `run` beside it."""
+        self._is_doubted.set()
+
+    async def run(self) -> None:
+        """Renew it until it is lost or let go; returns only then.
+
+        What nobody has foreseen loses it too, and is logged: its work must not go on without a lease.
+        """
+        give_up_s = self._first_give_up_s()
+        try:
+            while self._loss is None:
+                asked_at_s = self._deadline_s - self._window_s
+                await self._wait_doubted_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
+                await self._renew(give_up_s)
+                give_up_s = self._notice_at_s()
+        except Exception as error:  # noqa: BLE001 - whoever works under it must hear of its loss
+            _log.exception("%s: it cannot be kept", self._lease_id)
+            self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
+        finally:
+            self._lose(LossKind.LET_GO, "nobody keeps it any more")
+
+    def _first_give_up_s(self) -> float:
+        now_s = _now_s()
+        if self._notice_at_s() > now_s:
+            return self._notice_at_s()
+        if self._deadline_s > now_s:
+            return self._deadline_s
+        # What was over before we began is lost only if the first renewal says so.
+        return now_s + self._window_s * (1.0 - RENEW_RATIO)
+
+    def _notice_at_s(self) -> float:
+        return notice_at_s(self._deadline_s, self._window_s, self._grace_s)
+
+    async def _renew(self, give_up_s: float) -> None:
+        """Renew it, or lose it."""
+        failures, told = 0, ""
+        while self._loss is None:
+            if _now_s() >= give_up_s:
+                self._lose(LossKind.EXPIRED, f"the lease could not be renewed before its deadline{told}")
+                return
+            error = await self._try(give_up_s)
+            if error is None:
+                if failures:
+                    _log.warning("%s: renewed: the registry answers again", self._lease_id)
+                return
+            if is_final(error):
+                is_of_key = isinstance(error, NotAuthorized | NotPermitted)
+                self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, _refused(error))
+                return
+            failures += 1
+            if not told or not isinstance(error, _CutOff):
+                # What was answered before says more than that nothing was at last.
+                told = f"; {error}"
+            if failures == 1:
+                _log.warning("%s: not renewed, and tried again: %s", self._lease_id, error)
+            due_s = next_try_s(_now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
+            await self._wait_until(min(due_s, give_up_s))
+
+    async def _try(self, give_up_s: float) -> RegistryError | None:
+        """Ask once; return what stood in the way."""
+        try:
+            async with asyncio.timeout_at(try_ends_s(_now_s(), give_up_s)):
+                renewed = await self._leases.renew(
+                    self._lease_id,
+                    fencing_token=self._fencing_token,
+                    ttl_seconds=self._window_s,
+                    incarnation=self._incarnation,
+                )
+        except TimeoutError:
+            return _CutOff("no answer in time")
+        except RegistryError as error:
+            return error
+        self._deadline_s = renewed.deadline_s
+        self._is_known.set()
+        if self._renewed is not None and self._loss is None:
+            self._renewed(self._deadline_s)
+        return None
+
+    async def _wait_doubted_until(self, due_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await self._is_doubted.wait()
+        self._is_doubted.clear()
+
+    async def _wait_until(self, due_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await self._has_ended.wait()
+
+    def _lose(self, kind: LossKind, why: str) -> None:
+        """Note the loss; the first one counts."""
+        if self._loss is None:
+            self._loss = Loss(kind, why)
+            self._has_ended.set()
+            self._is_doubted.set()
+            self._is_known.set()
+
+
+def _refused(error: RegistryError) -> str:
+    """Say why a lease is not renewed, to those who did not ask for it themselves."""
+    if error.code == "stale_token":
+        return "somebody else has got it meanwhile"
+    return _ENDED.get(str(error.details.get("end_reason")), str(error))
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

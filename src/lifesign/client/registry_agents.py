@@ -1,0 +1,347 @@
+"""What can be asked of a registry about agents? (RFC-0016 3 to 7)"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack
+
+from pydantic import BaseModel, Field
+
+from lifesign.client.registry_connection import (
+    Question,
+    RegistryConnection,
+    body_of,
+    life,
+    made,
+    members_of,
+    path_of,
+    query_of,
+    texts,
+)
+from lifesign.client.registry_errors import Conflict, InvalidAnswer, NotAuthorized
+from lifesign.domain.health.document import HealthStatus, Time
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import (
+    AgentList,
+    AgentRecord,
+    AgentSummary,
+    AgentUpdate,
+    Body,
+    Capacity,
+    CommandRequest,
+    Erasure,
+    Heartbeat,
+    HeartbeatConfig,
+    HeartbeatReply,
+    Name,
+    Registration,
+    SentCommand,
+    StatusChange,
+)
+from lifesign.domain.models.history import AgentHistory
+from lifesign.errors import InvalidSetting
+
+ANY_VERSION = "*"
+"""As `if_match`: whatever version the record has."""
+MAX_PAGES = 100_000
+"""That `each` turns: a registry that never ends is not followed for ever."""
+
+
+class AgentFilter(TypedDict, total=False):
+    """Which agents are wanted; what is absent matches any, but `status`: active ones."""
+
+    capabilities: Sequence[str]
+    """Agents with any of them."""
+    status: Sequence[Status | str]
+    health: Sequence[HealthStatus | str]
+    role_id: str
+    """Adds the pool's totals to a page."""
+    min_available_capacity: int
+    max_evidence_age: float
+    """In seconds: agents whose last measured probe is no older."""
+    sort: Literal["registered", "least_loaded"]
+
+
+_MANY: Final = frozenset({"capabilities", "status", "health"})
+"""Members of a filter of which there may be several."""
+
+
+class AgentMembers(TypedDict, total=False):
+    """What may be changed of a record; None clears a name, an endpoint, a card's URL or a capacity."""
+
+    name: str | None
+    capabilities: Sequence[str]
+    max_concurrent_tasks: int | None
+    endpoint: str | None
+    card_url: str | None
+    heartbeat_config: HeartbeatConfig
+    drain_timeout_seconds: float
+    metadata: Mapping[str, Any]
+
+
+class _Maintenance(Body):
+    """The body of `PUT …/maintenance`."""
+
+    reason: Name
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    until: Time | None = None
+
+
+class PoolMaintenance(BaseModel):
+    """Whose maintenance began or ended together; who was in none is not named at the end."""
+
+    role_id: str
+    agents: list[str]
+    until: Time | None = None
+    """Absent: it is ended."""
+
+
+class RegistryAgents:
+    """`client.agents`. Everything raises RegistryError, and InvalidSetting for what cannot be sent."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def register(
+        self,
+        agent_id: str | None = None,
+        *,
+        role_id: str | None = None,
+        name: str | None = None,
+        capabilities: Sequence[str] = (),
+        max_concurrent_tasks: int | None = None,
+        endpoint: str | None = None,
+        card_url: str | None = None,
+        heartbeat_config: HeartbeatConfig | None = None,
+        drain_timeout_seconds: float | None = None,
+        monitoring: Monitoring | str | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        supersede: bool = False,
+    ) -> AgentRecord:
+        """Register an agent, or begin its next life; `agent_key` of the record is shown this once.
+
+        Conflict if it is alive already: `supersede` ends that life first. Not tried again once it may
+        have been carried out: after Unreachable with `was_sent`, `get` tells whether it was, and
+        `supersede` gives the agent its key anew if it had none.
+        """
+        given: dict[str, object] = {
+            "agent_id": agent_id,
+            "role_id": role_id,
+            "name": name,
+            "capabilities": texts("capabilities", capabilities),
+            "capacity": None
+            if max_concurrent_tasks is None
+            else made(Capacity, max_concurrent_tasks=max_concurrent_tasks),
+            "endpoint": endpoint,
+            "card_url": card_url,
+            "heartbeat_config": heartbeat_config,
+            "drain_timeout_seconds": drain_timeout_seconds,
+            "monitoring": monitoring,
+            "metadata": members_of(metadata),
+            "supersede": supersede or None,
+        }
+        # What is left out is the registry's to choose.
+        body = body_of(
+            Registration, **{name: value for name, value in given.items() if value not in (None, [], {})}
+        )
+        return await self._connection.ask_for(
+            AgentRecord, Question(method="POST", path=path_of("agents"), body=body)
+        )
+
+    async def heartbeat(
+        self,
+        agent_id: str,
+        *,
+        status: Literal["active", "draining"] = "active",
+        current_load: int | None = None,
+        tasks_in_progress: Sequence[str] | None = None,
+        client_timestamp: datetime | None = None,
+        incarnation: int | None = None,
+    ) -> HeartbeatReply:
+        """Say that the agent is alive; the reply tells what the registry takes it for, and what it wants.
+
+        Gone if it has to register again; with `incarnation` also if another life of it has begun.
+        `client_timestamp` is now if absent. Tried again while there is time: twice is as good as once.
+        """
+        members: dict[str, object] = {
+            "status": status,
+            "client_timestamp": client_timestamp or datetime.now(UTC),
+            "current_load": current_load,
+            "tasks_in_progress": None
+            if tasks_in_progress is None
+            else texts("tasks_in_progress", tasks_in_progress),
+        }
+        question = Question(
+            method="POST",
+            path=path_of("agents", agent_id, "heartbeat"),
+            body=body_of(Heartbeat, **_given(members)),
+            headers=life(incarnation),
+            may_repeat=True,
+        )
+        return await self._connection.ask_for(HeartbeatReply, question)
+
+    async def get(self, agent_id: str) -> AgentRecord:
+        """Return all that is known of an agent; its `etag` is what `if_match` takes."""
+        question = Question(method="GET", path=path_of("agents", agent_id), may_repeat=True)
+        return await self._connection.ask_for(AgentRecord, question)
+
+    async def history(self, agent_id: str) -> AgentHistory:
+        """Return how an agent answered, and what it said of itself, over the last day and month."""
+        question = Question(method="GET", path=path_of("agents", agent_id, "history"), may_repeat=True)
+        return await self._connection.ask_for(AgentHistory, question)
+
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[AgentFilter]
+    ) -> AgentList:
+        """Return one page, at most 1000; `cursor` is that of the page before, with the same filter."""
+        given: dict[str, object] = dict(wanted)
+        for name in _MANY:
+            if given.get(name) is not None:
+                given[name] = texts(name, given[name])
+        query = query_of(**given, limit=limit, cursor=cursor)
+        question = Question(method="GET", path=path_of("agents"), query=query, may_repeat=True)
+        return await self._connection.ask_for(AgentList, question)
+
+    async def each(self, *, page: int = 100, **wanted: Unpack[AgentFilter]) -> AsyncIterator[AgentSummary]:
+        """Yield the agents of all pages, `page` at a time: the next one is asked for when it is needed."""
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            found = await self.list(limit=page, cursor=cursor, **wanted)
+            for agent in found.agents:
+                yield agent
+            if found.cursor is None:
+                return
+            if found.cursor == cursor:
+                break
+            cursor = found.cursor
+        raise InvalidAnswer("the list of agents has no end")
+
+    async def update(self, agent_id: str, *, if_match: str, **members: Unpack[AgentMembers]) -> AgentRecord:
+        """Change what is named; Stale unless `if_match` is the record's `etag` now."""
+        question = Question(
+            method="PATCH",
+            path=path_of("agents", agent_id),
+            body=body_of(AgentUpdate, **members),
+            headers={"If-Match": if_match},
+        )
+        return await self._connection.ask_for(AgentRecord, question)
+
+    async def drain(
+        self, agent_id: str, *, drain_timeout_seconds: float | None = None, if_match: str = ANY_VERSION
+    ) -> AgentRecord:
+        """Let an agent finish what it has and get nothing new; it is deregistered once it holds nothing."""
+        members: dict[str, object] = {"status": "draining"}
+        if drain_timeout_seconds is not None:
+            members["drain_timeout_seconds"] = drain_timeout_seconds
+        question = Question(
+            method="PATCH",
+            path=path_of("agents", agent_id, "status"),
+            body=body_of(StatusChange, **members),
+            headers={"If-Match": if_match},
+        )
+        return await self._connection.ask_for(AgentRecord, question)
+
+    async def deregister(self, agent_id: str, *, if_match: str | None = None, ends_key: bool = False) -> None:
+        """Take an agent off the list at once; its leases end, its record stays for audit.
+
+        `ends_key`: asked by the agent itself, its key is good for nothing any more.
+        """
+        question = Question(
+            method="DELETE",
+            path=path_of("agents", agent_id),
+            query={"end_key": "true"} if ends_key else {},
+            headers={} if if_match is None else {"If-Match": if_match},
+            may_repeat=True,
+        )
+        try:
+            await self._connection.ask(question)
+        except NotAuthorized as error:
+            # So has it then, and the key has ended with it.
+            if not (ends_key and error.may_be_repeat):
+                raise
+        except Conflict as error:
+            # The earlier try, whose answer was lost, has done it.
+            if not (error.may_be_repeat and error.details.get("status") == Status.DEREGISTERED):
+                raise
+
+    async def erase(self, agent_id: str, *, if_match: str | None = None) -> Erasure:
+        """Forget an agent for ever; its id stays in the log, in which payloads give way to their hashes.
+
+        NotFound if nobody is called so any more: after a lost answer, that it was done.
+        """
+        question = Question(
+            method="DELETE",
+            path=path_of("agents", agent_id, "record"),
+            headers={} if if_match is None else {"If-Match": if_match},
+        )
+        return await self._connection.ask_for(Erasure, question)
+
+    async def send_command(
+        self,
+        agent_id: str,
+        command: Literal["drain"] = "drain",
+        *,
+        reason: str | None = None,
+        drain_timeout_seconds: float | None = None,
+        expires_in_seconds: float | None = None,
+    ) -> SentCommand:
+        """Let a command wait for the agent's next heartbeat."""
+        members: dict[str, object] = {
+            "command": command,
+            "reason": reason,
+            "drain_timeout_seconds": drain_timeout_seconds,
+            "expires_in_seconds": expires_in_seconds,
+        }
+        body = body_of(CommandRequest, **_given(members))
+        question = Question(method="POST", path=path_of("agents", agent_id, "commands"), body=body)
+        return await self._connection.ask_for(SentCommand, question)
+
+    async def maintain(
+        self,
+        agent_id: str,
+        *,
+        reason: str,
+        seconds: float | None = None,
+        until: datetime | None = None,
+    ) -> AgentRecord:
+        """Let nothing take an agent down for so many seconds, or until a time; at most 30 days."""
+        body = _decree(reason, seconds, until)
+        question = Question(method="PUT", path=path_of("agents", agent_id, "maintenance"), body=body)
+        return await self._connection.ask_for(AgentRecord, question)
+
+    async def end_maintenance(self, agent_id: str) -> AgentRecord:
+        """Judge an agent by the usual rules again; also one that is gone, for its next life."""
+        path = path_of("agents", agent_id, "maintenance")
+        question = Question(method="DELETE", path=path, may_repeat=True)
+        return await self._connection.ask_for(AgentRecord, question)
+
+    async def maintain_pool(
+        self,
+        role_id: str,
+        *,
+        reason: str,
+        seconds: float | None = None,
+        until: datetime | None = None,
+    ) -> PoolMaintenance:
+        """Let nothing take the living members of a pool down for a while; who joins later is not in it."""
+        body = _decree(reason, seconds, until)
+        question = Question(method="PUT", path=path_of("pools", role_id, "maintenance"), body=body)
+        return await self._connection.ask_for(PoolMaintenance, question)
+
+    async def end_pool_maintenance(self, role_id: str) -> PoolMaintenance:
+        """Judge the members of a pool by the usual rules again."""
+        path = path_of("pools", role_id, "maintenance")
+        question = Question(method="DELETE", path=path, may_repeat=True)
+        return await self._connection.ask_for(PoolMaintenance, question)
+
+
+def _decree(reason: str, seconds: float | None, until: datetime | None) -> bytes:
+    if (seconds is None) == (until is None):
+        raise InvalidSetting("until", until, "exactly one of seconds and until")
+    return body_of(_Maintenance, **_given({"reason": reason, "seconds": seconds, "until": until}))
+
+
+def _given(members: Mapping[str, object]) -> dict[str, object]:
+    """Return what was given: the registry chooses the rest."""
+    return {name: value for name, value in members.items() if value is not None}

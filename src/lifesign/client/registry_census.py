@@ -1,0 +1,102 @@
+"""What can be asked of a registry about all targets together?"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from lifesign.client.registry_connection import Question, RegistryConnection, made, path_of, query_of
+from lifesign.client.registry_errors import InvalidAnswer, Unprocessable
+from lifesign.domain.models.census import (
+    MAX_NOT_READ,
+    CensusCounts,
+    CensusRun,
+    Deadlines,
+    HostCount,
+    HostCounts,
+    RunRequest,
+)
+
+MAX_PAGES = 10_000
+"""That `hosts` turns: a registry that never ends is not followed for ever."""
+
+
+class RegistryCensus:
+    """`client.census`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def counts(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        run: str | None = None,
+        name: str | None = None,
+    ) -> CensusCounts:
+        """Return how many targets there are by their last result, and how probes of a period ended.
+
+        `run`: of no period, but of one run, by its id. `name`: only the runs of one probe definition.
+        """
+        query = query_of(
+            since=None if since is None else since.isoformat(),
+            until=None if until is None else until.isoformat(),
+            run=run,
+            name=name,
+        )
+        question = Question(method="GET", path=path_of("census"), query=query, may_repeat=True)
+        return await self._connection.ask_for(CensusCounts, question)
+
+    async def hosts(self, *, run: str | None = None) -> AsyncIterator[HostCount]:
+        """Yield how many targets there are on each host; a host may come in several rows.
+
+        `run`: the id of a run, up to whose end results do not age.
+        """
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            query = query_of(run=run, cursor=cursor)
+            question = Question(method="GET", path=path_of("census", "hosts"), query=query, may_repeat=True)
+            page = await self._connection.ask_for(HostCounts, question)
+            for host in page.hosts:
+                yield host
+            cursor = page.cursor
+            if cursor is None:
+                return
+        raise InvalidAnswer("the list of hosts does not end")
+
+    async def begin_run(self, run_id: str, name: str, deadlines: Deadlines | None = None) -> CensusRun:
+        """Note that a pass over all targets begins, or that we take part in it; again, nothing happens.
+
+        If one of this name is under way, that one is returned, by its own id. `deadlines` are those of our
+        requests; a registry that knows of none is not told.
+        """
+        try:
+            return await self._put_run(run_id, made(RunRequest, name=name, deadlines=deadlines))
+        except Unprocessable:
+            if deadlines is None:
+                raise
+            return await self._put_run(run_id, made(RunRequest, name=name))
+
+    async def note_not_read(
+        self, run_id: str, name: str, not_read: Sequence[str], deadlines: Deadlines | None = None
+    ) -> None:
+        """Note that directories could not be read for a pass that we take part in.
+
+        They are named with those of others. A registry that keeps no such names is not told.
+        """
+        body = made(RunRequest, name=name, deadlines=deadlines, not_read=tuple(not_read[:MAX_NOT_READ]))
+        with suppress(Unprocessable):
+            await self._put_run(run_id, body)
+
+    async def end_run(self, run_id: str, name: str) -> CensusRun:
+        """Note that all targets were probed, and have them counted; again, nothing happens."""
+        return await self._put_run(run_id, made(RunRequest, name=name, is_over=True))
+
+    async def _put_run(self, run_id: str, body: RunRequest) -> CensusRun:
+        question = Question(
+            method="PUT",
+            path=path_of("census", "runs", run_id),
+            body=body.model_dump_json(exclude_defaults=True).encode(),
+            may_repeat=True,
+        )
+        return await self._connection.ask_for(CensusRun, question)

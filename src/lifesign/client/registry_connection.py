@@ -1,0 +1,366 @@
+"""How is one question put to a registry: bounded in time and size, and repeated where that is safe?
+
+What may be repeated after it was perhaps carried out is said by whoever asks (`Question.may_repeat`).
+Anything else is tried again only if there was no connection to send it on.
+"""
+
+import asyncio
+import ipaddress
+import math
+import random
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from yarl import URL
+
+from lifesign.client.candidate_urls import read_place
+from lifesign.client.registry_errors import (
+    InvalidAnswer,
+    RateLimited,
+    RegistryError,
+    Unavailable,
+    Unreachable,
+    error_of,
+)
+from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
+from lifesign.errors import InvalidSetting
+from lifesign.http.bounded_body import read_bounded, read_piece
+from lifesign.http.bounded_get import user_agent
+from lifesign.http.byte_counter import READ_BYTES
+from lifesign.http.counted_sessions import CountedConnector, counted_session, counter_of
+from lifesign.http.failures import FAILURES, MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes, judge_failure
+from lifesign.http.headers import media_type, retry_after_seconds
+
+TIMEOUT_SECONDS = 10.0
+MAX_TIMEOUT_SECONDS = 300.0
+MAX_TRIES = 5
+TRY_SHARE = 0.5
+"""Of the time that is left, so much may go to one try of what can be tried again."""
+FIRST_WAIT_S = 0.1
+"""Before the second try; doubled with each further one, and spread by chance from its half to its whole."""
+MAX_WAIT_S = 30.0
+"""Of what we add by ourselves; a registry's Retry-After counts beyond it."""
+MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_CONNECTIONS = 32
+MAX_KEY_CHARS = 4096
+IDLE_SECONDS = 30.0
+"""Without a byte for so long, a stream is dead: the registry gives a sign of life every 10 s."""
+
+_KEY = re.compile(r"[!-~]+")
+_EXPECTED_URL = "an absolute http(s) URL without credentials and query"
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One request, before it is sent."""
+
+    method: str
+    path: str
+    """Below the registry's URL, percent-encoded; see `path_of`."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | Callable[[], bytes] | None = None
+    """JSON; see `body_of`. A function is called for each try."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    may_repeat: bool = False
+    """Whether doing it twice is as good as doing it once."""
+    waits_s: float = 0.0
+    """How much longer than others it may take, since the registry was asked to wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a registry answered with 2xx."""
+
+    status: int
+    content_type: str
+    body: bytes = field(repr=False)
+    """May hold a key."""
+    sent_at_s: float
+    """When the try that was answered began, on the event loop's clock."""
+
+
+def path_of(*segments: str) -> str:
+    """Return `/api/v1` and the segments below it, percent-encoded; InvalidSetting if one leads elsewhere."""
+    for segment in segments:
+        if segment in {"", ".", ".."}:
+            # Whatever is on the way may take them for directories.
+            raise InvalidSetting("id", segment, "something that can stand in a path")
+    return "/".join(("/api/v1", *(quote(segment, safe=":~") for segment in segments)))
+
+
+def query_of(**members: object) -> dict[str, str]:
+    """Return what is not None and not empty, as a query's members; several values with commas between."""
+    return {
+        name: ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+        for name, value in members.items()
+        if value is not None and value not in ("", (), [])
+    }
+
+
+def made(model: type[M], **members: object) -> M:
+    """Make a body of what the caller gave; InvalidSetting names the first member that is wrong."""
+    try:
+        return model.model_validate(members)
+    except ValidationError as error:
+        raise invalid_setting(error, model.__name__.lower(), model=model) from None
+
+
+def body_of(model: type[BaseModel], **members: object) -> bytes:
+    """Return what the caller gave, checked, as a body: nothing that was not given, no defaults of ours."""
+    return made(model, **members).model_dump_json(exclude_unset=True).encode()
+
+
+def texts(name: str, given: object) -> list[str]:
+    """Return texts that the caller gave as a list; InvalidSetting, naming `name`, for a single text too.
+
+    A text is a sequence of texts to Python: taken for one it would fall into its letters.
+    """
+    if isinstance(given, Collection) and not isinstance(given, str | bytes | bytearray | Mapping):
+        many = list(given)
+        if all(isinstance(one, str) for one in many):
+            return many
+    shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
+    is_plain = isinstance(given, str | int | float)
+    raise InvalidSetting(name, shown if is_plain else None, "texts in a list or a tuple")
+
+
+def members_of(given: object) -> object:
+    """Return a mapping that the caller gave as JSON knows it, and anything else for `made` to refuse."""
+    return dict(given) if isinstance(given, Mapping) else given
+
+
+def life(incarnation: int | None) -> dict[str, str]:
+    """Return the header that says in which life an agent speaks, if it says so."""
+    return {} if incarnation is None else {"X-Agent-Incarnation": str(incarnation)}
+
+
+class RegistryConnection:
+    """Puts questions to one registry. Holds the key, and shows it to nobody else."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        session: aiohttp.ClientSession | None = None,
+        allow_plain_http: bool = False,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.url = _checked_url(url, allow_plain_http=allow_plain_http)
+        check_key(key)
+        if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
+            expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
+            raise InvalidSetting("timeout_seconds", timeout_seconds, expected)
+        self.timeout_seconds = timeout_seconds
+        self.sleep = sleep
+        self._key = key
+        self._given_session = session
+        self._own_session: aiohttp.ClientSession | None = None
+        self._chance = chance
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def close(self) -> None:
+        """Let the connections go, unless they belong to a session that was given."""
+        session, self._own_session = self._own_session, None
+        if session is not None:
+            await session.close()
+
+    async def ask_for(self, model: type[M], question: Question) -> M:
+        """Return the answer as the model; members that it does not know are passed over."""
+        return read_answer(model, await self.ask(question))
+
+    async def ask(self, question: Question) -> Reply:
+        """Return the answer if it is 2xx; raise RegistryError for any other, and for none in time."""
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + self.timeout_seconds + question.waits_s
+        may_have_been_done = False
+        for tries in range(1, MAX_TRIES + 1):
+            is_alone = not question.may_repeat or tries == MAX_TRIES
+            share = 1.0 if is_alone else TRY_SHARE
+            outcome = await self._ask_once(question, now_s() + (deadline_s - now_s()) * share)
+            if isinstance(outcome, Reply):
+                return outcome
+            outcome.may_be_repeat = may_have_been_done
+            may_have_been_done = may_have_been_done or _may_have_been_done(outcome)
+            wait_s = self.wait_s(outcome, tries)
+            is_over = tries == MAX_TRIES or now_s() + wait_s >= deadline_s
+            if is_over or not _is_worth_repeating(outcome, question):
+                raise outcome
+            await self.sleep(wait_s)
+        raise AssertionError("the last try returns or raises")  # pragma: no cover
+
+    def wait_s(self, error: RegistryError, tries: int) -> float:
+        """Return how long to wait after so many tries in vain: as told, and a little longer by chance."""
+        own_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(tries - 1, 30))
+        # Many clients that were turned away together must not come back together.
+        return (error.retry_after_s or 0.0) + own_s * (0.5 + 0.5 * self._chance())
+
+    async def stream(self, question: Question) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of an answer that is `text/event-stream` until it ends or falls silent.
+
+        Close it (`contextlib.aclosing`): the connection is of no other use.
+        """
+        loop = asyncio.get_running_loop()
+        failure: RegistryError | None = None
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout_at(loop.time() + self.timeout_seconds):
+                response = await self._send(question)
+                counter = counter_of(response)
+                failure = await _stream_refusal(response)
+            while failure is None:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    piece = await read_piece(response, counter)
+                if not piece:
+                    return
+                yield piece
+        except FAILURES as error:
+            failure = _failure(self.url, error)
+        finally:
+            if response is not None:
+                response.close()
+        # Outside of `except`: an error of the HTTP library carries the request's headers along.
+        raise failure
+
+    async def _ask_once(self, question: Question, deadline_s: float) -> Reply | RegistryError:
+        sent_at_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(deadline_s), await self._send(question) as response:
+                body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
+        except FAILURES as error:
+            return _failure(self.url, error)
+        if body is None:
+            return InvalidAnswer(f"the answer has more than {MAX_BODY_BYTES} bytes", status=response.status)
+        if not 200 <= response.status < 300:
+            return _refusal(response, body)
+        return Reply(
+            status=response.status, content_type=media_type(response.headers), body=body, sent_at_s=sent_at_s
+        )
+
+    async def _send(self, question: Question) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json", "User-Agent": user_agent(), **question.headers}
+        if question.body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._key is not None:
+            headers["X-API-Key"] = self._key
+        query = f"?{urlencode(question.query)}" if question.query else ""
+        return await self._session().request(
+            question.method,
+            # Not joined: what is percent-encoded stays so.
+            URL(f"{self.url}{question.path}{query}", encoded=True),
+            data=question.body() if callable(question.body) else question.body,
+            headers=headers,
+            allow_redirects=False,
+            raise_for_status=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=True,
+            read_bufsize=READ_BYTES,
+            max_line_size=MAX_HEADER_LINE_BYTES,
+            max_field_size=MAX_HEADER_LINE_BYTES,
+            max_headers=MAX_HEADERS,
+        )
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._given_session is not None:
+            return self._given_session
+        if self._own_session is None:
+            self._own_session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
+        return self._own_session
+
+
+def read_answer(model: type[M], reply: Reply) -> M:
+    """Return an answer's body as the model; InvalidAnswer says where it is not one."""
+    nobody = f"HTTP {reply.status}: this is no agent-health registry"
+    if reply.content_type != "application/json":
+        what = f"expected application/json; got {reply.content_type[:80]!a}"
+        raise InvalidAnswer(f"{nobody}: {what}", status=reply.status)
+    try:
+        # A newer registry may tell more.
+        return model.model_validate_json(reply.body, extra="ignore")
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if fault["type"] == "json_invalid" or not fault["loc"]:
+        raise InvalidAnswer(f"{nobody}: expected a JSON object", status=reply.status)
+    what = f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}"
+    raise InvalidAnswer(f"{nobody}, or one of another version: {what}", status=reply.status)
+
+
+def _may_have_been_done(error: RegistryError) -> bool:
+    """Whether what was asked for may have been done all the same."""
+    return (
+        error.was_sent if isinstance(error, Unreachable) else isinstance(error, Unavailable | InvalidAnswer)
+    )
+
+
+def _is_worth_repeating(error: RegistryError, question: Question) -> bool:
+    if isinstance(error, Unreachable) and not error.was_sent:
+        return True
+    return question.may_repeat and isinstance(error, Unreachable | Unavailable | RateLimited)
+
+
+async def _stream_refusal(response: aiohttp.ClientResponse) -> RegistryError | None:
+    """Return why an answer is no stream, or None."""
+    if response.status == 200:
+        if (content_type := media_type(response.headers)) == "text/event-stream":
+            return None
+        what = f"expected text/event-stream; got {content_type[:80]!a}"
+        return InvalidAnswer(f"HTTP 200: {what}", status=200)
+    return _refusal(response, await read_bounded(response, MAX_BODY_BYTES, counter_of(response)) or b"")
+
+
+def _refusal(response: aiohttp.ClientResponse, body: bytes) -> RegistryError:
+    try:
+        parsed: Any = from_json(body)
+    except ValueError:
+        parsed = None
+    retry_after = retry_after_seconds(response.headers.get("Retry-After", ""), datetime.now(UTC))
+    return error_of(
+        response.status, parsed, reason=ascii(response.reason or "")[1:-1], retry_after_s=retry_after
+    )
+
+
+def _failure(url: URL, error: BaseException) -> RegistryError:
+    _, reason = judge_failure(url, error)
+    if isinstance(error, aiohttp.ClientResponseError | TooManyBytes):
+        return InvalidAnswer(reason)
+    is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
+    return Unreachable(reason, was_sent=not is_before)
+
+
+def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
+    url = read_place(text).url
+    if url.raw_query_string:
+        raise InvalidSetting("url", text, _EXPECTED_URL)
+    if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):
+        raise InvalidSetting("url", text, "https, since the key must not travel in the clear")
+    return URL(str(url).rstrip("/"), encoded=True)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, so that nobody listens on the way."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_key(key: str | None) -> None:
+    """Raise InvalidSetting, which does not show it, for a key that cannot stand in a header."""
+    if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
+        expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters"
+        raise InvalidSetting("key", "something else (not shown)", expected)

@@ -1,0 +1,91 @@
+"""What can be asked of a registry about directories, and said of what they list?"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from uuid import uuid4
+
+from lifesign.client.registry_connection import Question, RegistryConnection, made, path_of
+from lifesign.domain.models.directories import (
+    MAX_PAGE_URLS,
+    DirectoryList,
+    DirectoryRecord,
+    ImportEnd,
+    ImportPage,
+    ImportRecord,
+)
+
+
+class RegistryDirectories:
+    """`client.directories`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def all(self) -> list[DirectoryRecord]:
+        """Return all directories by their names."""
+        question = Question(method="GET", path=path_of("directories"), may_repeat=True)
+        return (await self._connection.ask_for(DirectoryList, question)).directories
+
+    async def get(self, directory: str) -> DirectoryRecord:
+        """Return one directory; NotFound if none of this name was ever imported."""
+        question = Question(method="GET", path=path_of("directories", directory), may_repeat=True)
+        return await self._connection.ask_for(DirectoryRecord, question)
+
+    async def put(
+        self,
+        directory: str,
+        urls: Iterable[str],
+        *,
+        source: str | None = None,
+        etag: str | None = None,
+        allow_shrink: bool = False,
+    ) -> ImportRecord:
+        """Let a directory list these from now on; the record says `applied`, or `held` if it shrank too much.
+
+        Conflict if a later list takes its place meanwhile. What was begun and not finished is without effect.
+        """
+        import_id, number = uuid4().hex, 0
+        for number, page in enumerate(_pages(urls), 1):
+            body = made(ImportPage, urls=page, source=source, etag=etag, allow_shrink=allow_shrink)
+            await self.put_page(directory, import_id, number, body)
+        record = await self.apply(directory, import_id, pages=number)
+        while record.is_under_way:
+            record = await self.apply(directory, import_id, pages=number)
+        return record
+
+    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+        """Hand over one page of what a directory lists; the first one is 1. Sent again, it counts once."""
+        return await self._import(
+            Question(
+                method="PUT",
+                path=path_of("directories", directory, "imports", import_id, "pages", str(page)),
+                body=body.model_dump_json(exclude_none=True).encode(),
+                may_repeat=True,
+            )
+        )
+
+    async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
+        """Do one part of what is left to do for an import; ask again while it is under way."""
+        return await self._import(
+            Question(
+                method="POST",
+                path=path_of("directories", directory, "imports", import_id, "apply"),
+                body=made(ImportEnd, pages=pages).model_dump_json().encode(),
+                may_repeat=True,
+            )
+        )
+
+    async def confirm(self, directory: str) -> ImportRecord:
+        """Let go what left a directory that has shrunk; Conflict if nothing of it is held."""
+        return await self._import(Question(method="POST", path=path_of("directories", directory, "confirm")))
+
+    async def _import(self, question: Question) -> ImportRecord:
+        return await self._connection.ask_for(ImportRecord, question)
+
+
+def _pages(urls: Iterable[str]) -> Iterator[list[str]]:
+    """Cut a list into pages; an empty list has one, which is empty."""
+    rest = iter(urls)
+    yield list(itertools.islice(rest, MAX_PAGE_URLS))
+    while page := list(itertools.islice(rest, MAX_PAGE_URLS)):
+        yield page

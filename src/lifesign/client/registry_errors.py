@@ -1,0 +1,174 @@
+"""What can go wrong when a registry is asked, and which answer means which?
+
+Two branches, for two different remedies: the registry understood and said no (`RegistryRefusal`: ask
+otherwise), or there was no usable answer (`RegistryFailure`: ask later, or look at the registry).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from lifesign.errors import AgentHealthError
+
+MAX_TEXT_CHARS = 500
+"""Of a registry's own words in an error."""
+
+
+class RegistryError(AgentHealthError):
+    """Root of what a `RegistryClient` raises, but for what the caller itself gave (InvalidSetting)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str = "",
+        details: Mapping[str, Any] = MappingProxyType({}),
+        body: Mapping[str, Any] = MappingProxyType({}),
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        """For people, on one line. It may quote the registry: show it with care."""
+        self.status = status
+        """Of the answer; None if there was none."""
+        self.code = code
+        """What programs may compare, such as `lease_held`; empty if the answer named none."""
+        self.details = details
+        """What else `error.details` told."""
+        self.body = body
+        """The whole answer, if it was a JSON object."""
+        self.retry_after_s = retry_after_s
+        """When to ask again, in seconds from the answer, if it said so."""
+        self.may_be_repeat = False
+        """Whether an earlier try of the same call may have been carried out already."""
+
+
+class RegistryRefusal(RegistryError):
+    """The registry answered 4xx: it will not do this, as it was asked by whom it was asked."""
+
+
+class NotAuthorized(RegistryRefusal):
+    """401: no key was sent, or none that the registry knows."""
+
+
+class NotPermitted(RegistryRefusal):
+    """403: the key is good, and not for this."""
+
+
+class NotFound(RegistryRefusal):
+    """404: no agent, lease or state of this name."""
+
+
+class Conflict(RegistryRefusal):
+    """409: it contradicts what is: registered already, lease held, draining, no such transition."""
+
+    @property
+    def existing_lease(self) -> Mapping[str, Any] | None:
+        """The lease that stands in the way, where one does."""
+        lease = self.body.get("existing_lease")
+        return lease if isinstance(lease, dict) else None
+
+
+class Gone(RegistryRefusal):
+    """410: the agent is dead or deregistered, or this life of it is over; it has to register again."""
+
+
+class Stale(RegistryRefusal):
+    """412: If-Match or a fencing token is not the current one; somebody was faster."""
+
+    @property
+    def current_version(self) -> int | None:
+        """The record's version now, where a version was compared."""
+        version = self.body.get("current_version")
+        return version if type(version) is int else None
+
+
+class Unprocessable(RegistryRefusal):
+    """422: the body or the query says what it must not; `details["faults"]` says where."""
+
+
+class PreconditionRequired(RegistryRefusal):
+    """428: the request has to say which version it means (If-Match)."""
+
+
+class RateLimited(RegistryRefusal):
+    """429: asked too often; `retry_after_s` says when to come back."""
+
+
+class RegistryFailure(RegistryError):
+    """There is no usable answer; whether anything was done, see the subclass."""
+
+
+class Unavailable(RegistryFailure):
+    """502, 503 or 504: the registry, or a proxy before it, cannot serve now; `retry_after_s` if it said so.
+
+    Our registry changes nothing then; of a proxy that cannot be known.
+    """
+
+
+class Unreachable(RegistryFailure):
+    """No complete answer came, in time or at all."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+        """Whether the request may have been carried out. False: there was not even a connection."""
+
+
+class InvalidAnswer(RegistryFailure):
+    """Something answered, and not as a registry does: 500, a redirect, no JSON, too much, other members."""
+
+
+def is_final(error: RegistryError) -> bool:
+    """Whether the registry itself said no, and says so again; what stands before it has its own reasons."""
+    return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
+
+
+_CLASSES: Mapping[int, type[RegistryError]] = MappingProxyType(
+    {
+        401: NotAuthorized,
+        403: NotPermitted,
+        404: NotFound,
+        409: Conflict,
+        410: Gone,
+        412: Stale,
+        422: Unprocessable,
+        428: PreconditionRequired,
+        429: RateLimited,
+        502: Unavailable,
+        503: Unavailable,
+        504: Unavailable,
+    }
+)
+
+
+def error_of(
+    status: int, body: object, *, reason: str = "", retry_after_s: float | None = None
+) -> RegistryError:
+    """Return what a status other than 2xx means; `body` is what was parsed of it, or None.
+
+    A 404 that is not in our form is somebody else's: a wrong URL, not a missing agent.
+    """
+    members = body if isinstance(body, dict) else {}
+    told = members.get("error")
+    told = told if isinstance(told, dict) else {}
+    details = told.get("details")
+    message = _text(told.get("message")) or _text(members.get("message")) or reason
+    found = _CLASSES.get(status, RegistryRefusal if 400 <= status < 500 else InvalidAnswer)
+    if status == 404 and not told:
+        found, message = InvalidAnswer, "there is no registry's API here"
+    elif 300 <= status < 400:
+        message = "redirected; not followed, since the key must not travel"
+    return found(
+        f"HTTP {status}: {message}" if message else f"HTTP {status}",
+        status=status,
+        code=_text(told.get("code")),
+        details=details if isinstance(details, dict) else {},
+        body=members,
+        retry_after_s=retry_after_s,
+    )
+
+
+def _text(value: object) -> str:
+    return " ".join(value.split())[:MAX_TEXT_CHARS] if isinstance(value, str) else ""

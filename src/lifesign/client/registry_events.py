@@ -1,0 +1,194 @@
+"""What can be asked of a registry's event log, and how is it followed as it grows? (RFC-0016 2.3)"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypedDict, Unpack
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lifesign.client.event_stream import EventStreamParser, Message
+from lifesign.client.registry_connection import Question, RegistryConnection, path_of, query_of, texts
+from lifesign.client.registry_errors import (
+    InvalidAnswer,
+    RateLimited,
+    RegistryError,
+    Unavailable,
+    Unreachable,
+)
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.errors import InvalidSetting
+
+PATIENCE_SECONDS = 3600.0
+"""For so long a stream that was there once tries to come back."""
+STEADY_SECONDS = 10.0
+"""A stream that lasted so long was no failure: the next wait is the shortest again."""
+MAX_RETRY_MS = 60_000
+"""Of what a stream may ask us to wait before we come back."""
+MAX_DIGITS = 16
+
+
+class EventFilter(TypedDict, total=False):
+    """Which events are wanted; what is absent matches any."""
+
+    types: Sequence[str]
+    """Such as `agent.lifecycle`."""
+    agent_id: str
+    """Whose events; an agent's own key sees its own alone."""
+    intent_id: str
+
+
+class LoggedEvent(BaseModel):
+    """One fact in its place in the log, as it came: also of a type that only a newer registry knows.
+
+    `lifesign.domain.events.chain.read_event` takes `members()` and refuses what we would not have written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    sequence: int = Field(ge=1, le=MAX_NUMBER)
+    id: str
+    type: str
+    actor: str
+    intent_id: str | None = None
+    payload: Mapping[str, Any]
+    created_at: str
+    """RFC 3339; text, since the hash covers it."""
+    previous_hash: str
+    hash: str
+
+    def members(self) -> dict[str, Any]:
+        """Return it as JSON values, as it came."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class EventPage(BaseModel):
+    """One page of the log."""
+
+    events: list[LoggedEvent]
+    """In the order of their sequence."""
+    next_after: int
+    """Where the next page begins: with the same filter, nothing up to here is missing."""
+    last_sequence: int
+    """Of the whole log."""
+    archived_sequence: int = 0
+    """Events up to here have left the database; 0 if none has."""
+    names: dict[str, str] = Field(default_factory=dict)
+    """Of the keys that act in these events, by `key:` and their ids; empty unless the caller may read all."""
+
+
+class RegistryEvents:
+    """`client.events`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def list(self, *, after: int = 0, limit: int = 100, **wanted: Unpack[EventFilter]) -> EventPage:
+        """Return the next events behind the sequence `after`, at most 1000."""
+        query = {**_query(wanted), "after": str(after), "limit": str(limit)}
+        question = Question(method="GET", path=path_of("events"), query=query, may_repeat=True)
+        return await self._connection.ask_for(EventPage, question)
+
+    async def each(
+        self, *, after: int = 0, page: int = 500, **wanted: Unpack[EventFilter]
+    ) -> AsyncIterator[LoggedEvent]:
+        """Yield the events behind `after` up to the end of the log, `page` at a time."""
+        while True:
+            found = await self.list(after=after, limit=page, **wanted)
+            for event in found.events:
+                yield event
+            if found.next_after >= found.last_sequence:
+                return
+            if found.next_after <= after:
+                raise InvalidAnswer("the list of events does not go on")
+            after = found.next_after
+
+    async def stream(
+        self,
+        *,
+        after: int | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+        **wanted: Unpack[EventFilter],
+    ) -> AsyncGenerator[LoggedEvent, None]:
+        """Yield events as they happen: those behind `after`, or those from now on if it is None.
+
+        A stream that breaks is taken up where it was (Last-Event-ID), from whichever server: nothing is
+        missing and nothing comes twice. Raises at once what asking again does not mend, such as
+        NotAuthorized; raises the last Unreachable, Unavailable or RateLimited if nothing answers within
+        the client's timeout at the beginning, or for `patience_seconds` later (math.inf: for ever).
+        Close it when leaving early (`contextlib.aclosing`).
+        """
+        if math.isnan(patience_seconds) or patience_seconds < 0:
+            raise InvalidSetting("patience_seconds", patience_seconds, "seconds from 0")
+        now_s = asyncio.get_running_loop().time
+        following = _Following(after)
+        give_up_at_s = now_s() + self._connection.timeout_seconds
+        tries = 0
+        while True:
+            began_s = now_s()
+            failure: RegistryError | None = None
+            parser = EventStreamParser()
+            try:
+                async with aclosing(self._connection.stream(following.question(_query(wanted)))) as pieces:
+                    async for piece in pieces:
+                        for message in parser.feed(piece):
+                            event = following.take(message)
+                            if event is not None:
+                                yield event
+                        give_up_at_s = now_s() + patience_seconds
+            except (Unreachable, Unavailable, RateLimited) as error:
+                failure = error
+            tries = 1 if now_s() - began_s >= STEADY_SECONDS else tries + 1
+            ending = failure or Unreachable("the stream ended", was_sent=False)
+            wait_s = self._connection.wait_s(ending, tries)
+            wait_s = max(wait_s, min(parser.retry_ms or 0, MAX_RETRY_MS) / 1000)
+            if now_s() + wait_s >= give_up_at_s:
+                raise ending
+            await self._connection.sleep(wait_s)
+
+
+class _Following:
+    """Where one follower of the log is."""
+
+    def __init__(self, after: int | None) -> None:
+        self._after = after
+        self._has_id = False
+        """Whether the position came from a stream, to which it can be told as Last-Event-ID."""
+
+    def question(self, query: Mapping[str, str]) -> Question:
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if self._has_id:
+            headers["Last-Event-ID"] = str(self._after)
+        elif self._after is not None:
+            query = {**query, "after": str(self._after)}
+        return Question(method="GET", path=path_of("events", "stream"), query=query, headers=headers)
+
+    def take(self, message: Message) -> LoggedEvent | None:
+        """Note the place, and return the event unless it was seen before or is a mere sign of life."""
+        event = None
+        if message.data:
+            event = _read(message.data)
+            if self._after is not None and event.sequence <= self._after:
+                return None
+            self._after, self._has_id = event.sequence, True
+        elif message.last_id.isascii() and message.last_id.isdecimal() and len(message.last_id) <= MAX_DIGITS:
+            self._after, self._has_id = max(int(message.last_id), self._after or 0), True
+        return event
+
+
+def _query(wanted: EventFilter) -> dict[str, str]:
+    types = wanted.get("types")
+    return query_of(
+        type=None if types is None else texts("types", types),
+        agent_id=wanted.get("agent_id"),
+        intent_id=wanted.get("intent_id"),
+    )
+
+
+def _read(data: str) -> LoggedEvent:
+    try:
+        return LoggedEvent.model_validate_json(data)
+    except ValidationError as error:
+        what = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
+    raise InvalidAnswer(f"the stream has something that is no event: {what[:200]}")

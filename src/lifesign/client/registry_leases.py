@@ -1,0 +1,166 @@
+"""What can be asked of a registry about leases, and about the state that they guard? (protocol 6)"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.client.registry_connection import (
+    Question,
+    RegistryConnection,
+    Reply,
+    body_of,
+    life,
+    path_of,
+    query_of,
+    read_answer,
+)
+from lifesign.domain.models.leases import LeaseList, LeaseRecord, StateRecord
+from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, TTL_SECONDS
+from lifesign.errors import InvalidSetting
+
+TOKEN_HEADER = "X-Fencing-Token"  # noqa: S105 - the name of a header
+
+
+class _Ask(BaseModel):
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    ttl_seconds: Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS)]
+
+
+class _Acquisition(_Ask):
+    resource: Annotated[str, Field(min_length=1)]
+
+
+class _Renewal(_Ask):
+    fencing_token: Annotated[int, Field(ge=1)]
+
+
+class HeldLease(LeaseRecord):
+    """A lease of one's own."""
+
+    deadline_s: float = -math.inf
+    """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
+    registry never thinks it over before its holder does."""
+
+
+class RegistryLeases:
+    """`client.leases`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def acquire(
+        self, resource: str, *, ttl_seconds: float = TTL_SECONDS, incarnation: int | None = None
+    ) -> HeldLease:
+        """Take a resource for a while; Conflict with `existing_lease` if somebody has it.
+
+        Not tried again once it may have been carried out: a lease that is held without being known of
+        ends by itself. With `incarnation` Gone if another life of the agent has begun, here and below.
+        """
+        body = body_of(_Acquisition, resource=resource, ttl_seconds=ttl_seconds)
+        question = Question(method="POST", path=path_of("leases"), body=body, headers=life(incarnation))
+        return _held(await self._connection.ask(question), ttl_seconds)
+
+    async def renew(
+        self,
+        lease_id: str,
+        *,
+        fencing_token: int,
+        ttl_seconds: float = TTL_SECONDS,
+        incarnation: int | None = None,
+    ) -> HeldLease:
+        """Have a lease end later; Stale if it is over, also if nobody has the resource now."""
+        body = body_of(_Renewal, fencing_token=fencing_token, ttl_seconds=ttl_seconds)
+        question = Question(
+            method="POST",
+            path=path_of("leases", lease_id, "renew"),
+            body=body,
+            headers=life(incarnation),
+            may_repeat=True,
+        )
+        return _held(await self._connection.ask(question), ttl_seconds)
+
+    async def release(self, lease_id: str, *, incarnation: int | None = None) -> None:
+        """Give a resource back; releasing again what was released is no error."""
+        await self._connection.ask(
+            Question(
+                method="DELETE", path=path_of("leases", lease_id), headers=life(incarnation), may_repeat=True
+            )
+        )
+
+    async def list(
+        self,
+        *,
+        resource: str | None = None,
+        holder: str | None = None,
+        include_ended: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> LeaseList:
+        """Return one page, at most 1000, of the leases that are good now.
+
+        `include_ended`: also the last lease of each resource that nobody holds. `cursor` is that of the
+        page before, with the same filter.
+        """
+        query = query_of(
+            resource=resource,
+            holder=holder,
+            include_ended="true" if include_ended else None,
+            limit=limit,
+            cursor=cursor,
+        )
+        question = Question(method="GET", path=path_of("leases"), query=query, may_repeat=True)
+        return await self._connection.ask_for(LeaseList, question)
+
+
+class RegistryStates:
+    """`client.states`: what a lease on an intent's scope protects."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def read(self, intent_id: str, scope: str) -> StateRecord:
+        """Return the state of an intent's scope; NotFound if nobody has written one."""
+        question = Question(method="GET", path=_state_path(intent_id, scope), may_repeat=True)
+        return await self._connection.ask_for(StateRecord, question)
+
+    async def write(
+        self,
+        intent_id: str,
+        scope: str,
+        state: Mapping[str, Any],
+        *,
+        fencing_token: int,
+        incarnation: int | None = None,
+    ) -> StateRecord:
+        """Replace the state; Stale if the token is not that of the lease now, or the lease is over.
+
+        Not tried again once it may have been carried out: `read` tells whether it was.
+        """
+        question = Question(
+            method="PUT",
+            path=_state_path(intent_id, scope),
+            body=_json_of(state),
+            headers={**life(incarnation), TOKEN_HEADER: str(fencing_token)},
+        )
+        return await self._connection.ask_for(StateRecord, question)
+
+
+def _state_path(intent_id: str, scope: str) -> str:
+    # A scope may hold slashes, an intent's id none.
+    return path_of("intents", intent_id, "state", *scope.split("/"))
+
+
+def _json_of(state: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(dict(state), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSetting("state", "something else", f"JSON values ({error})") from None
+
+
+def _held(reply: Reply, ttl_seconds: float) -> HeldLease:
+    lease = read_answer(HeldLease, reply)
+    return lease.model_copy(update={"deadline_s": reply.sent_at_s + ttl_seconds})

@@ -1,0 +1,29 @@
+"""How is an origin kept out of all probing, at its owner's wish? (protocol 3)"""
+
+from lifesign.client.registry_connection import Question, RegistryConnection, body_of, path_of, query_of
+from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest
+
+
+class RegistryOptOuts:
+    """`client.opt_outs`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def ask(self, url: str) -> OptOutRecord:
+        """Get the token that an origin's owner serves as a proof; asked again, it is looked for at once."""
+        question = Question(
+            method="POST", path=path_of("opt-outs"), body=body_of(OptOutRequest, url=url), may_repeat=True
+        )
+        return await self._connection.ask_for(OptOutRecord, question)
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None) -> OptOutList:
+        """Return one page, at most 1000, of the origins that opted out or have yet to prove it."""
+        query = query_of(limit=limit, cursor=cursor)
+        question = Question(method="GET", path=path_of("opt-outs"), query=query, may_repeat=True)
+        return await self._connection.ask_for(OptOutList, question)
+
+    async def withdraw(self, url: str) -> None:
+        """Let an origin be probed again; NotFound if it never opted out."""
+        question = Question(method="DELETE", path=path_of("opt-outs"), query={"url": url})
+        await self._connection.ask(question)

@@ -1,0 +1,211 @@
+"""Requests of a prober to a registry: claims of shards, their targets, and results (protocol 8)."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from lifesign.client.older_registry import LeftOut
+from lifesign.client.registry_connection import (
+    Question,
+    RegistryConnection,
+    made,
+    path_of,
+    query_of,
+    read_answer,
+)
+from lifesign.client.registry_errors import InvalidAnswer, Unprocessable
+from lifesign.domain.models.observation_batch import ObservationAnswer, ObservationBatch
+from lifesign.domain.models.shards import (
+    TTL_SECONDS,
+    ProbeTarget,
+    ShardClaimRequest,
+    ShardGrant,
+    ShardsShown,
+    ShardTargets,
+)
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation
+
+PAGE = 2_000
+"""Targets in one answer: a few megabytes at most, if all remember as much as they may."""
+MAX_PAGES = 10_000
+"""That are turned for one shard: a registry that never ends is not followed for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldShards:
+    """What a claim was answered."""
+
+    grant: ShardGrant
+    deadline_s: float
+    """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
+    registry never thinks it over before its holder does."""
+    registry_now_s: float | None
+    """The registry's time when it answered, in seconds since the epoch; None if it does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardContents:
+    """All that a shard holds, or all that changed in it."""
+
+    targets: Sequence[ProbeTarget] = field(default_factory=list)
+    gone: Sequence[str] = field(default_factory=list)
+    """Ids that are none of its targets any more."""
+    version: int = 0
+    """Ask for what comes after this one the next time."""
+
+
+class RegistryShards:
+    """`client.shards`."""
+
+    def __init__(self, connection: RegistryConnection, wall_s: Callable[[], float] = time.time) -> None:
+        self._connection = connection
+        self._wall_s = wall_s
+        self.left_out = LeftOut()
+        """What is not reported, since this registry does not know it."""
+        self._is_older = False
+
+    async def claim(
+        self,
+        worker: str,
+        *,
+        held: Mapping[int, int],
+        ttl_seconds: float = TTL_SECONDS,
+        companions: int = 0,
+        reached_classes: Sequence[str] | None = None,
+        wanted_witnesses: Mapping[str, int] | None = None,
+        interval_s: float | None = None,
+    ) -> HeldShards:
+        """Say that a worker lives, renew what it holds (shard: token), and take its share of the others.
+
+        `companions` begin at the same time, and are left theirs. `reached_classes` are network classes in
+        which a witness answered within the last interval, `wanted_witnesses` those in which more are wanted.
+        An older registry knows none of these, and is not told. Tried again if no answer comes: what was
+        granted in between is granted anew, with a new token.
+        """
+        sent_at_s = 0.0
+        body = made(
+            ShardClaimRequest,
+            worker=worker,
+            ttl_seconds=float(ttl_seconds),
+            held=dict(held),
+            companions=companions,
+            reached_classes=None if reached_classes is None else list(reached_classes),
+            wanted_witnesses=dict(wanted_witnesses or {}),
+            interval_s=interval_s,
+        )
+
+        def written() -> bytes:
+            nonlocal sent_at_s
+            if self._is_older:
+                return body.model_dump_json(include={"worker", "ttl_seconds", "held"}).encode()
+            sent_at_s = self._wall_s()
+            sent = body.model_copy(update={"sent_at": datetime.fromtimestamp(sent_at_s, UTC)})
+            return sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+
+        question = Question(method="POST", path=path_of("shards", "claim"), body=written, may_repeat=True)
+        try:
+            reply = await self._connection.ask(question)
+        except Unprocessable:
+            if self._is_older:
+                raise
+            self._is_older = True
+            reply = await self._connection.ask(question)
+        grant = read_answer(ShardGrant, reply)
+        offset_s = grant.clock_offset_s
+        return HeldShards(
+            grant=grant,
+            deadline_s=reply.sent_at_s + body.ttl_seconds,
+            registry_now_s=None if offset_s is None else sent_at_s - offset_s,
+        )
+
+    async def leave(self, worker: str) -> None:
+        """Give back all that a worker holds; again, nothing happens."""
+        question = Question(
+            method="DELETE", path=path_of("shards"), query={"worker": worker}, may_repeat=True
+        )
+        await self._connection.ask(question)
+
+    async def show(
+        self, *, changed_after: int | None = None, unprobed_since: datetime | None = None
+    ) -> ShardsShown:
+        """Return who probes; which shards changed after a version; how many were not probed since a time."""
+        since = None if unprobed_since is None else unprobed_since.isoformat()
+        query = query_of(changed_after=changed_after, unprobed_since=since)
+        question = Question(method="GET", path=path_of("shards"), query=query, may_repeat=True)
+        return await self._connection.ask_for(ShardsShown, question)
+
+    async def targets(self, shard: int, *, after_version: int | None = None) -> ShardContents:
+        """Return what a shard holds, or what changed there after a version, all pages together."""
+        pages: list[ShardTargets] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            query = query_of(after_version=after_version, limit=PAGE, cursor=cursor)
+            path = path_of("shards", str(shard), "targets")
+            question = Question(method="GET", path=path, query=query, may_repeat=True)
+            pages.append(await self._connection.ask_for(ShardTargets, question))
+            cursor = pages[-1].cursor
+            if cursor is None:
+                return ShardContents(
+                    targets=[target for page in pages for target in page.targets],
+                    gone=[subject_id for page in pages for subject_id in page.gone],
+                    version=pages[0].version,
+                )
+        raise InvalidAnswer(f"shard {shard} has more than {MAX_PAGES} pages")
+
+    async def report(
+        self,
+        observations: Sequence[Observation],
+        *,
+        tokens: Mapping[int, int],
+        ages_s: Sequence[float] | Callable[[], Sequence[float]],
+        numbers: Sequence[int],
+        interval_s: float,
+        memories: Sequence[ProbeMemory | None] | None = None,
+    ) -> ObservationAnswer:
+        """Report what was seen, and what the next probe of each has to remember, in the same order.
+
+        `tokens` has the fencing token of each shard that the results are of. `ages_s` and `numbers` belong to
+        the observations, `interval_s` is that of the crawl: see `ObservationBatch`. A function that returns
+        the ages is called for each try. An observation that is sent again counts once. What an older registry
+        does not know of what was seen is left out: see `left_out`.
+        """
+        batch = made(
+            ObservationBatch,
+            observations=list(observations),
+            memories=None if memories is None else list(memories),
+            tokens=dict(tokens),
+            ages_s=_listed(ages_s),
+            numbers=list(numbers),
+            interval_s=interval_s,
+        )
+        now_s = asyncio.get_running_loop().time()
+
+        def written() -> bytes:
+            sent = batch
+            if callable(ages_s):
+                sent_at = datetime.fromtimestamp(self._wall_s(), UTC)
+                sent = batch.model_copy(update={"ages_s": _listed(ages_s), "sent_at": sent_at})
+            body = sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+            return self.left_out.without(body, now_s)
+
+        while True:
+            question = Question(
+                method="POST",
+                path=path_of("observations"),
+                body=written,
+                may_repeat=True,
+            )
+            try:
+                return await self._connection.ask_for(ObservationAnswer, question)
+            except Unprocessable as refusal:
+                if not self.left_out.note(refusal, now_s):
+                    raise
+
+
+def _listed(ages_s: Sequence[float] | Callable[[], Sequence[float]] | None) -> list[float] | None:
+    if ages_s is None:
+        return None
+    return list(ages_s() if callable(ages_s) else ages_s)

@@ -1,0 +1,98 @@
+"""What can be asked of a registry about targets, and which of them are to be looked at now?"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol, TypedDict, Unpack
+
+from lifesign.client.registry_connection import Question, RegistryConnection, path_of, query_of, texts
+from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord, TargetSummary
+from lifesign.domain.observation.results import ResultClass
+
+MAX_PAGES = 100_000
+"""That `all_pages` turns: a registry that never ends is not followed for ever."""
+
+
+class TargetQuery(TypedDict, total=False):
+    """Which targets are wanted; what is absent matches any that is still probed."""
+
+    result: Sequence[ResultClass | str]
+    never_measured: bool
+    old_evidence: bool
+    """True: also targets whose last measured result is too old; False: none of those."""
+    directory: str
+    host: str
+    include_gone: bool
+    max_evidence_age: float
+    """In seconds: targets whose last measured probe is no older."""
+    sort: Literal["added", "host"]
+    """As they were added, as is usual, or by host and URL."""
+
+
+class PagedTargets(Protocol):
+    """Who tells of targets page by page: a registry, or a database of one's own."""
+
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
+    ) -> TargetList:
+        """Return one page; `cursor` is that of the page before, with the same query."""
+        ...
+
+
+async def all_pages(
+    targets: PagedTargets, *, page: int = 1000, **wanted: Unpack[TargetQuery]
+) -> AsyncIterator[TargetList]:
+    """Yield the pages of all targets that match, `page` on each; the total is that of the first."""
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        found = await targets.list(limit=page, cursor=cursor, **wanted)
+        yield found
+        cursor = found.cursor
+        if cursor is None:
+            return
+    raise InvalidAnswer("the list of targets does not end")
+
+
+class RegistryTargets:
+    """`client.targets`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
+    ) -> TargetList:
+        """Return one page, at most 1000; `cursor` is that of the page before, with the same query."""
+        flags = {name: "true" for name in ("never_measured", "include_gone") if wanted.get(name)}
+        if (old := wanted.get("old_evidence")) is not None:
+            flags["old_evidence"] = "true" if old else "false"
+        query = query_of(
+            result=texts("result", wanted.get("result", ())),
+            directory=wanted.get("directory"),
+            host=wanted.get("host"),
+            max_evidence_age=wanted.get("max_evidence_age"),
+            sort=wanted.get("sort"),
+            limit=limit,
+            cursor=cursor,
+            **flags,
+        )
+        question = Question(method="GET", path=path_of("targets"), query=query, may_repeat=True)
+        return await self._connection.ask_for(TargetList, question)
+
+    async def each(self, *, page: int = 1000, **wanted: Unpack[TargetQuery]) -> AsyncIterator[TargetSummary]:
+        """Yield all targets that match, `page` at a time."""
+        async for found in all_pages(self, page=page, **wanted):
+            for target in found.targets:
+                yield target
+
+    async def get(self, target_id: str) -> TargetRecord:
+        """Return one target; NotFound if nothing of this id was ever probed."""
+        question = Question(method="GET", path=path_of("targets", target_id), may_repeat=True)
+        return await self._connection.ask_for(TargetRecord, question)
+
+    async def recheck(self, target_id: str) -> RecheckRecord:
+        """Have a target probed now; RateLimited within a minute of the last time, Gone if it is not any more.
+
+        Not tried again, though waiting would help: who asks so often is to be told.
+        """
+        question = Question(method="POST", path=path_of("targets", target_id, "probe"))
+        return await self._connection.ask_for(RecheckRecord, question)

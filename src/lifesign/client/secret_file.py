@@ -1,0 +1,79 @@
+"""How is a key or a token read from a file, and who hears that others may read it too?
+
+Never taken as an argument, where every user of the machine could see it.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from lifesign.errors import InvalidSetting
+
+MAX_SECRET_BYTES: Final = 8192
+NOT_THE_OWNERS: Final = 0o077
+"""The bits of a file's mode that let its group and all others in."""
+
+Complain = Callable[[str], None]
+
+
+def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
+    """Return what a file holds, without the space around it; InvalidSetting if it cannot be read.
+
+    A file that others may read is used nevertheless, and complained of in words in which it is called
+    `what`: "key" or "token". What is no ASCII comes as U+FFFD, which no header and no check lets through.
+    """
+    secret = find_secret(file, setting, what, complain)
+    if secret is None:
+        raise _unreadable(file, setting, os.strerror(errno.ENOENT))
+    return secret
+
+
+def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str | None:
+    """Return the same, or None if there is no such file."""
+    try:
+        with file.open("rb") as opened:
+            found = os.fstat(opened.fileno())
+            content = opened.read(MAX_SECRET_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(file, setting, error.strerror) from None
+    if len(content) > MAX_SECRET_BYTES:
+        raise InvalidSetting(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
+    complain_if_open(file, found.st_mode, what, complain)
+    return content.decode("ascii", "replace").strip()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a line into a file that only its owner may read, whole or not at all, also over a power failure.
+
+    OSError if it cannot be written; the file is as before then.
+    """
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:
+    """Say so if others may read a file of this mode, in which there is a secret."""
+    # A pipe is nobody else's: whoever can open it has it already.
+    if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
+        shown = f"mode {stat.S_IMODE(mode):04o}"
+        complain(f"the {what} in {file} is open to others ({shown}): chmod 600 {quote(str(file))}")
+
+
+def _unreadable(file: Path, setting: str, why: str | None) -> InvalidSetting:
+    return InvalidSetting(setting, str(file), f"a readable file ({why})")

@@ -1,0 +1,404 @@
+"""Where does a crawl have its home: whence come its targets, and who keeps what it finds?
+
+In a database of its own, which is a registry's, so that what is found is decided about here and now; or in
+a registry far away, which any number of machines share.
+"""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+from lifesign.cli.options.server_database import sqlite_file
+from lifesign.cli.output.census_facts import census_at, census_of
+from lifesign.cli.output.census_report import Report, titled, write_report
+from lifesign.client import RegistryClient
+from lifesign.crawl.directory_import import TakesLists
+from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
+from lifesign.crawl.process import registry_client
+from lifesign.crawl.worker_config import RegistryPlace, Share, worker_name
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
+from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import AgentHealthError, ForeignDatabase, InvalidSetting
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.worker.jobs import Deed
+from lifesign.registry.backup.prune_history import PRUNE_SECONDS, ROUND_SECONDS, finish_imports, prune_history
+from lifesign.registry.probing.begin_pass import begin_or_join, may_go_on
+from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.sweep import Sweeper
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.probing import probe_results, probers
+from lifesign.storage.targets import census_counts
+
+SWEEP_SECONDS: Final = 2.0
+"""How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
+LOCK_SUFFIX: Final = ".crawl"
+"""Of the file beside a database that says that somebody crawls with it."""
+DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+"""Of the files that SQLite keeps a database in."""
+REPORT_SECONDS: Final = 3600.0
+MAX_LEFT_BEHIND: Final = 1_024
+"""Workers that a crawl which was killed may have left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One pass over all targets."""
+
+    run_id: str
+    name: str
+    """Of the probe definition."""
+    since_s: float
+    """When it began, in seconds since the epoch: who was probed since then is done."""
+    deadlines: Deadlines
+    """Of our requests."""
+    is_resumed: bool
+    is_set_back: bool
+    """Whether a pass before it lies ahead of now: the clock was set back since."""
+
+
+class Home(Protocol):
+    """Where a crawl has its home."""
+
+    lists: TakesLists
+    told: str
+    """Where that is, for people."""
+    option: str
+    """How other commands are led there; empty if they find it by themselves."""
+    is_shared: bool
+    """Whether others crawl for it too, whose directories are their own concern."""
+    is_alone: bool
+    """Whether nobody else can crawl for it."""
+
+    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+        """Return what each process has to know."""
+        ...
+
+    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+        """Begin a pass over all targets, or go on with one that was broken off; `deadlines` are ours."""
+        ...
+
+    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+        """Note which directories could not be read for it."""
+        ...
+
+    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+        """Note that all targets were probed; return how many there are by what the pass saw of them."""
+        ...
+
+    async def drop_run(self, run: Run) -> None:
+        """Note that nobody was asked in it."""
+        ...
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then."""
+        ...
+
+    async def tend(self) -> None:
+        """Do what has to be done beside the crawl, until cancelled."""
+        ...
+
+    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+        """Return what is to be done every so many seconds in a crawl without an end, by name."""
+        ...
+
+
+class LocalHome:
+    """A database of the crawl's own."""
+
+    def __init__(self, url: str, database: Database, report: Report | None, *, is_alone: bool) -> None:
+        self.told = f"database {url}"
+        self.option = f"--database {url}"
+        self.is_shared = False
+        self.is_alone = is_alone
+        self.lists: TakesLists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+        self.database = database
+        self._url = url
+        self._report = report
+
+    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+        """Return what each process has to know."""
+        return [
+            Share(
+                definition=definition,
+                worker=worker_name(number, is_alone=self.is_alone),
+                since_s=since_s,
+                database=self._url,
+                companions=processes - 1,
+            )
+            for number in range(1, processes + 1)
+        ]
+
+    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+        """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
+
+        def deed(transaction: Transaction) -> Run:
+            latest = census_counts.runs(transaction, name, 1)
+            is_set_back = bool(latest) and lies_ahead(latest[0].began_at_s, transaction.now_s)
+            run_id = uuid4().hex
+            run = begin_or_join(transaction, run_id, name, deadlines)
+            return Run(
+                run_id=run.run_id,
+                name=name,
+                since_s=run.began_at_s,
+                deadlines=deadlines,
+                is_resumed=run.run_id != run_id,
+                is_set_back=is_set_back,
+            )
+
+        return await self.database.write(deed)
+
+    async def drop_run(self, run: Run) -> None:
+        """Forget that it began, unless others may have asked somebody meanwhile. StoreUnavailable."""
+        if self.is_alone:
+            await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
+        else:
+            await self.end_run(run)
+
+    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+        """Note which directories could not be read for it. StoreUnavailable."""
+        await self.database.write(
+            partial(census_counts.note_not_read, run_id=run.run_id, names=names[:MAX_NOT_READ])
+        )
+
+    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+        """Note that all targets were probed, and count them. StoreUnavailable."""
+        counts = await self.database.read(partial(census_counts.results_since, since_s=run.since_s))
+        await self.database.write(partial(census_counts.end_run, run_id=run.run_id, counts=counts))
+        return {None if result is None else ResultClass(result): count for result, count in counts.items()}
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. StoreUnavailable."""
+        return await self.database.read(partial(probe_results.count_unprobed, since_s=since_s))
+
+    async def tend(self) -> None:
+        """Judge the agents whose deadlines pass, until cancelled."""
+        settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
+        await Sweeper(self.database, settings, time.monotonic).run()
+
+    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+        """Return what is to be done every so many seconds."""
+        jobs: dict[str, tuple[float, Deed]] = {
+            "imports": (ROUND_SECONDS, partial(finish_imports, self.database)),
+            "pruning": (PRUNE_SECONDS, partial(prune_history, self.database)),
+        }
+        if self._report is not None:
+            jobs["report"] = (REPORT_SECONDS, self.write_report)
+        return jobs
+
+    async def write_report(self) -> None:
+        """Write the census of what is known now, if somebody wants it. StoreUnavailable."""
+        report = self._report
+        if report is not None:
+            taken = await self.database.read(partial(census_of, name=None))
+            taken = titled(taken, report.name)
+            if not taken.runs:
+                # All that is known was asked for by this crawl, or by one like it.
+                taken = taken.model_copy(update={"deadlines": report.deadlines})
+            targets = LocalTargets(LocalRegistry(self.database, Role.READER))
+            await write_report(taken, targets, report.directory)
+
+    async def clear(self) -> None:
+        """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
+        left_behind = await self.database.read(
+            lambda transaction: probers.listing(transaction, MAX_LEFT_BEHIND)
+        )
+        names = {holder.rpartition("/")[2] for holder, *_ in left_behind}
+        registry = LocalRegistry(self.database, Role.PROBER)
+        for name in sorted(names):
+            await registry.do(leave_shards, query=LeavingWorker(worker=name))
+
+
+class RegistryHome:
+    """A registry far away; the work is shared with whoever else crawls for it."""
+
+    option = ""
+    is_shared = True
+    is_alone = False
+
+    def __init__(self, place: RegistryPlace, client: RegistryClient, report: Report | None) -> None:
+        self.told = f"registry {place.url}"
+        self.lists: TakesLists = client.directories
+        self._place = place
+        self._client = client
+        self._report = report
+
+    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+        """Return what each process has to know."""
+        return [
+            Share(
+                definition=definition,
+                worker=worker_name(number, is_alone=False),
+                since_s=since_s,
+                registry=self._place,
+                companions=processes - 1,
+            )
+            for number in range(1, processes + 1)
+        ]
+
+    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+        """Begin a pass over all targets, or go on with one: others may be at work on it. RegistryError."""
+        counts = await self._client.census.counts(name=name)
+        now_s, known = counts.made_at.timestamp(), counts.runs
+        is_set_back = bool(known) and lies_ahead(known[0].began_at.timestamp(), now_s)
+        last = last_not_ahead(known, lambda run: run.began_at.timestamp(), now_s)
+        new_id = run_id = uuid4().hex
+        if last is not None:
+            ended_at_s = None if last.ended_at is None else last.ended_at.timestamp()
+            if may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
+                run_id = last.run_id
+        begun = await self._client.census.begin_run(run_id, name, deadlines)
+        return Run(
+            run_id=begun.run_id,
+            name=begun.name,
+            since_s=begun.began_at.timestamp(),
+            deadlines=deadlines,
+            is_resumed=begun.run_id != new_id,
+            is_set_back=is_set_back,
+        )
+
+    async def drop_run(self, run: Run) -> None:
+        """Note that it is over: others may have asked everybody meanwhile. RegistryError."""
+        await self.end_run(run)
+
+    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+        """Note which directories could not be read here, beside those of others. RegistryError."""
+        if names:
+            await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
+
+    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+        """Note that all targets were probed, and have them counted. RegistryError."""
+        ended = await self._client.census.end_run(run.run_id, run.name)
+        return {row.result: row.count for row in ended.counts}
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. RegistryError."""
+        since = datetime.fromtimestamp(since_s, UTC)
+        return (await self._client.shards.show(unprobed_since=since)).unprobed or 0
+
+    async def tend(self) -> None:
+        """Do nothing, until cancelled: the registry looks after itself."""
+        await asyncio.Event().wait()
+
+    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+        """Return what is to be done every so many seconds: the registry looks after itself."""
+        return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
+
+    async def write_report(self) -> None:
+        """Write the census of what the registry knows now, if somebody wants it. RegistryError."""
+        report = self._report
+        if report is not None:
+            taken = titled(await census_at(self._client, None), self._place.url)
+            await write_report(taken, self._client.targets, report.directory)
+
+
+@asynccontextmanager
+async def open_registry_home(
+    place: RegistryPlace, report: Report | None = None
+) -> AsyncIterator[RegistryHome]:
+    """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
+
+    `report` says where a census is written now and then, and at the end.
+    """
+    async with registry_client(place) as client:
+        # What is no registry is told as such, in the words of a first question.
+        await client.directories.all()
+        # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
+        await client.shards.leave(worker_name(0, is_alone=False))
+        home = RegistryHome(place, client, report)
+        yield home
+        await home.write_report()
+
+
+@asynccontextmanager
+async def open_local_home(
+    url: str, report: Report | None = None, *, is_once: bool = False
+) -> AsyncIterator[LocalHome]:
+    """Open a database, set up if it is empty; it is closed at the end of the block.
+
+    `report` says where a census is written now and then, and at the end. `is_once`: an SQLite
+    file that was made here goes again if no list came to stand in it; one that was there before never does.
+
+    InvalidSetting if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
+    """
+    file = sqlite_file(url)
+    with _alone_with(file):
+        made = file if is_once and file is not None and not file.exists() else None
+        database = open_database(url)
+        is_empty = made is not None
+        try:
+            await database.write(schema.set_up_or_check)
+            is_empty = False
+            home = LocalHome(url, database, report, is_alone=file is not None)
+            if file is not None:
+                await home.clear()
+            try:
+                yield home
+            finally:
+                with suppress(AgentHealthError):
+                    is_empty = made is not None and not await home.lists.all()
+            await prune_history(database)
+            await home.write_report()
+        finally:
+            await database.close()
+            if made is not None and is_empty:
+                for suffix in DATABASE_SUFFIXES:
+                    made.with_name(made.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone_with(file: Path | None) -> Iterator[None]:
+    """Keep everybody else from crawling with an SQLite file, as long as this process lives.
+
+    Links lead to the file that they mean, and so to its lock.
+    The lock stays beside the database; if none of ours is there at the end, a lock made here goes too.
+    """
+    if file is None:
+        yield
+        return
+    file = file.resolve()
+    lock = file.with_name(file.name + LOCK_SUFFIX)
+    was_there = lock.exists()
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidSetting("database", str(file), f"a file that can be made ({error.strerror})") from None
+    try:
+        if not _has_locked(fd, lock):
+            expected = (
+                "a database that no other crawl is using: one is under way, so wait for its end or name "
+                "another database (--workers and --registry share the work of one)"
+            )
+            raise InvalidSetting("database", str(file), expected)
+        try:
+            yield
+        except ForeignDatabase:
+            if not was_there:
+                lock.unlink(missing_ok=True)
+            raise
+        finally:
+            if not was_there and not file.exists():
+                lock.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _has_locked(fd: int, lock: Path) -> bool:
+    """Lock a file; False if somebody else has it, or has removed it so that it keeps nobody out."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False

@@ -1,0 +1,326 @@
+"""How does what a directory lists become targets?
+
+It is read whole, those who opted out are left out, and it is handed over in pages; then it takes the place
+of what the directory listed before, a part at a time. What did not change is not handed over again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Final, Protocol
+from uuid import uuid4
+
+from lifesign.cli.options.registry_access import read_key
+from lifesign.cli.output.terminal import printable
+from lifesign.client.registry_errors import Conflict
+from lifesign.crawl.list_identity import KnowsLists, listed_in, told_place, whole_path
+from lifesign.crawl.progress import ImportStep
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.models.directories import (
+    MAX_PAGE_URLS,
+    DirectoryRecord,
+    ImportPage,
+    ImportRecord,
+    ImportState,
+)
+from lifesign.domain.observation.results import MAX_ETAG_CHARS
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import AgentHealthError, ImportOver, InvalidSetting
+from lifesign.prober.definition.file import unreadable
+from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
+from lifesign.prober.directories import (
+    PROBED_KINDS,
+    SKIP_REASONS,
+    Get,
+    Kind,
+    LeftOut,
+    NotRead,
+    Snapshot,
+    Source,
+    Unchanged,
+    read_directory,
+)
+from lifesign.prober.directories.gathered import Gathered
+from lifesign.prober.directories.page import Listed
+from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs
+
+INLINE_SUFFIX: Final = ".Targets"
+"""Ends the name of the directory that a definition itself is; no other has a capital."""
+MAX_FINDINGS: Final = 3
+"""Of those that are told of one reading."""
+MAX_FINDING_CHARS: Final = 160
+MAX_EXAMPLES_TOLD: Final = 2
+"""Of what was left out for one reason."""
+_DIGEST_DIGITS: Final = 8
+
+
+class TakesLists(KnowsLists, Protocol):
+    """Who keeps what directories list: a registry far away, or the database of this crawl."""
+
+    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+        """Hand over one page; the first one is 1."""
+        ...
+
+    async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
+        """Do one part of what is left to do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one reading of one directory."""
+
+    directory: str
+    told: str
+    """In one line, for people."""
+    is_held: bool = False
+    """It has shrunk so much that somebody has to confirm it."""
+    has_failed: bool = False
+    """It could not be read; what it listed before still counts."""
+
+
+class DirectoryImporter:
+    """Reads the directories of a definition, and hands over what they list."""
+
+    def __init__(
+        self, definition: ProbeDefinition, lists: TakesLists, get: Get, *, is_shared: bool = False
+    ) -> None:
+        """Read the lists of those who opted out; InvalidSetting if one cannot be.
+
+        `is_shared`: others read what `lists` has, and are not told where a file lies on this machine.
+        """
+        self._definition = definition
+        self._lists = lists
+        self._get = get
+        self._is_shared = is_shared
+        self.step: ImportStep | None = None
+        """How far it is with the directory that is being read; None between two of them."""
+        self._opt_outs = opt_outs_of(definition)
+        self._prefix = _digest(_opt_out_lines(self._opt_outs))
+
+    @property
+    def names(self) -> list[str]:
+        """The directories that the definition names."""
+        named = [source.label for source in self._definition.directories]
+        return [*([self._inline] if self._definition.targets else []), *named]
+
+    @property
+    def _inline(self) -> str:
+        return self._definition.name + INLINE_SUFFIX
+
+    async def unnamed(self) -> list[DirectoryRecord]:
+        """Return the directories whose targets are probed too although the definition does not name them."""
+        names = set(self.names)
+        return [record for record in await self._lists.all() if record.size and record.name not in names]
+
+    async def import_inline(self) -> Outcome | None:
+        """Hand over the targets that stand in the definition itself; None if there are none."""
+        targets = self._definition.targets
+        if not targets:
+            return None
+        version = f"{self._prefix} {_digest(targets)}"
+        try:
+            done = await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
+        finally:
+            self.step = None
+        return replace(done, told=done.told + _told_findings(inline_findings(self._definition)))
+
+    async def import_directory(self, source: DirectorySource) -> Outcome:
+        """Read one directory and hand over what it lists; what goes wrong is told."""
+        try:
+            return await self._import_directory(source)
+        except InvalidSetting:
+            raise
+        except (ImportOver, Conflict):
+            told = f"{source.label}: another crawl has handed over a later list meanwhile"
+            return Outcome(directory=source.label, told=told)
+        except AgentHealthError as error:
+            told = f"{source.label}: not stored: {error}"
+            return Outcome(directory=source.label, told=told, has_failed=True)
+        finally:
+            self.step = None
+
+    async def _import_directory(self, source: DirectorySource) -> Outcome:
+        name = source.label
+        records = {record.name: record for record in await self._lists.all()}
+        record = records.get(name)
+        known = None
+        if record is not None and (last := record.held or record.applied) is not None:
+            known = _without_prefix(last.etag, self._prefix)
+        others = sum(records[other].size for other in self.names if other != name and other in records)
+        tell = partial(self._at, name, "lines read")
+        tell(0)
+        read = await read_directory(self._source(source, others), self._get, known=known, tell=tell)
+        if isinstance(read, NotRead):
+            size = 0 if record is None else record.size
+            kept = f"; what it listed before is kept ({targets_text(size)})" if size else ""
+            return Outcome(directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True)
+        if isinstance(read, Unchanged):
+            assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
+            if record.held is not None:
+                return _held(name, record.held)
+            unchanged = Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+            return _with_findings(unchanged, read)
+        version = f"{self._prefix} {read.version}"
+        if len(version) > MAX_ETAG_CHARS:
+            # Without what the server gave: the next reading costs more, and finds as much.
+            version = " ".join(version.split(" ")[:4])
+        urls = [entry.url for entry in read.entries]
+        place = told_place(printable(read.url), source, is_shared=self._is_shared)
+        outcome = await self._hand_over(name, urls, version, source=place, allow_shrink=source.allow_shrink)
+        return _with_findings(outcome, read)
+
+    def _source(self, source: DirectorySource, others: int) -> Source:
+        """Return what is read, and how; `others` is how many targets the other directories list."""
+        key = None if source.key_file is None else read_key(source.key_file)
+        return Source(
+            url=source.url,
+            file=source.file if source.file is None or self._is_shared else whole_path(source.file),
+            format=source.format,
+            key=key,
+            kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
+            max_entries=max(1, self._definition.limits.max_targets - others),
+            networks=self._definition.networks_allowed,
+        )
+
+    def _at(self, directory: str, doing: str, done: int, total: int | None = None) -> None:
+        self.step = ImportStep(directory, doing, done, total)
+
+    async def _record(self, name: str) -> DirectoryRecord | None:
+        return next((record for record in await self._lists.all() if record.name == name), None)
+
+    async def _hand_over(
+        self, name: str, urls: Sequence[str], version: str, *, source: str | None, allow_shrink: bool
+    ) -> Outcome:
+        """Hand over a list, and wait until it is applied or held."""
+        record = await self._record(name)
+        applied = None if record is None or record.held is not None else record.applied
+        if record is not None and applied is not None and applied.etag == version:
+            return Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+        wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
+        import_id = uuid4().hex
+        pages = [wanted[first : first + MAX_PAGE_URLS] for first in range(0, len(wanted), MAX_PAGE_URLS)]
+        pages = pages or [[]]
+        for place, page in enumerate(pages, 1):
+            body = ImportPage(urls=page, source=source, etag=version, allow_shrink=allow_shrink)
+            await self._lists.put_page(name, import_id, place, body)
+            self._at(name, "handed over", min(place * MAX_PAGE_URLS, len(wanted)), len(wanted))
+        done = await self._lists.apply(name, import_id, pages=len(pages))
+        while done.is_under_way:
+            # Of those that were listed before nobody counts how many have been passed.
+            self._at(name, "new targets stored", done.added, None if done.size_before else len(wanted))
+            done = await self._lists.apply(name, import_id, pages=len(pages))
+        if done.state is ImportState.HELD:
+            return _held(name, done)
+        size = done.size_before + done.added - done.removed
+        changes = f", {done.added:,} new, {done.removed:,} left" if done.size_before else ""
+        opted_out = len(urls) - len(wanted)
+        if opted_out:
+            changes += f", {opted_out:,} opted out"
+        return Outcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListsLookedAt:
+    """What there is to say of lists that nobody is asked for, and of targets in the definition itself."""
+
+    unread: dict[str, str]
+    """Why a list cannot be read, by its name."""
+    odd: list[str]
+    """What is odd about the others, in words; they are read all the same."""
+
+
+async def look_at_lists(definition: ProbeDefinition) -> ListsLookedAt:
+    """Read the lists on this machine, and say what is wrong with them; a URL is not asked for."""
+    unread = {}
+    odd = [finding.message for finding in inline_findings(definition)]
+    for source in definition.directories:
+        if source.file is None:
+            continue
+        read = await read_directory(listed_in(source, definition))
+        if isinstance(read, NotRead):
+            unread[source.label] = f"{source.file}: {read.message}"
+        else:
+            odd += [f"{source.label}: {finding.message}" for finding in read.findings]
+    return ListsLookedAt(unread, odd)
+
+
+def inline_findings(definition: ProbeDefinition) -> list[Finding]:
+    """Return what is odd about the targets that stand in a definition itself."""
+    gathered = Gathered(networks=definition.networks_allowed)
+    gathered.add(map(Listed, definition.targets))
+    return gathered.findings()
+
+
+def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
+    """Return who is not to be asked, by the definition and by the files that it names. InvalidSetting."""
+    found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
+    for name in definition.opt_out.files:
+        if why := unreadable(name):
+            raise InvalidSetting("opt_out.files", str(name), f"a readable file ({why})")
+        try:
+            with name.open(encoding="utf-8-sig", errors="replace") as file:
+                found |= read_opt_outs(file, str(name))
+        except OSError as error:
+            raise InvalidSetting("opt_out.files", str(name), f"a readable file ({error.strerror})") from None
+    return found
+
+
+def targets_text(count: int) -> str:
+    """Return so many targets in words."""
+    return counted(count, "target")
+
+
+def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:
+    """Return what tells one list of those who opted out from another."""
+    yield from sorted(opt_outs.hosts)
+    yield from (f".{domain}" for domain in sorted(opt_outs.domains))
+    yield from (f"{host}{path}" for host in sorted(opt_outs.paths) for path in sorted(opt_outs.paths[host]))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:_DIGEST_DIGITS]
+
+
+def _without_prefix(etag: str | None, prefix: str) -> str | None:
+    """Return the version of a list that was handed over with the same opt-outs, None for any other."""
+    before, _, version = (etag or "").partition(" ")
+    return version if before == prefix and version else None
+
+
+def _held(name: str, record: ImportRecord) -> Outcome:
+    why = record.explanation or "it has shrunk: what it listed before stays until this is confirmed"
+    return Outcome(directory=name, told=f"{name}: held: {why}", is_held=True)
+
+
+def _with_findings(outcome: Outcome, read: Snapshot | Unchanged) -> Outcome:
+    """Add to what is told what was left out, and why."""
+    left_out = [
+        f"{found.count:,} {SKIP_REASONS[reason]}{_examples(found)}" for reason, found in read.left_out.items()
+    ]
+    told = outcome.told
+    if read.duplicates:
+        told += f", {read.duplicates:,} listed again"
+    if left_out:
+        told += f"; left out: {', '.join(left_out)}"
+    return replace(outcome, told=told + _told_findings(read.findings))
+
+
+def _told_findings(findings: Sequence[Finding]) -> str:
+    return "".join(f"; {_short(finding.message)}" for finding in findings[:MAX_FINDINGS])
+
+
+def _examples(left_out: LeftOut) -> str:
+    """Return the first of what was left out, so that it can be found in the list; empty if it has no name."""
+    told = [*left_out.examples[:MAX_EXAMPLES_TOLD]]
+    if told and left_out.count > len(told):
+        told.append("…")
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MAX_FINDING_CHARS else message[: MAX_FINDING_CHARS - 1] + "…"

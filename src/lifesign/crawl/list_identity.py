@@ -1,0 +1,122 @@
+"""Is this the list that is known by this name, or another one that is only called alike?
+
+A database of one's own knows a list by its name and its place. A registry is told by many machines: of a file
+it keeps a digest of the whole path, the same wherever copies lie alike, and a copy that lies elsewhere is
+the same list as long as it lists the same.
+"""
+
+import os
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from lifesign.domain.models.directories import DirectoryRecord
+from lifesign.errors import InvalidSetting
+from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
+from lifesign.prober.directories import PROBED_KINDS, Kind, NotRead, Source, read_directory
+from lifesign.prober.directories.formats import AUTO, BUILT_IN
+from lifesign.prober.directories.snapshot import read_version
+
+PLACE_DIGITS: Final = 8
+"""Of the digest that stands for the place of a file: nobody else is told where it lies."""
+
+_PLACE: Final = re.compile(rf"(?P<told>.*) \(place (?P<digest>[0-9a-f]{{{PLACE_DIGITS}}})\)")
+
+
+class KnowsLists(Protocol):
+    """Who knows what directories list: a registry far away, or a database."""
+
+    async def all(self) -> list[DirectoryRecord]:
+        """Return all directories."""
+        ...
+
+
+async def refuse_other_lists(
+    definition: ProbeDefinition, lists: KnowsLists, place: str, *, is_shared: bool = False
+) -> None:
+    """Refuse to let a list take the place of another one that is only called alike. InvalidSetting.
+
+    Lists are told apart by their names, which files in two directories may share, and files whose names
+    differ in case alone; `place` is where they are kept, for people. `is_shared`: other machines tell of
+    theirs too, and a file of the same targets is a copy of the same list.
+    """
+    apart = "a name in a definition" if is_shared else "--database URL"
+    records = {record.name: record for record in await lists.all() if record.size}
+    for source in definition.directories:
+        record = records.get(source.label)
+        last = None if record is None else record.held or record.applied
+        if last is None or last.source is None or _came_from(last.source, source):
+            continue
+        if is_shared and await _lists_the_same(source, definition, last.etag):
+            continue
+        raise InvalidSetting(
+            f"the list {source.label}",
+            source.url or told_place(str(source.file), source, is_shared=is_shared),
+            f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
+            "--moved says that it is the same list at a new place",
+        )
+
+
+def told_place(read_at: str, source: DirectorySource, *, is_shared: bool) -> str:
+    """Return whence a list was read, as it is kept; `is_shared`: of a file's place not its path."""
+    if source.file is None or not is_shared:
+        return read_at
+    return f"{read_at} (place {_place_digest(source.file)})"
+
+
+def listed_in(source: DirectorySource, definition: ProbeDefinition) -> Source:
+    """Return a file of a definition as it is read without asking anybody."""
+    return Source(
+        file=source.file,
+        format=source.format,
+        kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
+        max_entries=definition.limits.max_targets,
+        networks=definition.networks_allowed,
+    )
+
+
+def whole_path(file: Path) -> Path:
+    """Return a path that means the same from everywhere; a link stays one, whatever it leads to."""
+    return Path(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ..
+
+
+def _came_from(stored: str, source: DirectorySource) -> bool:
+    kept = _PLACE.fullmatch(stored)
+    if source.file is not None and kept is not None:
+        return kept["digest"] == _place_digest(source.file)
+    if source.file is not None:
+        # A registry was told of files by earlier versions as their definitions call them.
+        is_whole = Path(stored).is_absolute() or "://" in stored
+        return whole_path(Path(stored)) == whole_path(source.file) or (
+            not is_whole and Path(stored).name == source.file.name
+        )
+    url, asked = urlsplit(stored), urlsplit(source.url or "")
+    if asked.path == "/" and not asked.query:
+        # A host alone was asked at several places, and one of them had the list: elsewhere is another one.
+        is_host = (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
+        return is_host and (url.path in _places_of_hosts() or source.format not in {AUTO, *BUILT_IN})
+    return url == asked
+
+
+async def _lists_the_same(source: DirectorySource, definition: ProbeDefinition, etag: str | None) -> bool:
+    """Whether a file lists the targets that are known by this etag; what cannot be read is told elsewhere."""
+    if source.file is None:
+        return False
+    read = await read_directory(listed_in(source, definition))
+    if isinstance(read, NotRead):
+        return True
+    # Before it stands who opted out.
+    known, found = read_version((etag or "").partition(" ")[2]), read_version(read.version)
+    return known is not None and found is not None and known.digest == found.digest
+
+
+def _place_digest(file: Path) -> str:
+    return sha256(os.fsencode(whole_path(file))).hexdigest()[:PLACE_DIGITS]
+
+
+def _places_of_hosts() -> set[str]:
+    """Return the paths at which a host alone is asked for its list, in any format of ours."""
+    host = Source(url="https://agent.example/")
+    return {urlsplit(place).path for each in (None, *BUILT_IN.values()) for place in host.places(each)}

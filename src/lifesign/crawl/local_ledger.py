@@ -1,0 +1,196 @@
+"""A ledger on a database of one's own, without a server.
+
+A crawl without a registry is its own: the database beside it is a registry's, and the same deeds run in
+this process. Whoever opens it with `agent-health serve` sees the agents as they were judged.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from lifesign.crawl.local_registry import LocalRegistry
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
+from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.errors import AgentHealthError
+from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
+from lifesign.prober.results.ledger import (
+    NO_STANDING,
+    Granted,
+    LedgerAway,
+    ShardBatch,
+    ShardClaim,
+    Taken,
+    TargetEntry,
+    TargetPage,
+    WitnessStanding,
+)
+from lifesign.prober.results.registry_ledger import ages_s, news_of
+from lifesign.registry.api.operations import Deed
+from lifesign.registry.probing.accept_observations import accept_observations
+from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
+from lifesign.registry.targets.feed_targets import recalled
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.probing import probe_results
+from lifesign.storage.targets import target_rows
+from lifesign.storage.targets.target_rows import FeedRow
+
+MAX_SHARD_TARGETS: Final = 2_000_001
+"""One shard may hold all targets there are, if one host serves them."""
+
+T = TypeVar("T")
+
+_NEVER_PROBED = ProbeMemory()
+
+
+class LocalLedger:
+    """A ledger on a database of one's own: SQLite, or PostgreSQL if it is named."""
+
+    def __init__(self, database: Database, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._registry = LocalRegistry(database, Role.PROBER)
+        self._clock = clock
+        self._asked: list[tuple[int, int | None]] = []
+        """Shards that are to be read, and after which version."""
+        self._reading: asyncio.Task[list[TargetPage]] | None = None
+        """Who will read them at the next turn of the event loop."""
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
+        """Say that this worker lives, and take its share of the shards. LedgerAway."""
+        asked_at_s = self._clock.monotonic_s()
+        asked = ShardClaimRequest(
+            worker=worker,
+            ttl_seconds=ttl_s,
+            held=dict(held),
+            companions=companions,
+            reached_classes=None if standing.reached_classes is None else list(standing.reached_classes),
+            wanted_witnesses=dict(standing.wanted),
+            interval_s=max(MIN_INTERVAL_SECONDS, standing.interval_s),
+            sent_at=self._now(),
+        )
+        grant = await self._do(claim_shards, body=asked)
+        assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the deed answers
+        return Granted(
+            claims=[
+                ShardClaim(
+                    shard=granted.shard,
+                    fencing_token=granted.fencing_token,
+                    expires_at_s=asked_at_s + ttl_s,
+                )
+                for granted in grant.shards
+            ],
+            news=news_of(grant.silent_classes, grant.confirmed_classes, grant.witnesses),
+            reason=grant.reason,
+        )
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """Return a shard's targets, or what changed there. LedgerAway.
+
+        All that is asked for in one turn of the event loop is read in one transaction, which costs more than
+        the rows of one shard.
+        """
+        if self._reading is None:
+            self._asked = []
+            self._reading = asyncio.create_task(self._read_shards())
+        place, reading = len(self._asked), self._reading
+        self._asked.append((shard, after_version))
+        pages = await asyncio.shield(reading)
+        return pages[place]
+
+    async def _read_shards(self) -> list[TargetPage]:
+        asked, self._reading = self._asked, None
+        return await self._read(lambda transaction: _pages(transaction, asked))
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """Return which of these shards have changed after the version known of each. LedgerAway."""
+        if not versions:
+            return []
+        oldest = min(versions.values())
+        newest = await self._read(lambda transaction: target_rows.newest_versions(transaction, oldest))
+        return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        """Hand over results of several shards. LedgerAway."""
+        reports = [report for batch in batches for report in batch.reports]
+        if not reports:
+            return Taken()
+        # They are what this process has made: nothing is left to check.
+        body = ObservationBatch.model_construct(
+            observations=[report.observation for report in reports],
+            memories=[report.memory for report in reports],
+            shard=None,
+            fencing_token=None,
+            tokens={batch.claim.shard: batch.claim.fencing_token for batch in batches},
+            ages_s=ages_s(batches, self._clock),
+            numbers=[number for batch in batches for number in batch.numbers],
+            interval_s=max(MIN_INTERVAL_SECONDS, interval_s),
+            sent_at=self._now(),
+        )
+        answer = await self._do(accept_observations, body=body)
+        assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the deed answers
+        return Taken(lost=answer.lost, news=news_of(answer.silent_classes, answer.confirmed_classes))
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_s(), UTC)
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. LedgerAway."""
+        return await self._read(lambda transaction: probe_results.count_unprobed(transaction, since_s))
+
+    async def leave(self, worker: str) -> None:
+        """Give all shards back. LedgerAway."""
+        await self._do(leave_shards, query=LeavingWorker(worker=worker))
+
+    async def _do(self, deed: Deed, *, body: Any = None, query: Any = None) -> Any:
+        """Do one deed, and return what it answers. LedgerAway."""
+        try:
+            return await self._registry.do(deed, body=body, query=query)
+        except AgentHealthError as error:
+            raise LedgerAway(str(error)) from error
+
+    async def _read(self, deed: Callable[[Transaction], T]) -> T:
+        try:
+            return await self._registry.read(deed)
+        except AgentHealthError as error:
+            raise LedgerAway(str(error)) from error
+
+
+def _pages(transaction: Transaction, asked: Sequence[tuple[int, int | None]]) -> list[TargetPage]:
+    """Return what these shards hold, or what changed there since a version."""
+    until = target_rows.last_version(transaction)
+    whole = target_rows.feed_shards(transaction, sorted({shard for shard, after in asked if after is None}))
+    pages = []
+    for shard, after in asked:
+        if after is None:
+            rows = whole[shard]
+        else:
+            limit = MAX_SHARD_TARGETS
+            rows = target_rows.feed(transaction, shard, after=after, until=until, place=None, limit=limit)
+        pages.append(
+            TargetPage(
+                entries=[_entry(row) for row in rows if not row.is_gone],
+                gone=[row.subject_id for row in rows if row.is_gone],
+                version=until,
+            )
+        )
+    return pages
+
+
+def _entry(row: FeedRow) -> TargetEntry:
+    return TargetEntry(
+        subject_id=row.subject_id,
+        url=row.url,
+        memory=recalled(row.subject_id, row.memory) or _NEVER_PROBED,
+        recheck_at_s=row.recheck_at_s,
+        version=row.place.version,
+        confirmed_at_s=row.confirmed_at_s,
+        thresholds_s=row.thresholds_s,
+    )

@@ -1,0 +1,145 @@
+"""How are a registry's deeds done in this process, without a server?"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, Unpack
+
+from lifesign.cli.options.server_database import check_exists
+from lifesign.client.registry_targets import TargetQuery
+from lifesign.domain.access.permissions import Principal, Role
+from lifesign.domain.models.directories import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
+from lifesign.domain.models.shards import ShardsShown
+from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord
+from lifesign.errors import AgentHealthError
+from lifesign.registry.api.operations import NO_HEADERS, Call, Deed
+from lifesign.registry.probing.claim_shards import ShardChanges, show_shards
+from lifesign.registry.targets.import_directory import (
+    apply_import,
+    confirm_directory,
+    list_directories,
+    put_page,
+)
+from lifesign.registry.targets.list_targets import TargetListing, list_targets, show_target
+from lifesign.registry.targets.recheck_target import recheck_target
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Database, Transaction, open_database
+
+KEY_ID: Final = "local"
+"""By which leases and events of this machine are known; there is no such key: nobody has to show one."""
+
+NO_PATH: Final[Mapping[str, str]] = MappingProxyType({})
+
+T = TypeVar("T")
+
+
+class LocalRegistry:
+    """A database, and somebody who may do with it what a key of his role may."""
+
+    def __init__(self, database: Database, role: Role) -> None:
+        self.database = database
+        self._caller = Principal(KEY_ID, role, None)
+
+    async def do(
+        self,
+        deed: Deed,
+        *,
+        path: Mapping[str, str] = NO_PATH,
+        body: Any = None,
+        query: Any = None,
+        is_write: bool = True,
+    ) -> Any:
+        """Do what the server would for a request, and return what it would answer. AgentHealthError."""
+        call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
+        run = self.database.write if is_write else self.database.read
+        reply = await run(lambda transaction: deed(transaction, call))
+        if isinstance(reply, AgentHealthError):
+            raise reply
+        return reply.content
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Look something up. AgentHealthError."""
+        return await self.database.read(deed)
+
+
+def run_locally(url: str, role: Role, deed: Callable[[LocalRegistry], Awaitable[T]]) -> T:
+    """Run what may take several transactions; InvalidSetting if the database is not there.
+
+    AgentHealthError if it is not of this version, or if a deed is refused.
+    """
+
+    async def ran() -> T:
+        database = open_database(url, is_only_read=role is Role.READER)
+        try:
+            await database.read(schema.check)
+            return await deed(LocalRegistry(database, role))
+        finally:
+            await database.close()
+
+    check_exists(url)
+    return asyncio.run(ran())
+
+
+class LocalDirectories:
+    """What directories list, as a database of one's own knows it."""
+
+    def __init__(self, registry: LocalRegistry) -> None:
+        self._registry = registry
+
+    async def all(self) -> list[DirectoryRecord]:
+        """Return all directories. AgentHealthError."""
+        found = await self._registry.do(list_directories, is_write=False)
+        return list(found.directories)
+
+    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+        """Hand over one page of what a directory lists; the first one is 1. AgentHealthError."""
+        path = {"directory": directory, "import_id": import_id, "page": str(page)}
+        return _record(await self._registry.do(put_page, path=path, body=body))
+
+    async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
+        """Do one part of what is left to do for an import. AgentHealthError."""
+        path = {"directory": directory, "import_id": import_id}
+        return _record(await self._registry.do(apply_import, path=path, body=ImportEnd(pages=pages)))
+
+    async def confirm(self, directory: str) -> ImportRecord:
+        """Let go what left a directory that has shrunk; one part of it. AgentHealthError."""
+        return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
+
+
+class LocalTargets:
+    """What is probed, as a database of one's own knows it."""
+
+    def __init__(self, registry: LocalRegistry) -> None:
+        self._registry = registry
+
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
+    ) -> TargetList:
+        """Return one page, at most 1000, as a registry does. AgentHealthError."""
+        query = TargetListing.model_validate({"limit": limit, "cursor": cursor, **wanted})
+        found = await self._registry.do(list_targets, query=query, is_write=False)
+        assert isinstance(found, TargetList)  # noqa: S101 - it is what the deed answers
+        return found
+
+    async def get(self, target_id: str) -> TargetRecord:
+        """Return one target. AgentHealthError."""
+        found = await self._registry.do(show_target, path={"target_id": target_id}, is_write=False)
+        assert isinstance(found, TargetRecord)  # noqa: S101 - see above
+        return found
+
+    async def recheck(self, target_id: str) -> RecheckRecord:
+        """Have a target probed now. AgentHealthError."""
+        asked = await self._registry.do(recheck_target, path={"target_id": target_id})
+        assert isinstance(asked, RecheckRecord)  # noqa: S101 - see above
+        return asked
+
+    async def has_prober(self) -> bool:
+        """Whether anybody probes what this database holds. AgentHealthError."""
+        shown = await self._registry.do(show_shards, query=ShardChanges(), is_write=False)
+        assert isinstance(shown, ShardsShown)  # noqa: S101 - see above
+        return bool(shown.probers)
+
+
+def _record(content: object) -> ImportRecord:
+    assert isinstance(content, ImportRecord)  # noqa: S101 - it is what the deed answers
+    return content

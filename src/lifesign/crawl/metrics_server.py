@@ -1,0 +1,77 @@
+"""How does Prometheus ask a crawl? (`--metrics HOST:PORT`, `GET /metrics`)
+
+Numbers alone, no name of any target: whoever reaches the address may read them.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from lifesign.errors import CannotListen, InvalidSetting
+
+if TYPE_CHECKING:
+    from aiohttp import web
+    from prometheus_client.core import Metric
+
+PATH: Final = "/metrics"
+MAX_ACCEPT_CHARACTERS: Final = 1_024
+MAX_PORT: Final = 65_535
+SHUTDOWN_SECONDS: Final = 1.0
+"""How long a scrape under way may go on."""
+EXPECTED: Final = "an address and a port, such as 127.0.0.1:9109 or [::1]:9109"
+
+
+def place_in(text: str) -> tuple[str, int]:
+    """Return the address and the port of `HOST:PORT`; InvalidSetting for anything else."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not (colon and host and port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))):
+        raise InvalidSetting("--metrics", text, EXPECTED)
+    if int(port) > MAX_PORT or (":" in host and not text.startswith("[")):
+        raise InvalidSetting("--metrics", text, EXPECTED)
+    return host, int(port)
+
+
+@asynccontextmanager
+async def serving_metrics(
+    place: str | None, families: "Callable[[], Iterable[Metric]]"
+) -> AsyncIterator[int | None]:
+    """Serve numbers until the end of the block, and yield the port; without a place nothing is served.
+
+    InvalidSetting for what is no place, CannotListen if it is taken.
+    """
+    if place is None:
+        yield None
+        return
+    from aiohttp import web  # noqa: PLC0415 - half of those who crawl never get here
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
+
+    async def answer(request: "web.Request") -> "web.Response":
+        encode, media_type = choose_encoder(request.headers.get("Accept", "")[:MAX_ACCEPT_CHARACTERS])
+        headers = {"Content-Type": media_type, "Cache-Control": "no-store"}
+        return web.Response(body=encode(_Collected(families())), headers=headers)
+
+    host, port = place_in(place)
+    app = web.Application(client_max_size=0)
+    app.router.add_get(PATH, answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise CannotListen(host, port, error.strerror or str(error)) from None
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+class _Collected:
+    """What prometheus-client's encoders take: something that collects."""
+
+    def __init__(self, found: "Iterable[Metric]") -> None:
+        self._found = found
+
+    def collect(self) -> "Iterable[Metric]":
+        return self._found

@@ -1,0 +1,57 @@
+"""The assembly of a prober from its definition."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from lifesign.crawl.directory_import import opt_outs_of
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.probe.layers import Prober
+from lifesign.prober.results.evidence import Evidence
+from lifesign.prober.witness.contact import NetworkClasses
+from lifesign.prober.witness.witness_requests import WitnessRequests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenProber:
+    """A prober, and what it sends requests with."""
+
+    prober: Prober
+    fetcher: Fetcher
+    resolver: Resolver
+    witnesses: WitnessRequests
+
+
+@asynccontextmanager
+async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
+    """Open what a definition asks for; at the end of the block its sockets and files are closed.
+
+    InvalidSetting for a directory of evidence, a resolver or a list of those who opted out that cannot be.
+    """
+    evidence = Evidence.from_settings(definition.evidence)
+    opt_outs = opt_outs_of(definition)
+    try:
+        async with (
+            Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
+            Fetcher(
+                timeouts=definition.timeouts,
+                networks=definition.networks_allowed,
+                user_agent=definition.user_agent,
+                resolver=resolver,
+                opt_outs=opt_outs,
+            ) as fetcher,
+        ):
+            witnesses = WitnessRequests(
+                fetcher.connector,
+                NetworkClasses(definition.networks_allowed),
+                name_servers=definition.resolver.servers,
+                user_agent=definition.user_agent,
+                opt_outs=opt_outs,
+            )
+            prober = Prober(fetcher, definition, evidence, opt_outs, resolver.forget_absence)
+            yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver, witnesses=witnesses)
+    finally:
+        if evidence is not None:
+            evidence.close()

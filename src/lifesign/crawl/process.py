@@ -1,0 +1,173 @@
+"""One process of a crawl: where it takes work from, and what it reports of itself.
+
+It probes its share of the targets until it is asked to end, or a census is through. Whoever started it
+hears twice a second how far it is, and every line of its log; if they are gone, it ends too.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeVar
+
+from lifesign.cli.output.log_output import LogFormat, logging_to
+from lifesign.client import RegistryClient
+from lifesign.crawl.local_ledger import LocalLedger
+from lifesign.crawl.prober_assembly import open_prober
+from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, RegistryPlace, Said, Share
+from lifesign.errors import AgentHealthError, PassHeldUp
+from lifesign.prober.results.ledger import Ledger
+from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
+from lifesign.prober.results.registry_ledger import RegistryLedger
+from lifesign.prober.worker.main_loop import Worker
+from lifesign.prober.worker.outbox import MAX_HELD_SECONDS
+from lifesign.serving.log_lines import LogLine
+from lifesign.storage.engine.database import open_database
+
+TELL_SECONDS: Final = 0.5
+DATABASE_PATIENCE_SECONDS: Final = 120.0
+"""How long a census waits for a database of its own: a disk that is full does not come back by itself."""
+GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
+"""As `gc.set_threshold` takes them.
+
+A probe makes hundreds of objects and leaves no cycles: looking through them after every 700, as is usual,
+takes a tenth of a crawl's time. A batch of results that waits, and goes at once, is tens of thousands.
+"""
+
+T = TypeVar("T")
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run an event loop to its end: the fast one, where it is installed."""
+    make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with suppress(ImportError):
+        import uvloop  # noqa: PLC0415 - absent elsewhere than on CPython
+
+        make_loop = uvloop.new_event_loop
+    usual = gc.get_threshold()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    try:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            return runner.run(main)
+    finally:
+        gc.set_threshold(*usual)
+
+
+async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], None]) -> bool:
+    """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
+
+    PassHeldUp if a census can store nothing for too long.
+    """
+    async with open_ledger(share) as ledger, open_prober(share.definition) as opened:
+        worker = Worker(
+            ledger,
+            opened.prober,
+            share.definition,
+            worker_name=share.worker,
+            asks=opened.witnesses,
+            unanswered=lambda: opened.resolver.faults,
+            companions=share.companions,
+            patience_s=DATABASE_PATIENCE_SECONDS if share.registry is None else MAX_HELD_SECONDS,
+        )
+        telling = asyncio.create_task(_tell_on(worker, tell))
+        try:
+            if share.since_s is None:
+                await worker.run(stop)
+                return True
+            return await worker.run_once(share.since_s, stop)
+        finally:
+            telling.cancel()
+            tell(Said(worker.progress))
+
+
+@asynccontextmanager
+async def open_ledger(share: Share) -> AsyncIterator[Ledger]:
+    """Open where work comes from; it is closed at the end of the block."""
+    async with AsyncExitStack() as stack:
+        ledger: Ledger
+        if share.registry is not None:
+            ledger = RegistryLedger(await stack.enter_async_context(registry_client(share.registry)))
+        else:
+            database = open_database(share.database or "")
+            stack.push_async_callback(database.close)
+            ledger = LocalLedger(database)
+        jsonl = share.definition.results.jsonl
+        if jsonl is not None:
+            file = ResultsFile(jsonl)
+            stack.callback(file.close)
+            ledger = FiledLedger(ledger, file)
+        yield ledger
+
+
+def registry_client(place: RegistryPlace) -> RegistryClient:
+    """Return a client of the registry that is named."""
+    return RegistryClient(place.url, key=place.key, allow_plain_http=place.allow_plain_http)
+
+
+async def _tell_on(worker: Worker, tell: Callable[[Said], None]) -> None:
+    while True:
+        await asyncio.sleep(TELL_SECONDS)
+        tell(Said(worker.progress))
+
+
+class LogTo(logging.Handler):
+    """Hands every line of the log to whoever shows it."""
+
+    def __init__(self, tell: Callable[[str], None], log_format: LogFormat) -> None:
+        super().__init__()
+        self._tell = tell
+        self.setFormatter(LogLine(log_format.value))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand over one line; what cannot be is left."""
+        with suppress(OSError, ValueError):
+            self._tell(self.format(record))
+
+
+def run_share(share: Share, pipe: Connection) -> None:
+    """Be one process of a crawl, from its first line to its exit; called in a process of its own.
+
+    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, with EXIT_HELD_UP if
+    it could store nothing for too long, and with 1 and a line in the log if it cannot go on. SIGTERM asks it
+    to end. Ctrl-C, and a terminal that is closed, are for whoever started it.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with logging_to(LogTo(lambda line: pipe.send(Said(logged=line)), share.log_format)):
+        try:
+            is_done = run_loop(_be_told(share, pipe))
+        except PassHeldUp as error:
+            with suppress(OSError):
+                pipe.send(Said(held_up=(error.why, error.seconds)))
+            sys.exit(EXIT_HELD_UP)
+        except AgentHealthError as error:
+            with suppress(OSError):
+                pipe.send(Said(line=str(error)))
+            sys.exit(1)
+        except BaseException:
+            logging.getLogger("lifesign.prober").exception("a process of the crawl ended in a defect")
+            sys.exit(1)
+    sys.exit(0 if is_done else EXIT_UNFINISHED)
+
+
+async def _be_told(share: Share, pipe: Connection) -> bool:
+    """Probe; stop on SIGTERM, and when the other end of the pipe is closed, however that came."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    # Nobody ever writes to us: it becomes readable when the other end has gone.
+    loop.add_reader(pipe.fileno(), stop.set)
+
+    def tell(said: Said) -> None:
+        with suppress(OSError):
+            pipe.send(said)
+
+    try:
+        return await probe_share(share, stop, tell)
+    finally:
+        loop.remove_reader(pipe.fileno())
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,0 +1,273 @@
+"""The processes of a crawl: how they share the work, and how one that dies is replaced.
+
+Each has its share of the shards, won from the ledger like that of any other worker: nobody divides the
+work. One that dies is replaced, after a wait that grows while its successors die too.
+"""
+
+import asyncio
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Final
+
+from lifesign.crawl.process import probe_share, run_share
+from lifesign.crawl.progress import CrawlState
+from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.text.pluralize import counted, plural
+from lifesign.errors import CrawlStopped, PassHeldUp
+from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
+from lifesign.prober.worker.progress import Progress
+
+FIRST_WAIT_SECONDS: Final = 1.0
+"""Before a process that died is replaced; doubled each time that its successor dies early."""
+MAX_WAIT_SECONDS: Final = 60.0
+STEADY_SECONDS: Final = 60.0
+"""Whoever lived so long did not die of its start."""
+MAX_EARLY_DEATHS: Final = 5
+"""In a row, of one place; then the crawl ends, for it would go on like this."""
+STOP_SECONDS: Final = 30.0
+"""How long a process may take over its end; then it is killed. Results are reported within it."""
+
+
+@dataclass(slots=True)
+class Standings:
+    """How far all processes of a crawl are, those that died included."""
+
+    total: int | None
+    """How many targets there are to probe; None: it never ends."""
+    workers: int | None = None
+    """How many processes there are; None: nobody says which of them are starting."""
+    is_alone: bool = False
+    """Whether nobody else can have a part of the shards."""
+    lease_s: float = SHARD_TTL_SECONDS
+    """How long a shard is a process's own without a word of it."""
+    listed: int | None = None
+    """How many targets there are in all shards, those of others too; None: not counted."""
+    now: dict[str, Progress] = field(default_factory=dict)
+    """By worker."""
+    _past_reported: int = 0
+    _past: Counter[ResultClass] = field(default_factory=Counter)
+    _past_probed: int = 0
+    _past_unanswered: int = 0
+    _past_missed: int = 0
+    _past_given_up: int = 0
+
+    def note(self, worker: str, progress: Progress) -> None:
+        """Take note of what a worker says of itself."""
+        self.now[worker] = progress
+
+    def let_go(self, worker: str) -> None:
+        """Keep the sums of a worker that has died: its successor counts from zero."""
+        progress = self.now.pop(worker, None)
+        if progress is not None:
+            self._past.update(progress.classes)
+            self._past_probed += progress.probed
+            self._past_reported += progress.reported
+            self._past_unanswered += progress.unanswered
+            self._past_missed += progress.missed
+            self._past_given_up += progress.given_up
+
+    @property
+    def reported(self) -> int:
+        """How many results were handed over."""
+        return self._past_reported + sum(progress.reported for progress in self.now.values())
+
+    @property
+    def elsewhere(self) -> int:
+        """How many shards are another crawl's; 0 as long as not all of our processes have theirs."""
+        if self.is_alone or self.workers is None or self.starting:
+            return 0
+        return max(0, SHARDS - sum(progress.shards for progress in self.now.values()))
+
+    @property
+    def starting(self) -> int:
+        """How many processes do not know their targets yet."""
+        begun = sum(progress.has_begun for progress in self.now.values())
+        return 0 if self.workers is None else max(0, self.workers - begun)
+
+    @property
+    def state(self) -> CrawlState:
+        """All of it together."""
+        results: Counter[ResultClass | None] = Counter()
+        if self.total is not None:
+            results.update(self._past)
+        for progress in self.now.values():
+            results.update(progress.latest if self.total is None else progress.classes)
+        return CrawlState(
+            probed=self._past_probed + sum(progress.probed for progress in self.now.values()),
+            total=self.total,
+            results=results,
+            listed=self.listed if self.is_alone and self.starting else None,
+            unanswered=self._past_unanswered + sum(progress.unanswered for progress in self.now.values()),
+            note="; ".join(self._notes()),
+        )
+
+    def _notes(self) -> list[str]:
+        now = self.now.values()
+        notes = []
+        if any(progress.is_ledger_away for progress in now):
+            notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
+        if given_up := self._past_given_up + sum(progress.given_up for progress in now):
+            notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")
+        if slow := sorted({progress.slowness for progress in now if progress.slowness is not None}):
+            notes.append(f"timeouts are not measured: {', '.join(slow)}")
+        if unreached := sorted({name for progress in now for name in progress.unreached_classes}):
+            notes.append(f"no witness answers in {', '.join(unreached)}: failures there are not measured")
+        if (starting := self.starting) and self.workers != 1:
+            notes.append(f"{starting} of {self.workers} processes {plural(starting, 'is', 'are')} starting")
+        if elsewhere := self.elsewhere:
+            notes.append(_elsewhere_text(elsewhere, self._targets_elsewhere(), self.lease_s))
+        if self.total is None:
+            late = [
+                progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
+            ]
+            if late:
+                notes.append(f"begun {max(late):,.0f} ms late at most (p99)")
+        if missed := self._past_missed + sum(progress.missed for progress in now):
+            notes.append(f"{missed:,} missed")
+        return notes
+
+    def _targets_elsewhere(self) -> int | None:
+        if self.listed is None:
+            return None
+        return max(0, self.listed - sum(progress.targets for progress in self.now.values()))
+
+
+def _elsewhere_text(shards: int, targets: int | None, lease_s: float) -> str:
+    """Tell how much of the work is not ours, and why."""
+    with_targets = "" if targets is None else f" with {counted(targets, 'target')}"
+    return (
+        f"{shards:,} of {SHARDS:,} shards{with_targets} are another crawl's; those of one that was killed "
+        f"come within {takeover_s(lease_s):.0f} s"
+    )
+
+
+Tell = Callable[[str, Said], None]
+"""Takes what a worker says, by its name."""
+
+
+async def probe_all(
+    shares: Sequence[Share],
+    stop: asyncio.Event,
+    tell: Tell,
+    died: Callable[[str], None],
+    main: Callable[[Share, Connection], None] = run_share,
+) -> bool:
+    """Probe all shares until `stop` is set or a census is through; return whether all is done.
+
+    One alone is probed in this process, several in one process each. `died` is told of each worker that
+    is replaced; `main` is what each process does. CrawlStopped if that does not help, PassHeldUp if a census
+    can store nothing for too long.
+    """
+    if len(shares) == 1:
+        return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
+    places = [asyncio.create_task(_Place(share, tell, died, main).keep(stop)) for share in shares]
+    try:
+        return all(await asyncio.gather(*places))
+    finally:
+        for place in places:
+            place.cancel()
+        await asyncio.gather(*places, return_exceptions=True)
+
+
+class _Place:
+    """One process of a crawl, and its successors."""
+
+    def __init__(
+        self,
+        share: Share,
+        tell: Tell,
+        died: Callable[[str], None],
+        main: Callable[[Share, Connection], None],
+    ) -> None:
+        self._share = share
+        self._main = main
+        self._tell = partial(tell, share.worker)
+        self._died = died
+        self._held_up: tuple[str, float] | None = None
+        self._context = multiprocessing.get_context("spawn")
+
+    async def keep(self, stop: asyncio.Event) -> bool:
+        """Have a process at work until it is done or `stop` is set; return whether it is done."""
+        loop = asyncio.get_running_loop()
+        early_deaths = 0
+        while True:
+            began_s = loop.time()
+            code = await self._live(stop)
+            if code == 0:
+                return True
+            if stop.is_set() or code == EXIT_UNFINISHED:
+                return False
+            if code == EXIT_HELD_UP and self._held_up is not None:
+                raise PassHeldUp(*self._held_up)
+            early_deaths = 0 if loop.time() - began_s >= STEADY_SECONDS else early_deaths + 1
+            if early_deaths >= MAX_EARLY_DEATHS:
+                raise CrawlStopped(self._share.worker, early_deaths)
+            self._died(self._share.worker)
+            wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
+            told = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"
+            self._tell(Said(line=told))
+            if await _is_set_within(stop, wait_s):
+                return False
+
+    async def _live(self, stop: asyncio.Event) -> int:
+        """Run one process to its end, and return its exit code."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=self._main, args=(self._share, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        ended = asyncio.Event()
+        loop.add_reader(ours.fileno(), self._hear, ours)
+        loop.add_reader(process.sentinel, ended.set)
+        stopping = asyncio.create_task(_ask_to_end(process, stop, ended))
+        try:
+            await ended.wait()
+        finally:
+            stopping.cancel()
+            loop.remove_reader(process.sentinel)
+            if process.is_alive():
+                # We are cancelled: nobody would wait for it any more.
+                process.kill()
+            process.join()
+            self._hear(ours)
+            loop.remove_reader(ours.fileno())
+            ours.close()
+        return process.exitcode or 0
+
+    def _hear(self, pipe: Connection) -> None:
+        """Pass on what the process says."""
+        try:
+            while pipe.poll():
+                said: Said = pipe.recv()
+                self._held_up = said.held_up or self._held_up
+                self._tell(said)
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
+
+
+async def _ask_to_end(process: SpawnProcess, stop: asyncio.Event, ended: asyncio.Event) -> None:
+    """Once `stop` is set, ask a process to end; kill it if it does not."""
+    await stop.wait()
+    process.terminate()
+    if not await _is_set_within(ended, STOP_SECONDS):
+        process.kill()
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _death(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,332 @@
+"""How far is a crawl, and how is that shown while it goes on?
+
+On a terminal as a bar that is drawn anew; anywhere else as a line now and then, which a log can hold. Both
+go to standard error: what a command finds out goes to standard output.
+"""
+
+import logging
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+
+from lifesign.cli.output.log_output import LogFormat
+from lifesign.cli.output.terminal import printable
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import counted
+
+if TYPE_CHECKING:
+    from lifesign.domain.observation.results import ResultClass
+
+LINE_EVERY_SECONDS: Final = 10.0
+"""Between two lines where nothing can be drawn anew."""
+NOBODY: Final = "there was nobody to probe"
+_LOGGER: Final = "lifesign.crawl"
+RATE_WINDOW_SECONDS: Final = 10.0
+"""The rate is that of so long: a crawl begins with what is quick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlState:
+    """How far a crawl is, all its processes together."""
+
+    probed: int
+    """Since it began."""
+    total: int | None
+    """How many there are to probe; None for a crawl without an end."""
+    results: Mapping["ResultClass | None", int] = field(default_factory=dict)
+    """How those probes ended; of a crawl without an end, how many targets have which latest result.
+
+    None: never measured.
+    """
+    listed: int | None = None
+    """How many targets there are, if those of processes that are starting are not in `results` yet."""
+    unanswered: int = 0
+    """Look-ups of names that no name server answered."""
+    note: str = ""
+    """What else has to be known now: that the registry is away, say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportStep:
+    """How far it is to make targets of what a directory lists."""
+
+    directory: str
+    doing: str
+    """What is done to how many, such as `lines read`."""
+    done: int
+    total: int | None = None
+    """None: nobody knows."""
+
+
+class Rate:
+    """How many per second, over the last RATE_WINDOW_SECONDS."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+        self._began_s: float | None = None
+
+    @property
+    def lasted_s(self) -> float:
+        """From the first look to the last, in seconds."""
+        return self._seen[-1][0] - self._began_s if self._began_s is not None else 0.0
+
+    def add(self, now_s: float, count: int) -> None:
+        """Take note of a count that only rises, at a time that only rises."""
+        if self._began_s is None:
+            self._began_s = now_s
+        self._seen.append((now_s, count))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - RATE_WINDOW_SECONDS:
+            del self._seen[0]
+
+    @property
+    def per_second(self) -> float | None:
+        """None before there is anything to tell."""
+        if len(self._seen) < 2:
+            return None
+        (began_s, first), (now_s, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (now_s - began_s) if now_s > began_s else None
+
+
+def counts_text(results: Mapping["ResultClass | None", int]) -> str:
+    """Tell how probes or targets divide: by group, and what the largest classes of those are."""
+    from lifesign.census.result_groups import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.census.tables import GROUP_WORDS, number  # noqa: PLC0415
+
+    groups: Counter[Group] = Counter()
+    for result, count in results.items():
+        groups[GROUPS[result]] += count
+    told = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
+    classes = [(result, count) for result, count in results.items() if result is not None and count]
+    classes.sort(key=lambda item: (-item[1], item[0]))
+    detail = ", ".join(f"{result} {number(count)}" for result, count in classes)
+    return f"{', '.join(told)}{f' ({detail})' if detail else ''}" if told else "nothing yet"
+
+
+def results_text(state: CrawlState) -> str:
+    """Tell what came of it so far; a crawl without an end probes its targets often, and counts each once."""
+    if state.total is not None:
+        return counts_text(state.results)
+    targets = counted(max(sum(state.results.values()), state.listed or 0), "target")
+    return f"{targets}: {counts_text(state.results)}" if any(state.results.values()) else targets
+
+
+def pace_text(state: CrawlState, rate: float | None) -> str:
+    """Tell how many are probed, how fast that goes, and how long it may still take."""
+    from lifesign.census.tables import number  # noqa: PLC0415
+
+    told = counted(state.probed, "probe")
+    if state.total is not None:
+        told = f"{number(state.probed)} of {number(state.total)} probed"
+    if rate is not None:
+        told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    left_s = seconds_left(state, rate)
+    return f"{told}, {duration_text(math.ceil(left_s))} left" if left_s else told
+
+
+def step_text(step: ImportStep) -> str:
+    """Tell on one line how far a directory is."""
+    from lifesign.census.tables import number  # noqa: PLC0415 - see counts_text
+
+    done = number(step.done) if step.total is None else f"{number(step.done)} of {number(step.total)}"
+    return f"{step.directory}: {done} {step.doing}"
+
+
+def line_of(state: CrawlState, rate: float | None) -> str:
+    """Tell on one line how far it is."""
+    return _joined(pace_text(state, rate), state)
+
+
+def last_line(state: CrawlState, lasted_s: float) -> str:
+    """Tell on one line what came of it all, and how long it took."""
+    if state.total == 0:
+        return f"{NOBODY}; {state.note}" if state.note else NOBODY
+    told = f"{pace_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
+    if lasted_s > 0:
+        rate = state.probed / lasted_s
+        told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    return _joined(told, state)
+
+
+def _joined(pace: str, state: CrawlState) -> str:
+    told = f"{pace}{'; ' if state.total is None else ': '}{results_text(state)}"
+    return f"{told}; {state.note}" if state.note else told
+
+
+def seconds_left(state: CrawlState, rate: float | None) -> float | None:
+    """Return how long it may still take at this rate; None if nobody can know."""
+    if state.total is None or not rate:
+        return None
+    return max(0, state.total - state.probed) / rate
+
+
+class Progress(Protocol):
+    """Shows how far a crawl is."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: CrawlState) -> None:
+        """Show this; to be called about once or twice a second."""
+
+    def show_import(self, step: ImportStep) -> None:
+        """Show this, before there is anybody to probe."""
+
+    def say(self, text: str) -> None:
+        """Say something that stays."""
+
+    def log(self, line: str) -> None:
+        """Show a line of the log, which is in the form `log_format`."""
+
+    @property
+    def log_format(self) -> LogFormat:
+        """For whom it is shown."""
+
+
+class PlainProgress:
+    """One line every LINE_EVERY_SECONDS, and at the end."""
+
+    log_format = LogFormat.CONSOLE
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._rate = Rate()
+        self._said_at_s = clock()
+        self._last: CrawlState | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last is not None:
+            self.say(last_line(self._last, self._rate.lasted_s))
+
+    def show(self, state: CrawlState) -> None:
+        """Say it if the last line is old enough."""
+        now_s = self._clock()
+        self._rate.add(now_s, state.probed)
+        self._last = state
+        if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
+            self._said_at_s = now_s
+            self.say(line_of(state, self._rate.per_second))
+
+    def show_import(self, step: ImportStep) -> None:
+        """Say it if the last line is old enough."""
+        now_s = self._clock()
+        if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
+            self._said_at_s = now_s
+            self.say(step_text(step))
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self._write(printable(text))
+
+    def log(self, line: str) -> None:
+        """Write a line of the log: `LogLine` made it printable and bounded, a traceback's end included."""
+        self._write(line)
+
+    def _write(self, line: str) -> None:
+        """Write it; a crawl goes on though nobody reads what it says."""
+        with suppress(OSError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+
+class LoggedProgress(PlainProgress):
+    """The same for programs: every line is JSON, and begins like one of the log."""
+
+    log_format = LogFormat.JSON
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        from lifesign.serving.log_lines import LogLine  # noqa: PLC0415 - takes 60 ms
+
+        super().__init__(stream, clock)
+        self._line = LogLine("json")
+
+    def say(self, text: str) -> None:
+        """Write a record of it."""
+        record = logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None)
+        self.log(self._line.format(record))
+
+
+class DrawnProgress:
+    """A bar, drawn by rich, and below it how the probes ended."""
+
+    log_format = LogFormat.CONSOLE
+
+    def __init__(self, name: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console  # noqa: PLC0415 - takes 200 ms
+        from rich.live import Live  # noqa: PLC0415
+        from rich.progress import BarColumn, TextColumn  # noqa: PLC0415
+        from rich.progress import Progress as Bar  # noqa: PLC0415
+
+        self._clock = clock
+        self._rate = Rate()
+        self._last: CrawlState | None = None
+        self._bar = Bar(TextColumn("{task.description}", markup=False), BarColumn(), auto_refresh=False)
+        self._task = self._bar.add_task(printable(name), total=None)
+        self._console = Console(file=stream, highlight=False, markup=False)
+        # Drawn when there is something new: no thread of its own.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        if self._last is not None:
+            self.say(last_line(self._last, self._rate.lasted_s))
+
+    def show(self, state: CrawlState) -> None:
+        """Draw it anew."""
+        self._rate.add(self._clock(), state.probed)
+        self._last = state
+        lines = [pace_text(state, self._rate.per_second), results_text(state), state.note]
+        self._draw(lines, state.probed, state.total)
+
+    def show_import(self, step: ImportStep) -> None:
+        """Draw it anew."""
+        self._draw([step_text(step)], step.done, step.total)
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar."""
+        self._console.print(printable(text), soft_wrap=True)
+
+    def log(self, line: str) -> None:
+        """Write a line of the log above the bar, as it is."""
+        self._console.print(line, soft_wrap=True)
+
+    def _draw(self, lines: Iterable[str], done: int, total: int | None) -> None:
+        from rich.console import Group  # noqa: PLC0415 - loaded by now
+        from rich.text import Text  # noqa: PLC0415
+
+        below = Text(printable_lines(lines), no_wrap=True, overflow="ellipsis")
+        self._bar.update(self._task, completed=done, total=total)
+        self._live.update(Group(self._bar, below) if total is not None else below, refresh=True)
+
+
+def printable_lines(lines: Iterable[str]) -> str:
+    """Return what there is to show, each on its own line."""
+    return "\n".join(printable(line) for line in lines if line)
+
+
+def progress_on(name: str, stream: TextIO, log_format: LogFormat = LogFormat.CONSOLE) -> Progress:
+    """Return what suits a stream: JSON if that is wanted, drawn on a terminal that can, else in lines."""
+    if log_format == LogFormat.JSON:
+        return LoggedProgress(stream)
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return DrawnProgress(name, stream)
+    return PlainProgress(stream)

@@ -1,0 +1,370 @@
+"""The course of a crawl, from its first line to its last.
+
+Directories first, so that there is somebody to probe; then all processes at once, until a census is through
+or somebody ends it. Beside them the home is tended, and directories are read again when their time comes.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from lifesign.cli.options.ending_signals import ending_signals, leave_closed_terminal
+from lifesign.crawl.backend import Home, Run
+from lifesign.crawl.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
+from lifesign.crawl.process_pool import Standings, probe_all
+from lifesign.crawl.progress import Progress, counts_text
+from lifesign.crawl.worker_config import Said
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import AgentHealthError
+from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
+from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.worker.jobs import Jobs
+
+SHOW_SECONDS: Final = 0.5
+COUNT_SECONDS: Final = 5.0
+"""How often it is asked what is left, where others are at work on the same targets."""
+COUNT_ALL_SECONDS: Final = 60.0
+"""How often all targets are counted, where others have a part of them: it reads them all."""
+AHEAD_SECONDS: Final = 3_600.0
+"""Nobody has seen a target so far ahead of now: all of them count as unprobed since then."""
+RETRY_SECONDS: Final = 600.0
+"""How often directories that could not be read are read again, if their own time does not come sooner."""
+START_TARGETS: Final = 1_000
+"""About so many are probed in the processor time that one more process takes to start."""
+CLOSED_NETWORKS: Final = (
+    "nothing was sent to addresses of networks that nobody allowed: --allow-network of a census, "
+    "or networks.allow of a definition, names those that are yours"
+)
+SET_BACK: Final = (
+    "the last run lies in the future: the clock was set back; who was asked then is asked again now"
+)
+NO_CANARIES: Final = (
+    "no canaries are configured: a failure counts only while another target of its network class answers; "
+    "see canaries in probes/reference.yml"
+)
+ALL_BEFORE: Final = "all were probed before that pass was broken off, and count now"
+UNANSWERED: Final = (
+    "of names stayed unanswered: no name server did its work; in a definition, limits.concurrency asks fewer "
+    "at once, and resolver.servers others"
+)
+
+_log = logging.getLogger("lifesign.prober")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crawled:
+    """What a crawl came to."""
+
+    is_done: bool
+    """All is done that was to be done; a crawl without an end is done whenever it is asked to end."""
+    probed: int
+    held: tuple[str, ...] = ()
+    """Directories that somebody has to confirm."""
+    failed: tuple[str, ...] = ()
+    """Directories that could not be read."""
+
+
+class Crawl:
+    """One crawl of a definition, until it is through or `stop` is set."""
+
+    def __init__(
+        self, definition: ProbeDefinition, home: Home, progress: Progress, stop: asyncio.Event
+    ) -> None:
+        self._definition = definition
+        self._home = home
+        self._progress = progress
+        self._stop = stop
+        self.standings: Standings | None = None
+        """How far all processes are, once they probe."""
+        self.outcomes: dict[str, Outcome] = {}
+        """Of the last reading of each directory."""
+
+    async def watch(self, *, processes: int) -> Crawled:
+        """Probe every target again and again, each at its own time. AgentHealthError if it cannot go on."""
+        if not self._definition.canaries_by_class:
+            self._progress.say(NO_CANARIES)
+        return await self._run(processes)
+
+    async def once(self, *, processes: int) -> Crawled:
+        """Probe every target once, or those that are left of a pass that was broken off. AgentHealthError."""
+        run = await self._home.begin_run(self._definition.name, self._definition.timeouts.deadlines)
+        if run.is_set_back:
+            self._progress.say(SET_BACK)
+        if run.is_resumed:
+            began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.since_s))
+            self._progress.say(f"going on with the pass that began at {began}")
+        crawled = await self._run(processes, run)
+        if crawled.is_done and (crawled.probed or not crawled.failed):
+            if crawled.probed or run.is_resumed:
+                counts = await self._home.end_run(run)
+                if not crawled.probed:
+                    self._progress.say(f"{ALL_BEFORE}: {counts_text(counts)}")
+            else:
+                await self._home.drop_run(run)
+            if not self._home.is_shared:
+                told = "by what each one lives, or why it does not"
+                self._progress.say(f"{told}: agent-health targets list {self._home.option}")
+        return crawled
+
+    async def _run(self, processes: int, run: Run | None = None) -> Crawled:
+        """Read the directories, and probe; without a pass it never ends."""
+        since_s = None if run is None else run.since_s
+        async with self._importer() as importer:
+            reading = asyncio.create_task(self._read_directories(importer))
+            showing = asyncio.create_task(self._show_import(importer))
+            try:
+                await self._unless_stopped(reading)
+            finally:
+                await _end([showing])
+            total = None if since_s is None else await self._home.unprobed(since_s)
+            if total is not None:
+                processes = worth_starting(processes, total, self._definition.limits.concurrency)
+            standings = Standings(
+                total,
+                workers=processes,
+                is_alone=self._home.is_alone,
+                lease_s=self._definition.results.lease_seconds,
+            )
+            if total is None and standings.is_alone:
+                standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
+            self.standings = standings
+            if run is not None and not self._has_nobody(standings):
+                await self._home.note_not_read(run, self._failed)
+            beside = [self._home.tend(), self._show(standings)]
+            if since_s is None:
+                beside += [self._jobs(importer).run(), self._count_listed(standings)]
+            elif self._home.is_shared:
+                beside.append(self._count_left(standings, since_s))
+            tasks = [asyncio.create_task(each) for each in beside]
+            try:
+                is_done = not self._stop.is_set() and (
+                    self._has_nobody(standings)
+                    or await self._probe(standings, processes, since_s)
+                    or (since_s is not None and await self._has_probed_all(since_s))
+                )
+            finally:
+                await _end(tasks)
+            if is_done and since_s is not None:
+                # The others have done the rest.
+                standings.total = standings.state.probed
+            # Who was stopped before the list was read cannot tell that nobody is left.
+            if is_done or standings.total != 0:
+                self._progress.show(standings.state)
+            if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
+                self._progress.say(CLOSED_NETWORKS)
+            if unanswered := standings.state.unanswered:
+                self._progress.say(f"{counted(unanswered, 'look-up')} {UNANSWERED}")
+        return Crawled(
+            is_done=is_done,
+            probed=standings.state.probed,
+            held=tuple(outcome.directory for outcome in self.outcomes.values() if outcome.is_held),
+            failed=self._failed,
+        )
+
+    @property
+    def _failed(self) -> tuple[str, ...]:
+        """Directories that could not be read the last time."""
+        return tuple(outcome.directory for outcome in self.outcomes.values() if outcome.has_failed)
+
+    def _has_nobody(self, standings: Standings) -> bool:
+        """Whether a pass of our own has nobody to probe, for no list could be read.
+
+        Its shards need not be asked for then: a disk that is full would not let go of them.
+        """
+        outcomes = self.outcomes.values()
+        has_failed = bool(outcomes) and all(outcome.has_failed for outcome in outcomes)
+        return has_failed and standings.total == 0 and not self._home.is_shared
+
+    async def _has_probed_all(self, since_s: float) -> bool:
+        """Whether nobody is left of a pass that was asked to end: its last results may just have come in."""
+        try:
+            return await self._home.unprobed(since_s) == 0
+        except AgentHealthError:
+            return False
+
+    async def _unless_stopped(self, task: "asyncio.Task[None]") -> None:
+        """Wait for a task; if `stop` is set before, it is given up."""
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            for each in (task, stopping):
+                each.cancel()
+            await asyncio.gather(task, stopping, return_exceptions=True)
+
+    async def _probe(self, standings: Standings, processes: int, since_s: float | None) -> bool:
+        def tell(worker: str, said: Said) -> None:
+            if said.progress is not None:
+                standings.note(worker, said.progress)
+            if said.line is not None:
+                self._progress.say(said.line)
+            if said.logged is not None:
+                self._progress.log(said.logged)
+
+        shares = [
+            replace(share, log_format=self._progress.log_format)
+            for share in self._home.shares(self._definition, processes, since_s)
+        ]
+        return await probe_all(shares, self._stop, tell, standings.let_go)
+
+    async def _show(self, standings: Standings) -> None:
+        while True:
+            self._progress.show(standings.state)
+            await asyncio.sleep(SHOW_SECONDS)
+
+    async def _show_import(self, importer: DirectoryImporter) -> None:
+        while True:
+            await asyncio.sleep(SHOW_SECONDS)
+            if importer.step is not None:
+                self._progress.show_import(importer.step)
+
+    async def _count_left(self, standings: Standings, since_s: float) -> None:
+        """Keep the number of targets to that which is left for us: others take their part of them."""
+        while True:
+            await asyncio.sleep(COUNT_SECONDS)
+            with suppress(AgentHealthError):
+                # What is not handed over yet is among the unprobed: it counts once.
+                reported = standings.reported
+                left = await self._home.unprobed(since_s)
+                standings.total = max(standings.state.probed, reported + left)
+
+    async def _count_listed(self, standings: Standings) -> None:
+        """Count all targets now and then while others have a part of them, or one of us starts anew."""
+        while True:
+            await asyncio.sleep(COUNT_SECONDS)
+            if not (standings.elsewhere or standings.starting):
+                continue
+            with suppress(AgentHealthError):
+                standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
+            await asyncio.sleep(COUNT_ALL_SECONDS)
+
+    @asynccontextmanager
+    async def _importer(self) -> AsyncIterator[DirectoryImporter]:
+        definition = self._definition
+        async with (
+            Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
+            Fetcher(
+                timeouts=TIMEOUTS,
+                networks=definition.networks_allowed,
+                user_agent=definition.user_agent,
+                resolver=resolver,
+                opt_outs=opt_outs_of(definition),
+            ) as fetcher,
+        ):
+            yield DirectoryImporter(
+                definition, self._home.lists, fetching_with(fetcher), is_shared=self._home.is_shared
+            )
+
+    async def _read_directories(self, importer: DirectoryImporter) -> None:
+        """Read all that the definition names, and say whom else the home knows."""
+        inline = await importer.import_inline()
+        if inline is not None:
+            self._note(inline)
+        for source in self._definition.directories:
+            self._progress.say(f"{source.label}: reading {source.url or source.file}")
+            self._note(await importer.import_directory(source))
+        if not self._home.is_shared:
+            for record in await importer.unnamed():
+                told = f"{record.name}: not in this definition, but probed too: {targets_text(record.size)}"
+                self._progress.say(f"{told} ({self._command('remove', record.name)})")
+
+    def _jobs(self, importer: DirectoryImporter) -> Jobs:
+        """Return what is done again and again in a crawl without an end."""
+        jobs = Jobs()
+        for source in self._definition.directories:
+            jobs.add(
+                f"directory {source.label}",
+                source.refresh_seconds,
+                partial(self._read_again, importer, source),
+            )
+        jobs.add("directories that failed", RETRY_SECONDS, partial(self._retry, importer))
+        for name, (every_seconds, deed) in self._home.jobs().items():
+            jobs.add(name, every_seconds, deed)
+        return jobs
+
+    async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
+        """Read one directory, and say what became of it unless it is what was said the last time."""
+        last = self.outcomes.get(source.label)
+        outcome = await importer.import_directory(source)
+        if last is None or outcome.told != last.told:
+            self._note(outcome)
+
+    async def _retry(self, importer: DirectoryImporter) -> None:
+        """Read those again that could not be read the last time, before their own time comes."""
+        for source in self._definition.directories:
+            last = self.outcomes.get(source.label)
+            if last is not None and last.has_failed:
+                await self._read_again(importer, source)
+
+    def _note(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.directory] = outcome
+        self._progress.say(outcome.told)
+        if outcome.is_held:
+            self._progress.say(f"  {self._command('confirm', outcome.directory)}")
+
+    def _command(self, verb: str, directory: str) -> str:
+        """Return what to type to change a directory of this home."""
+        return f"agent-health directories {verb} {directory} {self._home.option}".rstrip()
+
+
+def worth_starting(processes: int, targets: int, concurrency: int) -> int:
+    """Return how many of so many processes are of use to probe so many targets once, 1 at least.
+
+    One asks `concurrency` targets at once, and has probed START_TARGETS before another one has started:
+    with less to do for each, more of them only take longer.
+    """
+    return max(1, min(processes, -(-targets // min(concurrency, START_TARGETS))))
+
+
+async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """End what goes on beside a crawl; a defect of ours that ended it before is told."""
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            _log.error("a part of the crawl ended in a defect", exc_info=outcome)
+
+
+@contextmanager
+def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Iterator[None]:
+    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process as if nobody had listened.
+
+    Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it.
+    Signals reach the main thread alone; in any other one nothing is listened to.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = ending_signals()
+
+    def heard(number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            leave_closed_terminal()
+        for again in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(again)
+        if stop.is_set():
+            return
+        # First: whoever would be told may have gone.
+        stop.set()
+        say("ending: what was found is stored, probes under way are given some seconds")
+
+    for number in numbers:
+        loop.add_signal_handler(number, heard, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,67 @@
+"""What does one process of a crawl have to know, and what does it say?"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from lifesign.cli.output.log_output import LogFormat
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.worker.progress import Progress
+
+EXIT_UNFINISHED: Final = 2
+"""Of a process that was asked to end before its census was through."""
+EXIT_HELD_UP: Final = 5
+"""Of a process that could store nothing of its census for too long: its successor could not either."""
+MAX_HOST_CHARS: Final = 24
+"""Of this machine's name, within the name of a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryPlace:
+    """A registry, and what it is asked with."""
+
+    url: str
+    key: str = field(repr=False)
+    allow_plain_http: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one process has to know; it travels through a pipe, for it may hold a secret."""
+
+    definition: ProbeDefinition
+    worker: str
+    """A name that no other process has, on this machine or, with a registry, anywhere."""
+    since_s: float | None
+    """When the census began, in seconds since the epoch; None: the crawl never ends."""
+    database: str | None = field(default=None, repr=False)
+    """Where work comes from: the URL of a database, or a registry; exactly one of the two."""
+    registry: RegistryPlace | None = None
+    companions: int = 0
+    """How many other processes begin at the same time, and will want their share of the work."""
+    log_format: LogFormat = LogFormat.CONSOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a process tells whoever started it: how far it is, some words, or a line of its log."""
+
+    progress: Progress | None = None
+    line: str | None = None
+    logged: str | None = None
+    """In the form that the log of the crawl has."""
+    held_up: tuple[str, float] | None = None
+    """Why nothing could be stored, and for how many seconds: it ends."""
+
+
+def worker_name(number: int, *, is_alone: bool) -> str:
+    """Return the name of a process of this crawl.
+
+    `is_alone`: nobody else crawls with this database, so that a crawl that is started again takes up what
+    the one before it left, however it ended, without waiting for its leases to run out.
+    """
+    if is_alone:
+        return f"worker-{number}"
+    name = os.uname().nodename
+    host = "".join(character for character in name if character.isascii() and character.isalnum())
+    return f"{host[:MAX_HOST_CHARS] or 'host'}-{os.getpid()}-{number}"

@@ -1,0 +1,60 @@
+"""In which words is somebody refused who looks at pages, and knows nothing of the API?"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.base.finding import Finding
+from lifesign.errors import AgentGone, AgentHealthError, InvalidRequest, StaleVersion
+
+LABELS: Final[Mapping[str, str]] = MappingProxyType({
+    "agent": "Agent",
+    "capability": "Capability",
+    "directory": "Directory",
+    "group": "About",
+    "health": "Says",
+    "holder": "Has, or had it",
+    "host": "Host",
+    "pool": "Pool",
+    "q": "Part of id or name",
+    "seen": "Seen",
+    "sort": "Order",
+    "status": "Status",
+})  # fmt: skip
+"""What members of a query are called where people fill them in."""
+PLACES: Final = frozenset({"after", "before", "cursor"})
+"""Members that nobody fills in: they come with a link to a further page."""
+
+_EXPECTED: Final = "expected "
+
+
+def words_of(error: AgentHealthError, *, is_form: bool) -> str:
+    """Return what is wrong with a form, or with the query of a page, and what may be done about it."""
+    match error:
+        case InvalidRequest() if not is_form:
+            faults = dict.fromkeys(map(_query_fault, error.faults))
+            return f"This page cannot show what its address asks for. {' '.join(faults)}"
+        case InvalidRequest():
+            return "; ".join(map(_fault, error.faults))
+        case AgentGone():
+            return f"{error.agent_id} is {error.status} by now: nothing can be done until it registers again."
+        case StaleVersion():
+            return "It has changed since its page was loaded: look at it again, and then decide."
+    return str(error)
+
+
+def _fault(fault: Finding) -> str:
+    """Return a fault by the name of its field, as a form has it."""
+    field = fault.pointer.strip("/").replace("/", ", ").replace("_", " ")
+    return f"{field[:1].upper()}{field[1:]}: {fault.message}" if field else fault.message
+
+
+def _query_fault(fault: Finding) -> str:
+    name = fault.pointer.strip("/")
+    if name in PLACES:
+        return (
+            "The link to a further page is not whole, or it is one of another list: begin at the first page."
+        )
+    wanted = fault.message.removeprefix(_EXPECTED).replace("'", "")
+    said = f"has to be {wanted}" if fault.message.startswith(_EXPECTED) else fault.message
+    return f"{LABELS.get(name, name)} {said}."

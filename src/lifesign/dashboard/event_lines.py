@@ -1,0 +1,253 @@
+"""What does an event say to people, in one line?
+
+For pages and for the live feed alike: the feed sends these lines, and the script puts them in as text.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from lifesign.dashboard.labels import brief, moment_text, spaced
+from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
+from lifesign.domain.events.chain import Event, whose
+from lifesign.domain.events.event import EventType
+from lifesign.domain.tasks.task_states import told_of_end
+from lifesign.domain.text.durations import precise_text
+from lifesign.domain.text.pluralize import counted
+from lifesign.registry.views.key_names import keys_in, names_of_keys
+from lifesign.registry.views.target_names import places_in
+from lifesign.storage.engine.database import Transaction
+
+NOTABLE: Final = tuple(
+    kind
+    for kind in EventType
+    if kind
+    not in {
+        EventType.LEASE_ACQUIRED,
+        EventType.LEASE_RELEASED,
+        EventType.SHARDS_GRANTED,
+        EventType.SHARDS_ENDED,
+        EventType.STATE_WRITTEN,
+        EventType.TASK_REPORTED,
+        EventType.AGENT_UPDATED,
+    }
+)
+"""What happens all the time while all is well is not told at a glance."""
+GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in EventType))
+"""By which events may be chosen: what stands before the dot of their types."""
+
+_BY_ITSELF: Final = frozenset(OwnActor) - {OwnActor.COMMAND_LINE}
+_ARROW: Final = "\N{RIGHTWARDS ARROW}"
+_MARKS_OF_STATUSES: Final[Mapping[str, str]] = MappingProxyType({
+    "active": "good", "unhealthy": "warn", "dead": "bad", "done": "good", "handoff": "warn",
+})  # fmt: skip
+"""Of agents and of tasks; those that the words have elsewhere."""
+_MARKS_OF_HEALTH: Final[Mapping[str, str]] = MappingProxyType({
+    "healthy": "good", "degraded": "warn", "unhealthy": "bad",
+})  # fmt: skip
+_MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
+    EventType.COORDINATOR_LOST: "bad",
+    EventType.FENCED_WRITE_REJECTED: "bad",
+    EventType.LEASE_EXPIRED: "warn",
+    EventType.AGENT_DRIFT_WARNING: "warn",
+    EventType.AGENT_TASKS_MISMATCH: "warn",
+    EventType.AGENT_DRAIN_WARNING: "warn",
+    EventType.MONITOR_HELD: "bad",
+    EventType.MONITOR_RECOVERING: "warn",
+    EventType.MONITOR_NORMAL: "good",
+    EventType.MONITOR_DOWNTIME: "warn",
+    EventType.MONITOR_CLOCK_JUMP: "warn",
+    EventType.MONITOR_EVIDENCE_LOST: "bad",
+    EventType.MONITOR_EVIDENCE_RESTORED: "good",
+    EventType.MONITOR_CONFIRMED: "warn",
+    EventType.PROBER_FAILURES_HIGH: "warn",
+    EventType.PROBER_FAILURES_NORMAL: "good",
+    EventType.DIRECTORY_HELD: "warn",
+    EventType.WEBHOOK_DISABLED: "bad",
+    EventType.EPOCH_RAISED: "warn",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One event as people read it."""
+
+    sequence: int
+    at: str
+    """RFC 3339."""
+    type: str
+    subject: str
+    """Whom or what it is about; empty: the registry itself."""
+    where: str
+    """The page of that; empty: there is none."""
+    text: str
+    mark: str
+    """`good`, `warn`, `bad` or `plain`: for the eye, never alone."""
+    agent_id: str
+    status: str
+    """The agent's status from now on; empty where the event does not change it. So is `health`."""
+    health: str
+    by: str
+    """Who did it; empty where that is said by now, and where the registry did it by itself."""
+
+    def members(self) -> dict[str, Any]:
+        """Return it as the feed sends it."""
+        return asdict(self)
+
+
+def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLine]:
+    """Return what events say to visitors, all of whom may read events: with the names of keys and targets."""
+    names = names_of_keys(transaction, keys_in(events)) | places_in(transaction, events)
+    return [line_of(event, names) for event in events]
+
+
+def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
+    """Return what an event says; `names` are those of the keys that act in it, and of targets."""
+    said = {
+        name: spoken(value, names) if isinstance(value, str) else value
+        for name, value in event.payload.items()
+    }
+    agent_id = whose(event) or ""
+    by = _by(event, names)
+    if by and str(said.get("explanation", "")).endswith(f" by {event.actor}"):
+        # It says no more than that.
+        said["explanation"] = ""
+    subject, where = _subject(said, agent_id)
+    subject = names.get(subject, subject)
+    tell = _TEXTS.get(event.type)
+    text = (
+        "its payload was erased" if event.is_erased else brief(_facts(said) if tell is None else tell(said))
+    )
+    return EventLine(
+        sequence=event.sequence,
+        at=event.created_at,
+        type=event.type.value,
+        subject=brief(subject),
+        where=where,
+        text=text,
+        mark=_mark(event),
+        agent_id=agent_id,
+        status=str(said.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
+        health=str(said.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
+        by=brief(by),
+    )
+
+
+def _by(event: Event, names: Mapping[str, str]) -> str:
+    told = {event.payload.get(member) for member in ("agent_id", *MEMBERS_OF_ACTORS)}
+    return "" if event.actor in told | _BY_ITSELF else spoken(event.actor, names)
+
+
+def _subject(said: Mapping[str, Any], agent_id: str) -> tuple[str, str]:
+    if agent_id:
+        return agent_id, f"/agents/{agent_id}"
+    if "task_id" in said:
+        return said["task_id"], f"/tasks/{said['task_id']}"
+    for name in ("resource", "directory", "origin", "name", "host", "holder"):
+        if name in said:
+            return str(said[name]), ""
+    return "", ""
+
+
+def _mark(event: Event) -> str:
+    known = _MARKS.get(event.type)
+    if known is not None:
+        return known
+    status, health = (str(event.payload.get(member)) for member in ("new_status", "new_health"))
+    return _MARKS_OF_STATUSES.get(status) or _MARKS_OF_HEALTH.get(health, "plain")
+
+
+def _lifecycle(said: Mapping[str, Any]) -> str:
+    reason, explanation = spaced(said["reason"]), said.get("explanation", "")
+    why = reason if explanation in {"", said["reason"]} else f"{reason}: {explanation}"
+    return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
+
+
+def _task(said: Mapping[str, Any]) -> str:
+    why = told_of_end(said["signal"], said.get("exit_reason"))
+    return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
+
+
+def _monitor(said: Mapping[str, Any]) -> str:
+    who = f"agents monitored by {said['track']}, " if "track" in said else ""
+    exits = f"{said['exits']} would leave, {said['limit']} are believed"
+    return f"{who}{spaced(said['turn'])}: {exits}"
+
+
+def _moment(said: str) -> str:
+    """Return a time of an event as pages show times."""
+    return moment_text(datetime.fromisoformat(said))
+
+
+def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
+    def tell(said: Mapping[str, Any]) -> str:
+        if "until" not in said:
+            return f"{what} ended"
+        reason = f": {said['reason']}" if "reason" in said else ""
+        status = f" {said['status']}" if "status" in said else ""
+        return f"{what}{status} until {_moment(said['until'])}{reason}"
+
+    return tell
+
+
+_TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
+    EventType.AGENT_LIFECYCLE: _lifecycle,
+    EventType.AGENT_HEALTH_CHANGED: lambda said: (
+        f"says {said['new_health']}, said {said['previous_health']} before"
+    ),
+    EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",
+    EventType.AGENT_DRIFT_WARNING: lambda said: (
+        f"its clock differs by {precise_text(abs(said['drift_seconds']))}"
+    ),
+    EventType.AGENT_TASKS_MISMATCH: lambda said: (
+        f"names {counted(len(said['without_lease']), 'task')} that it does not hold, "
+        f"and holds {len(said['not_in_progress'])} that it does not name"
+    ),
+    EventType.AGENT_DRAIN_WARNING: lambda said: (
+        f"did not drain in time: {counted(said['leases_held'], 'lease')} left"
+    ),
+    EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
+    EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
+    EventType.AGENT_COMMAND_SENT: lambda said: f"is told to {said['command']} at its next heartbeat",
+    EventType.AGENT_COMMAND_HONOURED: lambda said: f"does as it was told: {said['command']}",
+    EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
+    EventType.AGENT_ERASED: lambda said: f"erased, with what {counted(said['events'], 'event')} told",
+    EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({spaced(said['reason'])})",
+    EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
+    EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({spaced(said['reason'])})",
+    EventType.LEASE_EXPIRED: lambda said: f"lost by {said['holder']} ({spaced(said['reason'])})",
+    EventType.FENCED_WRITE_REJECTED: lambda said: (
+        f"a write of {said['writer']} with token {said['fencing_token']} was refused "
+        f"({spaced(said['reason'])})"
+    ),
+    EventType.STATE_WRITTEN: lambda said: f"state {said['version']} written by {said['holder']}",
+    EventType.TASK_CREATED: lambda _said: "created",
+    EventType.TASK_LIFECYCLE: _task,
+    EventType.TASK_REPORTED: lambda said: f"progress report {said['report']}",
+    EventType.MONITOR_HELD: _monitor,
+    EventType.MONITOR_RECOVERING: _monitor,
+    EventType.MONITOR_NORMAL: _monitor,
+    EventType.MONITOR_DOWNTIME: lambda said: (
+        f"nobody looked from {_moment(said['begin'])} to {_moment(said['end'])}"
+    ),
+    EventType.MONITOR_CLOCK_JUMP: lambda said: (
+        f"the database's clock jumped {'ahead' if said['jump_seconds'] > 0 else 'back'} "
+        f"by {precise_text(abs(said['jump_seconds']))}"
+    ),
+    EventType.SHARDS_GRANTED: lambda said: f"probes {counted(len(said['shards']), 'more shard')}",
+    EventType.SHARDS_ENDED: lambda said: (
+        f"probes {counted(len(said['shards']), 'shard')} less ({said['reason']})"
+    ),
+    EventType.DIRECTORY_APPLIED: lambda said: (
+        f"lists {said['listed']}: {said['added']} came, {said['removed']} left"
+    ),
+    EventType.DIRECTORY_HELD: lambda said: f"held: {said.get('reason', 'it has shrunk too much')}",
+})  # fmt: skip
+
+
+def _facts(said: Mapping[str, Any]) -> str:
+    """Tell what no words were made for."""
+    shown = ((name, value) for name, value in said.items() if name not in {"agent_id", "fingerprint"})
+    return ", ".join(f"{spaced(name)} {value}" for name, value in shown)

@@ -1,0 +1,178 @@
+"""What is counted of the whole fleet, and how old may a count be?
+
+Counting two hundred thousand agents takes longer than a page may. So nobody waits for a count that is there:
+one that has grown old is shown once more, and counted anew meanwhile, by one for all who look.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from lifesign.dashboard.labels import sight_of
+from lifesign.dashboard.pages.maintenances import Maintenance, maintenances
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.tasks.task_states import TaskStatus
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.agents import dashboard_table
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.probing import probe_results, probers
+from lifesign.storage.targets import census_counts
+from lifesign.storage.tasks import task_rows
+from lifesign.storage.tasks.task_rows import TaskFilter
+
+FRESH_SECONDS: Final = 2.0
+"""How old the counts of agents may be before they are counted anew, unless counting takes its time."""
+SEEN_FRESH_SECONDS: Final = 15.0
+"""The same of targets, of which there may be a million."""
+MAX_SHARE: Final = 0.01
+"""Of the time that may go into counting: who loads a page must not feel that somebody counts."""
+USABLE_SECONDS: Final = 60.0
+"""How old a count may be to be shown while a new one is taken; beyond, whoever asks waits."""
+
+MAX_PROBERS: Final = 10_000
+"""Of workers that are counted."""
+
+SHOWN_STATUSES: Final = (
+    Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING, Status.DEAD, Status.DEREGISTERED,
+)  # fmt: skip
+SHOWN_HEALTH: Final = (
+    HealthStatus.HEALTHY, HealthStatus.DEGRADED, HealthStatus.UNHEALTHY, HealthStatus.UNKNOWN,
+)  # fmt: skip
+SHOWN_SIGHTS: Final = ("answers", "gated", "down", "unknown", "never measured")
+
+WAITING: Final = (TaskStatus.HANDOFF, TaskStatus.REVIEW)
+"""In which states tasks wait for people."""
+
+_log = logging.getLogger("lifesign.dashboard")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCounts:
+    """How many agents there are of each kind."""
+
+    by_both: Mapping[tuple[str, str], int]
+    """By status and health."""
+
+    @property
+    def total(self) -> int:
+        """All agents, also those that are gone."""
+        return sum(self.by_both.values())
+
+    @property
+    def by_status(self) -> dict[str, int]:
+        """How many have each status."""
+        return {status.value: self.of(status=status) for status in SHOWN_STATUSES}
+
+    @property
+    def by_health(self) -> dict[str, int]:
+        """What those say of themselves who take part: the dead say nothing."""
+        alive = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
+        return {
+            health.value: sum(self.of(status=status, health=health) for status in alive)
+            for health in SHOWN_HEALTH
+        }
+
+    def of(self, *, status: str | None = None, health: str | None = None) -> int:
+        """Return how many have this status and this health; None: any."""
+        return sum(
+            count
+            for (counted_status, counted_health), count in self.by_both.items()
+            if status in {None, counted_status} and health in {None, counted_health}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCounts:
+    """What probers saw, and how long ago."""
+
+    by_sight: Mapping[str, int]
+    """How many targets there are of each word of `words.Sight`."""
+    last_observed_at_s: float | None
+    """When the last probe ended; None: there was none."""
+    probers: int
+    """How many workers live."""
+    clock_offsets_s: Mapping[str, float]
+    """By how much the wall clock of each of them is ahead of the registry's, as far as it tells."""
+
+    @property
+    def total(self) -> int:
+        """All targets."""
+        return sum(self.by_sight.values())
+
+
+class FleetFacts:
+    """The counts of one server process."""
+
+    def __init__(self, database: Database) -> None:
+        self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
+        self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
+        self.maintained: Kept[Sequence[Maintenance]] = Kept(database, maintenances, FRESH_SECONDS)
+        self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
+
+    async def count(self) -> None:
+        """Have all of them counted; StoreUnavailable."""
+        await asyncio.gather(self.agents.get(), self.seen.get(), self.maintained.get(), self.waiting.get())
+
+
+class Kept(Generic[T]):
+    """One count: taken when it is asked for, and kept for a while."""
+
+    def __init__(self, database: Database, take: Callable[[Transaction], T], fresh_s: float) -> None:
+        self._database = database
+        self._take = take
+        self._least_fresh_s = self._fresh_s = fresh_s
+        self._kept: tuple[float, T] | None = None
+        self._taking: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """Return it, as old as it may be; StoreUnavailable."""
+        now_s = time.monotonic()
+        if self._kept is not None and now_s - self._kept[0] < self._fresh_s:
+            return self._kept[1]
+        if self._taking is None:
+            self._taking = asyncio.create_task(self._take_anew())
+            self._taking.add_done_callback(self._taken)
+        if self._kept is not None and now_s - self._kept[0] < max(USABLE_SECONDS, 2 * self._fresh_s):
+            return self._kept[1]
+        return await asyncio.shield(self._taking)
+
+    async def _take_anew(self) -> T:
+        began_s = time.monotonic()
+        taken = await self._database.read(self._take)
+        now_s = time.monotonic()
+        self._kept = now_s, taken
+        self._fresh_s = max(self._least_fresh_s, (now_s - began_s) / MAX_SHARE)
+        return taken
+
+    def _taken(self, task: "asyncio.Task[T]") -> None:
+        self._taking = None
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None and not isinstance(failure, StoreUnavailable):
+            _log.error("the fleet could not be counted", exc_info=failure)
+
+
+def _count_agents(transaction: Transaction) -> FleetCounts:
+    return FleetCounts(dashboard_table.counts(transaction))
+
+
+def _count_waiting(transaction: Transaction) -> int:
+    return task_rows.count(transaction, TaskFilter(statuses=WAITING))
+
+
+def _count_seen(transaction: Transaction) -> SeenCounts:
+    by_sight = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
+    for result, count in census_counts.results(transaction).items():
+        by_sight[sight_of(result).word] += count
+    living = probers.living(transaction, MAX_PROBERS)
+    return SeenCounts(
+        by_sight=by_sight,
+        last_observed_at_s=probe_results.last_observed_at_s(transaction),
+        probers=len(living),
+        clock_offsets_s={each.holder: each.offset_s for each in living if each.offset_s is not None},
+    )

@@ -1,0 +1,251 @@
+"""In which words do pages tell what the registry knows?
+
+Four things look alike to a hurried reader and are not: down, gated, unknown, never measured. Each has its own
+word and its own mark, so that colour is never all that tells them apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import AgentRecord, LayerSeen, Seen
+from lifesign.domain.models.targets import TargetSummary
+from lifesign.domain.observation.evidence_age import lost_text
+from lifesign.domain.observation.probe_summary import LAYER_WORDS, beside_card, sight, signs_of_life
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
+from lifesign.domain.schedule.no_prober_hint import NO_PROBER, nobody_looks
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.safe_text import harmless
+
+MAX_SHOWN_CHARACTERS: Final = 300
+"""Of a text from elsewhere that stands in a line."""
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+_UNHEARD: Final = nobody_looks(NO_PROBER, "--registry URL")
+
+MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
+    "active": "alive, and accepting work",
+    "unhealthy": "silent or failing for a while; keeps its leases, and may recover",
+    "draining": "finishing its work, accepting none",
+    "dead": "silent for too long; its leases are expired",
+    "deregistered": "gone in good order",
+    "says healthy": "answers as expected, it says",
+    "says degraded": "answers worse than expected, it says",
+    "says unhealthy": "mostly fails, it says",
+    "says unknown": "it says nothing that is fresh enough to go by; that is not the same as bad",
+    "answers": "somebody was there and gave an answer",
+    "gated": "somebody is there and asks for credentials or money first",
+    "down": "it was asked, and nobody was there who answers as an agent does",
+    "unknown": "nothing is known now: the last result is too old, or the probe measured nothing",
+    "never measured": "nobody has looked yet, which is not the same as down",
+})  # fmt: skip
+"""What stands behind a word, for whoever hovers or listens."""
+
+EvidenceAge = Literal["5 min", "15 min", "1 h", "1 d", "7 d"]
+EVIDENCE_AGES_S: Final[Mapping[EvidenceAge, float]] = MappingProxyType(
+    {"5 min": 300.0, "15 min": 900.0, "1 h": 3_600.0, "1 d": 86_400.0, "7 d": 604_800.0}
+)
+"""What the filter of lists by the age of the last measured probe offers."""
+
+LOOKS_ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType({
+    "recheck": "Its prober was asked to look now: the result comes within seconds.",
+    "recheck_later": "It asked to be left alone for a while (Retry-After): its prober looks when that is "
+    "over.",
+    "recheck_unheard": _UNHEARD[0].upper() + _UNHEARD[1:],
+})  # fmt: skip
+"""What is said to who asked for a probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen of an agent or a target, in a word and in a line."""
+
+    word: str
+    """`answers`, `gated`, `down`, `unknown` or `never measured`."""
+    why: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Which style it has."""
+        return self.word.replace(" ", "-")
+
+
+NEVER_MEASURED: Final = Sight("never measured")
+
+
+def sight_of(result: ResultClass | str | None, why: str = "") -> Sight:
+    """Return the word for a probe's result; None: never measured."""
+    if result is None:
+        return NEVER_MEASURED
+    known = ResultClass(result)
+    if known is ResultClass.GATED:
+        return Sight("gated", why)
+    if known in ANSWERED:
+        return Sight("answers", why)
+    said = why or known.value
+    if known in INCONCLUSIVE:
+        return Sight("unknown", said)
+    return Sight("down" if LayerResult(result=known).has_failed else "unknown", said)
+
+
+def sight_of_target(target: TargetSummary, now_s: float) -> Sight:
+    """Return the word for what is known of a target now: `unknown` if its last measured result is too old."""
+    if target.result is None or target.unknown_reason is None:
+        return sight_of(target.result, target.why or "")
+    return Sight("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
+
+
+def sight_of_agent(agent: AgentRecord, now_s: float) -> Sight:
+    """Return the word for what is known of an agent now: `unknown` if its last measured result is too old."""
+    if agent.seen is None or agent.unknown_reason is None or not agent.has_old_evidence:
+        return sight_of_seen(agent.seen)
+    return Sight("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
+
+
+def sight_of_seen(seen: Seen | None) -> Sight:
+    """Return the word for what probers saw last of an agent, layer by layer."""
+    if seen is None:
+        return NEVER_MEASURED
+    named = (
+        (Layer.DISCOVERY, seen.discovery),
+        (Layer.TRANSPORT, seen.transport),
+        (Layer.READINESS, seen.readiness),
+        (Layer.MESSAGE, seen.message),
+    )
+    # What was asked last: a layer that was not asked again keeps what it showed before.
+    last_at = max((layer.observed_at for _, layer in named if layer is not None), default=None)
+    layers = [
+        (name, LayerResult(result=layer.result, reason=layer.reason))
+        for name, layer in named
+        if layer is not None and layer.observed_at == last_at
+    ]
+    if signs_of_life(layers):
+        standing = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
+        is_ok = any(layer.result is ResultClass.OK for _, layer in standing)
+        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(standing))
+    last = decisive(layers)
+    if last is None:
+        return NEVER_MEASURED
+    if last.has_failed and not seen.failures_in_row:
+        # What could not be asked leaves no trace but this: the failure did not count.
+        return Sight("unknown", f"{last.reason or last.result}; its card could not be asked")
+    return sight_of(last.result, last.reason)
+
+
+def layers_seen(seen: Seen) -> list[tuple[str, LayerSeen]]:
+    """Return the layers that were ever asked, in the order in which a probe asks them."""
+    named = (
+        (Layer.DISCOVERY, seen.discovery),
+        (Layer.TRANSPORT, seen.transport),
+        (Layer.READINESS, seen.readiness),
+        (Layer.MESSAGE, seen.message),
+    )
+    return [(LAYER_WORDS[name], layer) for name, layer in named if layer is not None]
+
+
+def standing_of(agent: AgentRecord) -> str:
+    """Return how an agent stands now, in words."""
+    if agent.standing:
+        return agent.standing
+    return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
+
+
+def failing_text(agent: AgentRecord) -> str:
+    """Return that the last probes of an active agent failed, in words; empty if they did not."""
+    return f"last {counted(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
+
+
+def why_unread(agent: AgentRecord) -> str:
+    """Return why nobody knows what an agent's health document says, and what is to be done; else empty."""
+    if agent.monitoring is Monitoring.HEARTBEAT:
+        return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
+    if agent.seen is None:
+        return "no prober has looked since it registered; one has to run (agent-health crawl --registry)"
+    return ""
+
+
+def meaning(word: str) -> str:
+    """Return what stands behind a word; empty where it needs no explanation."""
+    return MEANINGS.get(word, "")
+
+
+def spaced(name: str) -> str:
+    """Return a name of the protocol as words."""
+    return name.replace("_", " ")
+
+
+def moment_text(at: datetime | float | None) -> str:
+    """Return a time in UTC, to the second; a dash for none."""
+    if at is None:
+        return "\N{EN DASH}"
+    moment = at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def number(count: int) -> str:
+    """Return a count with its thousands apart."""
+    return f"{count:,}"
+
+
+def percent(ratio: float | None) -> str:
+    """Return a ratio, 0 to 1, in percent; what is nearly all is not said to be all."""
+    if ratio is None:
+        return "\N{EN DASH}"
+    shown = f"{ratio * 100:.1f}"
+    if ratio < 1 and shown == "100.0":
+        shown = "99.9"
+    if ratio > 0 and shown == "0.0":
+        return "< 0.1 %"
+    return f"{shown} %"
+
+
+def duration_ms(milliseconds: float | None) -> str:
+    """Return how long something took."""
+    if milliseconds is None:
+        return "\N{EN DASH}"
+    if milliseconds < 10:
+        return f"{milliseconds:.1f} ms"
+    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else duration_s(milliseconds / 1_000)
+
+
+def duration_s(seconds: float | None) -> str:
+    """Return a span of time, which may be unknown."""
+    return "\N{EN DASH}" if seconds is None else duration_text(seconds)
+
+
+def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Return a text from elsewhere so that it stays in its line: bounded, and without control characters.
+
+    Where it had several lines, they stand behind one another.
+    """
+    return harmless(_cut(" ".join(str(text)[: 2 * most + 1].splitlines()), most))
+
+
+def block(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Return a text from elsewhere with its lines as they are, else as `brief` does."""
+    return harmless(_cut("\n".join(str(text)[: 2 * most + 1].splitlines()), most), keep="\n")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + _ELLIPSIS
+
+
+def safe_link(url: str | None) -> str | None:
+    """Return an agent's URL if a page may lead there: http or https, and nothing else."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return url if parts.scheme in {"http", "https"} and parts.netloc else None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as one says them."""
+    return ", ".join(names)

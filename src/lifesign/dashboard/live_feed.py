@@ -1,0 +1,303 @@
+"""How do a thousand open pages see what happens, at the price of one look? (`GET /live`)
+
+One loop reads what is new, puts it into words and bytes once, and all who watch send these bytes, each at
+its own pace: nothing is queued for anybody. Who lags too far behind, or comes back too late, is told so and
+goes on from now. While nobody watches, nothing is read.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Final
+
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lifesign.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
+from lifesign.dashboard.fleet_facts import FleetCounts, FleetFacts
+from lifesign.dashboard.page_handler import Desk, caller_of
+from lifesign.dashboard.responses import HEADERS
+from lifesign.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good
+from lifesign.domain.events.chain import Event
+from lifesign.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
+from lifesign.registry.events.credential_monitor import Standing
+from lifesign.registry.events.event_feed import EventFeed, EventFilter
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+
+PATH: Final = "/live"
+MAX_WATCHERS: Final = 2_000
+"""Per server process."""
+MAX_WATCHERS_OF_ADDRESS: Final = 1_000
+"""Proxies stand before many."""
+MAX_CHUNKS: Final = 500
+"""That are kept for those who lag behind."""
+MAX_LINES_AT_ONCE: Final = 50
+"""Of events that one look tells; of a flood the last ones."""
+MAX_CAUGHT_UP: Final = 100
+"""Of events that are told to who comes back."""
+BETWEEN_LOOKS_SECONDS: Final = 0.25
+PING_SECONDS: Final = 15.0
+SEND_SECONDS: Final = 20.0
+"""How long a browser may take nothing."""
+TICK_SECONDS: Final = 1.0
+COUNTS_SECONDS: Final = 3.0
+"""Between two looks at the counts of the fleet."""
+RETRY_SECONDS: Final = 2.0
+
+_NOTABLE: Final = frozenset(NOTABLE)
+_PING: Final = b":\n\n"
+_HEADERS: Final = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+_log = logging.getLogger("lifesign.dashboard")
+
+
+class LiveFeed:
+    """Answers at `/live`; one per server process."""
+
+    def __init__(self, desk: Desk, feed: EventFeed, facts: FleetFacts, stops: asyncio.Event) -> None:
+        self.desk = desk
+        self._feed = feed
+        self._stops = stops
+        """Set when the server is asked to end, if it tells."""
+        self._facts = facts
+        self._chunks: list[bytes] = []
+        self._first = 0
+        """The number of the first chunk that is kept."""
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self.watchers: Counter[str] = Counter()
+        """How many watch, by their address."""
+        self._standing = Standing(desk.database, digests_still_good, self._wake)
+        self.is_closed = False
+
+    @property
+    def end(self) -> int:
+        """The number that the next chunk gets."""
+        return self._first + len(self._chunks)
+
+    async def answer(self, request: Request) -> Response:
+        """Begin to tell what happens, from behind the event that the browser saw last."""
+
+        async def begin() -> Response:
+            self.desk.count(request)
+            after = _position(request)
+            address = caller_of(request)
+            if self.watchers.total() >= MAX_WATCHERS or self.watchers[address] >= MAX_WATCHERS_OF_ADDRESS:
+                raise TooManyStreams(MAX_WATCHERS)
+            # First, so that nothing is missed between what is read now and what is told later.
+            number = self.end
+
+            def read(transaction: Transaction) -> tuple[list[EventLine], int]:
+                last = event_log.last_sequence(transaction)
+                if after is None or not last - MAX_CAUGHT_UP <= after <= last:
+                    return [], last
+                missed = event_log.after(transaction, after, limit=MAX_CAUGHT_UP)
+                return lines_of(transaction, missed), last
+
+            try:
+                _, (missed, last) = await self.desk.look(request, lambda look: read(look.transaction))
+            except NotLoggedIn:
+                # A stream is not redirected: the script learns that nobody is logged in any more.
+                return Response(status_code=403, headers=HEADERS)
+            begun = b"".join(map(_line, missed)) if missed else _told("missed", str(last).encode(), last)
+            token = self.desk.token_in(request, SESSION_COOKIE)
+            session = "" if self.desk.is_open else digest_of_token(token)
+            return _Watching(self, begun, number, address, session)
+
+        return await self.desk.guarded(request, begin)
+
+    async def run(self) -> None:
+        """Tell what happens until cancelled."""
+        beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._count())]
+        try:
+            while True:
+                await self._wanted.wait()
+                try:
+                    await self._follow()
+                except StoreUnavailable:
+                    await asyncio.sleep(RETRY_SECONDS)
+                except Exception:  # noqa: BLE001 - it is logged, and those who watch go on watching
+                    _log.exception("the live feed stumbled")
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            for task in beside:
+                task.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Let all go who watch."""
+        self.is_closed = True
+        self._wake()
+
+    def after(self, number: int) -> bytes | None:
+        """Return what was told since a chunk of this number was due; None if it is not known any more."""
+        return None if number < self._first else b"".join(self._chunks[number - self._first :])
+
+    async def wait(self) -> None:
+        """Return once more is told."""
+        await self._changed.wait()
+
+    def lets(self, session: str) -> bool:
+        """Whether who watches in a session may go on; empty: everybody may."""
+        return not self.is_closed and (not session or self._standing.is_good(session))
+
+    @contextmanager
+    def watched(self, address: str, session: str) -> Iterator[None]:
+        """Note that somebody watches, while it lasts."""
+        self.watchers[address] += 1
+        self._wanted.set()
+        try:
+            with self._standing.following(session) if session else nullcontext():
+                yield
+        finally:
+            self.watchers[address] -= 1
+            if not self.watchers[address]:
+                del self.watchers[address]
+            if not self.watchers:
+                self._wanted.clear()
+
+    async def _follow(self) -> None:
+        """Tell events as long as somebody watches and the log stays the same one."""
+        past = self._feed.past
+        position = await self.desk.database.read(event_log.last_sequence)
+        while self._wanted.is_set() and self._feed.past == past and not self._feed.is_closed:
+            await self._feed.wait_beyond(position, PING_SECONDS)
+            page = await self._feed.page(position, EventFilter())
+            if page.events:
+                self._tell(map(_line, await self._lines(page.events[-MAX_LINES_AT_ONCE:])))
+            position = page.position
+            await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+
+    async def _lines(self, events: Sequence[Event]) -> list[EventLine]:
+        """Return what events say; with the names of keys, unless the database is away just now."""
+        try:
+            return await self.desk.database.read(lambda transaction: lines_of(transaction, events))
+        except StoreUnavailable:
+            return [line_of(event, {}) for event in events]
+
+    async def _tick(self) -> None:
+        """Say that we are there, and let all go as soon as the server ends, whatever else hangs."""
+        pinged_at_s = time.monotonic()
+        while not self.is_closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._stops.wait()
+            if self._stops.is_set() or _is_server_ending() or self._feed.is_closed:
+                self.close()
+                return
+            if (now_s := time.monotonic()) - pinged_at_s >= PING_SECONDS:
+                pinged_at_s = now_s
+                self._tell([_PING])
+
+    async def _count(self) -> None:
+        """Tell the counts of the fleet when they have changed."""
+        told: tuple[FleetCounts, int] | None = None
+        while True:
+            await asyncio.sleep(COUNTS_SECONDS)
+            if not self.watchers:
+                continue
+            try:
+                counts = await self._facts.agents.get(), await self._facts.waiting.get()
+            except StoreUnavailable:
+                continue
+            except Exception:  # noqa: BLE001 - it is logged, and counted again
+                _log.exception("the fleet could not be counted for those who watch")
+                continue
+            if counts != told:
+                told = counts
+                self._tell([_counts(*counts)])
+
+    def _tell(self, chunks: Iterable[bytes]) -> None:
+        self._chunks.append(b"".join(chunks))
+        surplus = max(0, len(self._chunks) - MAX_CHUNKS)
+        del self._chunks[:surplus]
+        self._first += surplus
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class _Watching(Response):
+    """One open page."""
+
+    def __init__(self, feed: LiveFeed, begun: bytes, number: int, address: str, session: str) -> None:
+        self.status_code = 200
+        self.init_headers(_HEADERS)
+        self._feed = feed
+        self._begun = begun
+        self._number = number
+        self._address = address
+        self._session = session
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what is told until somebody has enough."""
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            with self._feed.watched(self._address, self._session):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await self._send(send, self._begun or _PING)
+                await self._tell(send, gone)
+        except TimeoutError:
+            _log.info("a page that was open took nothing for %g s", SEND_SECONDS)
+        finally:
+            gone.cancel()
+
+    async def _tell(self, send: Send, gone: "asyncio.Task[None]") -> None:
+        feed = self._feed
+        while feed.lets(self._session) and not gone.done():
+            told = feed.after(self._number)
+            if told is None:
+                # It comes back by itself, and is told what it has missed.
+                break
+            self._number = feed.end
+            if told:
+                await self._send(send, told)
+            else:
+                await feed.wait()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, told: bytes) -> None:
+        async with asyncio.timeout(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": told, "more_body": True})
+
+
+def _is_server_ending() -> bool:
+    """Whether uvicorn was asked to end, where it does not tell: it waits for open pages before it says so."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(server, "should_exit", False))
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _position(request: Request) -> int | None:
+    """Return behind which event to go on; None if the browser does not say, or says nonsense."""
+    said = request.headers.get("last-event-id", request.query_params.get("after", ""))
+    return int(said) if said.isascii() and said.isdecimal() and len(said) <= 18 else None
+
+
+def _line(line: EventLine) -> bytes:
+    said = {**line.members(), "is_notable": line.type in _NOTABLE}
+    return _told("line", to_json(said), line.sequence)
+
+
+def _counts(counts: FleetCounts, waiting: int) -> bytes:
+    said = {"total": counts.total, "waiting": waiting}
+    said |= {f"status {status}": count for status, count in counts.by_status.items()}
+    said |= {f"health {health}": count for health, count in counts.by_health.items()}
+    return _told("counts", to_json(said))
+
+
+def _told(name: str, said: bytes, sequence: int | None = None) -> bytes:
+    place = b"" if sequence is None else b"id: %d\n" % sequence
+    return b"%sevent: %s\ndata: %s\n\n" % (place, name.encode(), said)

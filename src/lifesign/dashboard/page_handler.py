@@ -1,0 +1,386 @@
+"""How does a request become a page, or a deed of the API?
+
+Pages ask as programs do: the same operations, checked by the same rules, in one transaction together with
+the session. What the API refuses, a page refuses in the same words.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+
+from lifesign.dashboard import flash, visitors
+from lifesign.dashboard.error_messages import words_of
+from lifesign.dashboard.flash import Way, way_back
+from lifesign.dashboard.responses import HEADERS, page
+from lifesign.dashboard.safe_redirect import login_path
+from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.base.rate_limit import RateLimit, RateLimiter, caller_at
+from lifesign.domain.net.public_address import PublicAddress, is_ours
+from lifesign.errors import (
+    AgentHealthError,
+    BodyTooLarge,
+    BodyTooSlow,
+    ForgedForm,
+    InvalidRequest,
+    NotLoggedIn,
+    TooManyRequests,
+    UnknownHost,
+)
+from lifesign.registry.agents.override_status import MAX_DECREE_SECONDS
+from lifesign.registry.api.body_timeout import MAX_BODY_SECONDS
+from lifesign.registry.api.call import check_length, check_permission, checked, query_of
+from lifesign.registry.api.error_responses import OURS, REFUSAL_MEMBER, STATUS_AND_CODE, headers_of
+from lifesign.registry.api.operations import NO_HEADERS, Call, Operation
+from lifesign.registry.app import OPERATIONS, Registry
+from lifesign.storage.engine.database import Transaction
+
+MAX_FORM_BYTES: Final = 16_384
+MAX_FIELDS: Final = 32
+MINUTE_SECONDS: Final = 60
+MAX_MINUTES: Final = MAX_DECREE_SECONDS // MINUTE_SECONDS
+MAX_MINUTES_DIGITS: Final = 6
+PAGES_PER_VISITOR: Final = RateLimit(20, 200)
+"""Per address, as `caller_at` counts them."""
+LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
+"""Per address; keys cannot be guessed, but looking for them costs."""
+MAX_VISITORS_COUNTED: Final = 10_000
+HTTPS_ONLY_SECONDS: Final = 365 * 86_400
+"""How long browsers ask by https alone, once they were told where the public URL is one."""
+
+STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[AgentHealthError], tuple[int, str]]] = {
+    **STATUS_AND_CODE,
+    ForgedForm: (403, "forged_form"),
+    UnknownHost: (421, "unknown_host"),
+}
+"""What a page is refused with; those of the API, and what only a browser meets."""
+
+_BY_PLACE: Final[Mapping[tuple[str, str], Operation]] = {
+    (operation.method, operation.path): operation for operation in OPERATIONS
+}
+_log = logging.getLogger("lifesign.dashboard")
+
+T = TypeVar("T")
+Query = TypeVar("Query", bound=BaseModel)
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One visitor's look into the registry, within one transaction."""
+
+    transaction: Transaction
+    visitor: Visitor
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        **named: str,
+    ) -> Any:
+        """Do an operation of the API as the visitor, and return what it answers.
+
+        `named` is what stands in its path. Its errors, and NotAllowed as if it was asked for over HTTP.
+        """
+        operation = _BY_PLACE[method, path]
+        check_permission(self.visitor.principal, operation, named)
+        call = Call(
+            caller=self.visitor.principal,
+            path=named,
+            body=None if operation.body is None else checked(operation.body, body or {}),
+            query=None if operation.query is None else checked(operation.query, query or {}),
+            headers=headers,
+            digest=self.visitor.digest,
+        )
+        reply = operation.deed(self.transaction, call)
+        if isinstance(reply, AgentHealthError):
+            raise reply
+        return reply.content
+
+
+class Desk:
+    """Takes the requests of one server process."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.database = registry.door.database
+        self.is_open = registry.settings.open_dashboard
+        public_url = registry.settings.public_url
+        self._public = None if public_url is None else PublicAddress.read(public_url)
+        self._names = _names(self._public)
+        self.is_https = self._public is not None and self._public.is_https
+        self._pages = RateLimiter(PAGES_PER_VISITOR, MAX_VISITORS_COUNTED)
+        self._logins = RateLimiter(LOGINS_PER_VISITOR, MAX_VISITORS_COUNTED)
+
+    def shown(self, template: str, deed: Callable[[Look, Request], Mapping[str, Any]]) -> Answer:
+        """Return what answers with a page: of what `deed` reads, its template shows."""
+
+        async def answer(request: Request) -> Response:
+            async def show() -> Response:
+                self.count(request)
+                visitor, shown = await self.look(request, lambda look: deed(look, request))
+                return self.page(request, template, visitor, **shown)
+
+            return await self.guarded(request, show)
+
+        return answer
+
+    def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
+        """Return a page for a visitor."""
+        said = visitors.cookie_in(request, self._cookie(request, flash.COOKIE))
+        done = flash.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
+        is_over = not visitor.is_logged_in and self.tells_that_it_is_over(request)
+        common = {
+            "visitor": visitor,
+            "path": request.url.path,
+            "login_at": login_path(request),
+            "is_over": is_over,
+            "done": done,
+        }
+        answer = page(template, {**common, **shown})
+        if done:
+            self.set_cookie(answer, request, flash.COOKIE, "", 0)
+        if is_over:
+            self.set_cookie(answer, request, SESSION_COOKIE, "", 0)
+        return answer
+
+    async def look(self, request: Request, deed: Callable[[Look], T]) -> tuple[Visitor, T]:
+        """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
+        token = self.token_in(request, SESSION_COOKIE)
+
+        def read(transaction: Transaction) -> tuple[Visitor, T]:
+            visitor = visitors.visitor_of(transaction, token, is_open=self.is_open)
+            return visitor, deed(Look(transaction, visitor))
+
+        return await self.database.read(read)
+
+    def done(self, deed: Callable[[Look, Request, Mapping[str, str]], str]) -> Answer:
+        """Return what answers to a form: `deed` does what it says, and returns the word for what was done.
+
+        Its page has words for that; where the word is empty, it says nothing.
+        """
+
+        async def answer(request: Request) -> Response:
+            async def act() -> Response:
+                self.count(request)
+                form = await self.form(request)
+                token = self.check_form(request, form)
+
+                def write(transaction: Transaction) -> str:
+                    visitor = visitors.visitor_of(transaction, token, is_open=False)
+                    return deed(Look(transaction, visitor), request, form)
+
+                done, where = await self.database.write(write), flash.page_of(request).where
+                answer = RedirectResponse(where, 303, HEADERS)
+                if done:
+                    told = flash.sealed(done, where, token)
+                    self.set_cookie(answer, request, flash.COOKIE, told, flash.COOKIE_SECONDS)
+                return answer
+
+            return await self.guarded(request, act)
+
+        return answer
+
+    def set_cookie(self, answer: Response, request: Request, name: str, value: str, seconds: int) -> None:
+        """Give a browser a cookie, as `visitors.set_cookie` does."""
+        visitors.set_cookie(answer, name, value, seconds, is_https=self._is_asked_by_https(request))
+
+    def token_in(self, request: Request, name: str) -> str:
+        """Return the token that a request brings in a cookie that it was given here; empty if it has none."""
+        return visitors.token_in(request, self._cookie(request, name))
+
+    def _cookie(self, request: Request, name: str) -> str:
+        return visitors.cookie_name(name, is_https=self._is_asked_by_https(request))
+
+    def _is_asked_by_https(self, request: Request) -> bool:
+        # A proxy before us that has TLS may ask by plain http.
+        return self.is_https or request.url.scheme == "https"
+
+    def login_token(self, request: Request) -> str:
+        """Return what the token of the login form follows from: the browser's one, or a new one."""
+        return self.token_in(request, FORM_COOKIE) or visitors.new_token()
+
+    async def form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
+        check_length(request.headers, MAX_FORM_BYTES)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(MAX_BODY_SECONDS):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > MAX_FORM_BYTES:
+                        raise BodyTooLarge(MAX_FORM_BYTES)
+        except TimeoutError:
+            raise BodyTooSlow(MAX_BODY_SECONDS) from None
+        try:
+            return dict(parse_qsl(body.decode(), max_num_fields=MAX_FIELDS))
+        except ValueError:
+            expected = f"expected a form of at most {MAX_FIELDS} fields in UTF-8"
+            raise InvalidRequest([Finding("invalid_form", "", expected)]) from None
+
+    def check_form(self, request: Request, form: Mapping[str, str]) -> str:
+        """Return the token of the session in which a form was sent.
+
+        ForgedForm unless it is from a page of ours; NotLoggedIn if the browser has no session any more.
+        """
+        self.check_origin(request)
+        token = self.token_in(request, SESSION_COOKIE)
+        if not token:
+            raise NotLoggedIn
+        visitors.check_form_token(form.get("token", ""), token)
+        return token
+
+    def check_origin(self, request: Request) -> None:
+        """Raise ForgedForm where a browser says that a form comes from elsewhere."""
+        visitors.check_origin(request, "" if self._public is None else self._public.origin)
+
+    def tells_that_it_is_over(self, request: Request) -> bool:
+        """Whether somebody who is not logged in has a session behind them, and looks at the answer.
+
+        It is told once: with that the cookie is taken away.
+        """
+        is_seen = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        return is_seen and bool(self.token_in(request, SESSION_COOKIE))
+
+    def _check_host(self, request: Request) -> None:
+        """Raise UnknownHost where another site's name may have been made to lead here.
+
+        Without a public URL only where everyone may read: else a session is needed, and browsers keep its
+        cookie for the name under which it began.
+        """
+        host = request.headers.get("host", "")
+        if (self._public is not None or self.is_open) and not is_ours(host, self._names):
+            raise UnknownHost(host)
+
+    def count(self, request: Request, *, is_login: bool = False) -> None:
+        """Count a request of an address; TooManyRequests if it asks too often."""
+        limiter = self._logins if is_login else self._pages
+        wait_s = limiter.wait_s(caller_of(request), time.monotonic())
+        if wait_s > 0:
+            raise TooManyRequests(wait_s)
+
+    async def guarded(
+        self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool = False
+    ) -> Response:
+        """Return the answer, or a page that says why there is none.
+
+        What `is_public` may be read by everybody, and so under any name of the server.
+        """
+        return self._over_https(await self._answered(request, answer, is_public=is_public))
+
+    def told(
+        self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Return a page that says why there is no other."""
+        answer = self._told(request, status, why)
+        answer.headers.update(headers or {})
+        return self._over_https(answer)
+
+    def _over_https(self, answer: Response) -> Response:
+        if self.is_https:
+            answer.headers["Strict-Transport-Security"] = f"max-age={HTTPS_ONLY_SECONDS}"
+        return answer
+
+    async def _answered(
+        self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool
+    ) -> Response:
+        try:
+            if not is_public:
+                self._check_host(request)
+            return await answer()
+        except NotLoggedIn:
+            return RedirectResponse(login_path(request), 303, HEADERS)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except AgentHealthError as error:
+            return self.refusal(request, error)
+        except Exception:  # noqa: BLE001 - one page must not end the server
+            _log.exception("%s %s failed", request.method, request.url.path)
+            return self._told(request, 500, OURS)
+
+    def refusal(self, request: Request, error: AgentHealthError) -> Response:
+        """Return a page that says what is wrong."""
+        known = STATUS_AND_CODE_OF_PAGES.get(type(error))
+        if known is None:
+            _log.error("an error that no visitor can cause: %s", error, exc_info=error)
+            return self._told(request, 500, OURS)
+        note_refusal(request, error)
+        words = words_of(error, is_form=_is_form(request))
+        answer = self._told(request, known[0], words, way_back(request))
+        answer.headers.update(headers_of(error))
+        return answer
+
+    def _told(self, request: Request, status: int, why: str, back: Way | None = None) -> Response:
+        shown = {
+            "path": request.url.path,
+            "why": why,
+            "status": status,
+            "visitor": None,
+            "back": back,
+            "is_form": _is_form(request),
+        }
+        return page("refusal.html", shown, status)
+
+
+def note_refusal(request: Request, error: AgentHealthError) -> None:
+    """Tell whoever logs the request why it was refused: see `error_responses.Refusal`."""
+    request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
+
+
+def _is_form(request: Request) -> bool:
+    return request.method == "POST"
+
+
+def query_in(request: Request, model: type[Query]) -> Query:
+    """Return a page's query; fields that a form left empty are absent. InvalidRequest.
+
+    Members that no page has are none of ours: whoever passes a link on may add some (`utm_source`).
+    """
+    given = {name: value for name, value in query_of(request).items() if value != ""}
+    for name in model.model_fields:
+        if isinstance(given.get(name), list):
+            raise InvalidRequest([Finding("repeated", f"/{name}", "stands there twice")])
+    query = checked(model, given)
+    assert isinstance(query, model)  # noqa: S101 - just read as one
+    return query
+
+
+def seconds_in(form: Mapping[str, str]) -> float:
+    """Return how long something is to hold that a form asks for; InvalidRequest unless it says minutes."""
+    said = form.get("minutes", "")
+    is_number = said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS
+    if not (is_number and 1 <= int(said) <= MAX_MINUTES):
+        expected = f"expected a whole number from 1 to {MAX_MINUTES:,}, which is {MAX_MINUTES // 1_440} days"
+        raise InvalidRequest([Finding("invalid_minutes", "/minutes", expected)])
+    return float(said) * MINUTE_SECONDS
+
+
+def check_sure(form: Mapping[str, str]) -> None:
+    """Raise InvalidRequest unless whoever sends a form says that it is meant: it cannot be taken back."""
+    if form.get("sure") != "yes":
+        raise InvalidRequest([Finding("not_sure", "", 'tick "I am sure" first')])
+
+
+def _names(public: PublicAddress | None) -> frozenset[str]:
+    """Return under which names pages are shown: the public one, else those that the machine has itself."""
+    if public is not None:
+        return frozenset({public.host})
+    own = socket.gethostname().lower()
+    return frozenset({own, f"{own}.local"})
+
+
+def caller_of(request: Request) -> str:
+    """Return as whom a request's sender is counted."""
+    return "" if request.client is None else caller_at(request.client.host)

@@ -1,0 +1,168 @@
+"""What is known of one agent, and what may be done about it? (`/agents/{agent_id}`)"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from lifesign.dashboard.event_lines import lines_of
+from lifesign.dashboard.labels import (
+    LOOKS_ASKED_FOR,
+    failing_text,
+    layers_seen,
+    sight_of_agent,
+    sight_of_target,
+    standing_of,
+    why_unread,
+)
+from lifesign.dashboard.page_handler import Look, check_sure, seconds_in
+from lifesign.dashboard.pages import history
+from lifesign.dashboard.pages.maintenances import decree_on, maintenance_of
+from lifesign.dashboard.pages.public_status import is_public
+from lifesign.dashboard.pages.targets import asked_for_look
+from lifesign.dashboard.plots import charts
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.events.event import EventType
+from lifesign.domain.lifecycle.status_table import ALIVE, Status
+from lifesign.domain.models.targets import TargetRecord
+from lifesign.domain.observation.evidence_age import lost_text
+from lifesign.errors import TargetNotFound
+from lifesign.storage.events import event_log
+
+if TYPE_CHECKING:
+    from lifesign.domain.models.agents import AgentRecord
+    from lifesign.domain.models.history import AgentHistory
+
+EVENTS_SHOWN = 25
+CHANGES_READ = 200
+"""Of its status, and of what it says."""
+LEASES_SHOWN = 20
+TASKS_SHOWN = 20
+
+_AGENT = "/api/v1/agents/{agent_id}"
+
+
+def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return all that the page of an agent shows."""
+    agent_id = request.path_params["agent_id"]
+    agent: AgentRecord = look.ask("GET", _AGENT, agent_id=agent_id)
+    transaction, now_s = look.transaction, look.transaction.now_s
+    kinds = (EventType.AGENT_LIFECYCLE, EventType.AGENT_HEALTH_CHANGED)
+    lifecycle, health = (
+        event_log.latest(transaction, limit=CHANGES_READ, types=[kind.value], agent_id=agent_id)
+        for kind in kinds
+    )
+    target = _target(look, agent_id)
+    strips = [history.status_strip(agent, lifecycle, now_s), history.health_strip(agent, health, now_s)]
+    if target is not None:
+        strips.append(history.sight_strip(target, now_s))
+    override = agent.override
+    numbers: AgentHistory = look.ask("GET", f"{_AGENT}/history", agent_id=agent_id)
+    return {
+        "agent": agent,
+        "why": standing_of(agent),
+        "override": override,
+        "override_decree": override and decree_on(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
+        "maintenance": maintenance_of(transaction, agent),
+        "unread": why_unread(agent),
+        "sight": sight_of_agent(agent, now_s) if target is None else sight_of_target(target, now_s),
+        "failing": failing_text(agent),
+        "health_lost": ""
+        if agent.unknown_reason is None
+        else lost_text(agent.unknown_reason, agent.evidence_at, now_s),
+        "layers": [] if agent.seen is None else layers_seen(agent.seen),
+        "target": target,
+        "strips": strips,
+        "latencies": history.latencies(agent),
+        "scale": history.scale(),
+        "ratios": history.ratios(agent),
+        "spans": charts.spans(numbers, now_s),
+        "number_names": charts.NUMBERS,
+        "notes": numbers.notes,
+        "recent": "" if agent.seen is None else agent.seen.recent_interactions,
+        "events": lines_of(transaction, event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)),
+        "leases": look.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
+        "tasks": look.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),
+        "is_public": is_public(agent.metadata),
+        "may": {
+            "recheck": target is not None
+            and target.gone_at is None
+            and look.visitor.may(Action.RECHECK, agent_id),
+            "drain": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
+            and look.visitor.may(Action.DRAIN, agent_id),
+            "command": agent.status in ALIVE
+            and agent.last_heartbeat_at is not None
+            and look.visitor.may(Action.SEND_COMMAND, agent_id),
+            "maintain": agent.status in ALIVE and look.visitor.may(Action.SET_MAINTENANCE, agent_id),
+            "declare": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
+            and look.visitor.may(Action.OVERRIDE, agent_id),
+            "undeclare": override is not None and look.visitor.may(Action.OVERRIDE, agent_id),
+        },
+        "looks": LOOKS_ASKED_FOR,
+        "position": event_log.last_sequence(transaction),
+        "now_s": now_s,
+    }
+
+
+def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Have it probed now."""
+    return asked_for_look(look, request.path_params["agent_id"])
+
+
+def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Let it drain, if it is still as it was shown."""
+    agent_id = request.path_params["agent_id"]
+    check_sure(form)
+    headers = {"if-match": form.get("etag", "")}
+    look.ask("PATCH", f"{_AGENT}/status", agent_id=agent_id, body={"status": "draining"}, headers=headers)
+    return "drain"
+
+
+def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Have it told to drain at its next heartbeat."""
+    agent_id = request.path_params["agent_id"]
+    body = {"command": "drain"} | ({"reason": form["reason"]} if "reason" in form else {})
+    look.ask("POST", f"{_AGENT}/commands", agent_id=agent_id, body=body)
+    return "command"
+
+
+def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Let nothing take it down for a while."""
+    agent_id = request.path_params["agent_id"]
+    body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
+    look.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
+    return "maintenance"
+
+
+def end_maintenance(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Judge it by the usual rules again."""
+    agent_id = request.path_params["agent_id"]
+    look.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
+    return "maintained"
+
+
+def declare(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Put a verdict in place of the registry's, for a while."""
+    agent_id = request.path_params["agent_id"]
+    body = {
+        "status": form.get("status", ""),
+        "seconds": seconds_in(form),
+        "reason": form.get("reason", ""),
+    }
+    look.ask("PUT", f"{_AGENT}/override", agent_id=agent_id, body=body)
+    return "declared"
+
+
+def take_back(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Judge it by what is known of it again."""
+    agent_id = request.path_params["agent_id"]
+    look.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
+    return "undeclared"
+
+
+def _target(look: Look, agent_id: str) -> TargetRecord | None:
+    try:
+        found: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=agent_id)
+    except TargetNotFound:
+        return None
+    return found

@@ -1,0 +1,174 @@
+"""Which agents are there? (`/agents`)"""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
+from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, failing_text, sight_of_agent
+from lifesign.dashboard.page_handler import Desk, Look, query_in
+from lifesign.dashboard.pages.maintenances import is_maintained
+from lifesign.dashboard.pages.pool_maintenance import pool_shown
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import PART_OF_NAME_PATTERN, Capability, RoleId
+from lifesign.errors import InvalidRequest
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in, text_in
+from lifesign.registry.targets.list_targets import Host
+from lifesign.registry.views.agent_records import record
+from lifesign.storage.agents import dashboard_table
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.agents.dashboard_table import Order, Place, TableFilter, place_of
+from lifesign.storage.events import event_log
+
+PAGE_SIZE = 50
+MAX_TEXT_CHARACTERS = 128
+COMMON = 20_000
+"""From how many on it is quicker to walk along the order of names than to sort those who match."""
+
+MAX_NAME_CHARACTERS = 128
+"""Of an agent's id."""
+MAX_ROW_NUMBER = 2**63
+
+_LISTED = {order: f"dashboard_{order}" for order in Order}
+ORDER_WORDS = {
+    Order.NEWEST: "newest first",
+    Order.OLDEST: "oldest first",
+    Order.NAME: "by id",
+    Order.CHANGED: "status changed last",
+}
+
+
+class TableQuery(BaseModel):
+    """The query of `/agents`; a form sends its empty fields too."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    q: Annotated[
+        str,
+        StringConstraints(
+            strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS, pattern=PART_OF_NAME_PATTERN
+        ),
+    ] = ""
+    """A part of the id or name; or where it is probed."""
+    status: Status | None = None
+    health: HealthStatus | None = None
+    pool: RoleId | None = None
+    capability: Capability | None = None
+    host: Host | None = None
+    evidence: EvidenceAge | None = None
+    """How old the last measured probe may be."""
+    sort: Order = Order.NEWEST
+    after: Cursor | None = None
+
+    @property
+    def wanted(self) -> TableFilter:
+        """What is looked for."""
+        return TableFilter(
+            text=self.q,
+            status=self.status,
+            health=self.health,
+            role_id=self.pool,
+            capability=self.capability,
+            host=self.host,
+            max_evidence_age_s=None if self.evidence is None else EVIDENCE_AGES_S[self.evidence],
+        )
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counts of the fleet tell how many match."""
+        return not (self.q or self.pool or self.capability or self.host or self.evidence)
+
+
+class AgentsTable:
+    """Answers at `/agents`."""
+
+    def __init__(self, desk: Desk, facts: FleetFacts) -> None:
+        self._desk = desk
+        self._facts = facts
+
+    async def answer(self, request: Request) -> Response:
+        """Show one page of the agents that match."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            fleet = await self._facts.agents.get()
+            visitor, shown = await self._desk.look(request, lambda look: _read(look, request, fleet))
+            return self._desk.page(request, "agents.html", visitor, fleet=fleet, **shown)
+
+        return await self._desk.guarded(request, show)
+
+
+def _read(look: Look, request: Request, fleet: FleetCounts) -> Mapping[str, Any]:
+    query = query_in(request, TableQuery)
+    alike = fleet.of(status=query.status, health=query.health)
+    after = None if query.after is None else _place_in(query.after, query.sort)
+    found = dashboard_table.listing(
+        look.transaction,
+        query.wanted,
+        query.sort,
+        after=after,
+        limit=PAGE_SIZE + 1,
+        is_common=alike > COMMON,
+    )
+    page = found[:PAGE_SIZE]
+    now_s = look.transaction.now_s
+    records = [record(agent, now_s) for agent in page]
+    return {
+        "query": query,
+        "total": alike if query.is_counted else None,
+        "rows": [
+            {
+                "agent": agent,
+                "sight": sight_of_agent(agent, now_s),
+                "failing": failing_text(agent),
+                "is_maintained": is_maintained(agent),
+            }
+            for agent in records
+        ],
+        "next_page": _next_page(query, page[-1]) if len(found) > len(page) else None,
+        "first_page": _page_of(query),
+        "statuses": SHOWN_STATUSES,
+        "healths": SHOWN_HEALTH,
+        "evidence_ages": EVIDENCE_AGES_S,
+        "orders": ORDER_WORDS,
+        "pool": None if query.pool is None else pool_shown(look, query.pool),
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def _next_page(query: TableQuery, last: StoredAgent) -> str:
+    """Return where the next page is: the same query behind the last agent of this one."""
+    place = place_of(last, query.sort)
+    packed = f"{place[0]!r}/{place[-1]}" if query.sort is Order.CHANGED else place[0]
+    assert not isinstance(packed, float)  # noqa: S101 - only an order by time begins with one
+    return _page_of(query, after=cursor_at(_LISTED[query.sort], packed))
+
+
+def _page_of(query: TableQuery, **more: str) -> str:
+    kept = query.model_dump(mode="json", exclude_defaults=True, exclude={"after"})
+    return "/agents?" + urlencode(kept | more)
+
+
+def _place_in(cursor: str, order: Order) -> Place:
+    """Return the place that a cursor of this order names; InvalidRequest if it is none of ours."""
+    listed = _LISTED[order]
+    if order is Order.NAME:
+        return (text_in(cursor, listed, MAX_NAME_CHARACTERS),)
+    if order is not Order.CHANGED:
+        return (numbers_in(cursor, listed, 1)[0],)
+    since, _, number = text_in(cursor, listed).partition("/")
+    try:
+        place = float(since), int(number)
+    except ValueError:
+        place = (float("nan"), 0)
+    if not isfinite(place[0]) or not 0 <= place[1] < MAX_ROW_NUMBER:
+        expected = "expected the place of an earlier page of the same query"
+        raise InvalidRequest([Finding("invalid_cursor", "/after", expected)])
+    return place

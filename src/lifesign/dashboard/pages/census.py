@@ -1,0 +1,87 @@
+"""What share of all targets is alive, by platform and over time? (`/census`)
+
+The census that `agent-health census` takes, with the same words and plots. Taking it reads every target,
+so it is kept for minutes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lifesign.census.document import Census
+from lifesign.census.page import legend, plots_of
+from lifesign.census.plots import groups_bar, trend
+from lifesign.census.tables import Table, headline, percent, tables
+from lifesign.census.text_formats import LIMITS, period
+from lifesign.dashboard.census_facts import census_of
+from lifesign.dashboard.fleet_facts import Kept
+from lifesign.dashboard.page_handler import Desk, Look
+from lifesign.storage.engine.database import Database
+
+FRESH_SECONDS: Final = 120.0
+MAX_ROWS: Final = 50
+"""Of one table; the command tells all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """A table and what is drawn beside its rows; drawings are markup of ours."""
+
+    table: Table
+    rows: list[tuple[tuple[str, ...], Markup]]
+    left_out: int
+    above: Markup
+
+
+class CensusPage:
+    """Answers at `/census`."""
+
+    def __init__(self, desk: Desk, database: Database) -> None:
+        self._desk = desk
+        self._kept: Kept[Mapping[str, Any]] = Kept(
+            database, lambda transaction: _shown(census_of(transaction, None)), FRESH_SECONDS
+        )
+
+    async def answer(self, request: Request) -> Response:
+        """Show the census."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            # Whoever may not look has nothing counted.
+            visitor, _ = await self._desk.look(request, _check)
+            return self._desk.page(request, "census.html", visitor, **await self._kept.get())
+
+        return await self._desk.guarded(request, show)
+
+
+def _check(look: Look) -> None:
+    """Who may read it over the API may read it here."""
+    look.ask("GET", "/api/v1/directories")
+
+
+def _shown(census: Census) -> dict[str, Any]:
+    return {
+        "census": census,
+        "alive": None if census.alive_ratio is None else percent(census.alive_ratio),
+        "headline": headline(census),
+        "period": period(census),
+        "limits": LIMITS,
+        # Drawn by us of numbers, with every text in it escaped.
+        "bar": Markup(groups_bar(census.groups)),  # noqa: S704
+        "legend": Markup(legend()),  # noqa: S704
+        "tables": [_table(table, census) for table in tables(census)],
+    }
+
+
+def _table(table: Table, census: Census) -> ShownTable:
+    plots = plots_of(table, census) or [""] * len(table.rows)
+    rows = [
+        (row, Markup(plot))  # noqa: S704 - as above
+        for row, plot in zip(table.rows[:MAX_ROWS], plots, strict=False)
+    ]
+    above = trend(census.runs[-len(table.rows) :]) if table.key == "runs" else ""
+    return ShownTable(table, rows, max(0, len(table.rows) - MAX_ROWS), Markup(above))  # noqa: S704

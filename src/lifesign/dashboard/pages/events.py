@@ -1,0 +1,60 @@
+"""What has happened, and what happens now? (`/events`)"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from lifesign.dashboard.event_lines import GROUPS, lines_of
+from lifesign.dashboard.page_handler import Look, query_in
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import AgentId, EventType
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.errors import InvalidRequest
+from lifesign.storage.events import event_log
+
+PAGE_SIZE = 100
+
+
+class EventsQuery(BaseModel):
+    """The query of `/events`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    group: str | None = None
+    """What stands before the dot of the types."""
+    agent: AgentId | None = None
+    before: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
+
+
+def show_events(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return one page of events, the latest first."""
+    query = query_in(request, EventsQuery)
+    if query.group is not None and query.group not in GROUPS:
+        raise InvalidRequest([Finding("unknown_group", "/group", f"expected one of {', '.join(GROUPS)}")])
+    types = [] if query.group is None else types_of(query.group)
+    found = event_log.latest(
+        look.transaction, limit=PAGE_SIZE + 1, before=query.before, types=types, agent_id=query.agent
+    )
+    if query.agent is not None and types:
+        found = [event for event in found if event.type.value in types]
+    page = found[:PAGE_SIZE]
+    kept = query.model_dump(exclude_none=True, exclude={"before"})
+    older = {**kept, "before": page[-1].sequence} if len(found) > len(page) else None
+    archived = event_log.archived_sequence(look.transaction)
+    return {
+        "lines": lines_of(look.transaction, page),
+        "query": query,
+        "groups": GROUPS,
+        "newest": "/events?" + urlencode(kept),
+        "older": None if older is None else "/events?" + urlencode(older),
+        "archived": archived,
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def types_of(group: str) -> list[str]:
+    """Return the types of a group."""
+    return [kind.value for kind in EventType if kind.value.partition(".")[0] == group]

@@ -1,0 +1,199 @@
+"""What was an agent over the last day, as changes tell it, and how does it stand now?
+
+Kept are the changes: of its status and of what it says, in the event log; of what probes came to, beside
+its target. A strip shows what held from one change to the next. Numbers over time are drawn by `plots`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from lifesign.dashboard.labels import duration_ms, layers_seen, percent, sight_of, sight_of_target
+from lifesign.domain.events.chain import Event
+from lifesign.domain.events.event import EventType
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.models.targets import TargetRecord
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.text.pluralize import counted
+
+SPAN_SECONDS: Final = 86_400.0
+LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
+"""From end to end, logarithmic; what is beyond is drawn at the end."""
+LATENCY_MARKS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000)
+MAX_SEGMENTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What held for a while; widths are shares of the strip, in percent."""
+
+    word: str
+    left: float
+    width: float
+    begin_s: float
+    end_s: float
+
+    @property
+    def mark(self) -> str:
+        """Which style it has."""
+        return self.word.replace(" ", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One line of history."""
+
+    kind: str
+    """`status`, `health` or `sight`: whose words these are."""
+    title: str
+    segments: Sequence[Segment]
+
+    @property
+    def told(self) -> str:
+        """The same for who does not see it."""
+        shares: dict[str, float] = {}
+        for segment in self.segments:
+            shares[segment.word] = shares.get(segment.word, 0.0) + segment.width
+        said = ", ".join(f"{word} {percent(share / 100)}" for word, share in shares.items())
+        return f"{self.title}: {said} of the time shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long something took, and where that is on the scale."""
+
+    name: str
+    ms: float
+    place: float
+    """In percent of the width."""
+    is_said: bool
+    """By the agent itself, not measured by a probe."""
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return duration_ms(self.ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A share of answered requests."""
+
+    name: str
+    ratio: float
+    told: str
+
+
+def status_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> Strip:
+    """Return which status an agent had; `events` are those of its lifecycle, the latest first."""
+    changes = [
+        (_at_s(event.created_at), str(event.payload["previous_status"]))
+        for event in events
+        if event.type is EventType.AGENT_LIFECYCLE and not event.is_erased
+    ]
+    began_s = agent.registered_at.timestamp()
+    return Strip("status", "Status", _segments(agent.status.value, changes, began_s, now_s))
+
+
+def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> Strip:
+    """Return what an agent said of itself; `events` are those of its health, the latest first."""
+    changes = [
+        (_at_s(event.created_at), str(event.payload["previous_health"]))
+        for event in events
+        if event.type is EventType.AGENT_HEALTH_CHANGED and not event.is_erased
+    ]
+    document = None if agent.seen is None else agent.seen.document
+    if agent.unknown_reason is not None and document is not None and not document.is_stale:
+        # It is too old by now: nothing is known since it was read.
+        changes = [(document.observed_at.timestamp(), document.status.value), *changes]
+    began_s = agent.registered_at.timestamp()
+    return Strip("health", "What it says", _segments(agent.health.value, changes, began_s, now_s))
+
+
+def sight_strip(target: TargetRecord, now_s: float) -> Strip:
+    """Return what probes came to."""
+    changes = [
+        (change.at.timestamp(), sight_of(change.previous).word)
+        for change in target.changes
+        if change.layer is Layer.OVERALL
+    ]
+    now = sight_of_target(target, now_s).word
+    if target.evidence_at is not None and now != (last := sight_of(target.result).word):
+        # Its evidence is too old by now: nothing is known since the last measured result.
+        changes = [(target.evidence_at.timestamp(), last), *changes]
+    if target.result_since is not None and not changes:
+        changes = [(target.result_since.timestamp(), "never measured")]
+    return Strip("sight", "What was seen", _segments(now, changes, target.added_at.timestamp(), now_s))
+
+
+def latencies(agent: AgentRecord) -> list[Latency]:
+    """Return how long each layer took when it was last asked, and what the agent says of itself."""
+    if agent.seen is None:
+        return []
+    found = [
+        Latency(name, layer.latency_ms, _place(layer.latency_ms), is_said=False)
+        for name, layer in layers_seen(agent.seen)
+        if layer.latency_ms is not None
+    ]
+    document = agent.seen.document
+    if document is not None and document.latency_p99_ms is not None:
+        p99_ms = document.latency_p99_ms
+        found.append(Latency("its own p99", p99_ms, _place(p99_ms), is_said=True))
+    return found
+
+
+def scale() -> list[tuple[str, float]]:
+    """Return the marks of the scale of latencies, and where they are in percent."""
+    return [(duration_ms(ms).replace(".0", ""), _place(ms)) for ms in LATENCY_MARKS_MS]
+
+
+def ratios(agent: AgentRecord) -> list[Ratio]:
+    """Return what share of requests was answered, by the agent and by what was seen."""
+    found = []
+    if agent.seen is not None and agent.seen.document is not None:
+        document = agent.seen.document
+        if document.response_ratio is not None:
+            samples = "" if document.sample_count is None else f" of {document.sample_count:,}"
+            found.append(
+                Ratio("it says", document.response_ratio, f"{percent(document.response_ratio)}{samples}")
+            )
+    if agent.seen is not None and agent.seen.recent_interactions:
+        recent = agent.seen.recent_interactions
+        ratio = recent.count("1") / len(recent)
+        found.append(Ratio("seen", ratio, f"{recent.count('1')} of the last {counted(len(recent), 'probe')}"))
+    return found
+
+
+def _segments(now: str, changes: Iterable[tuple[float, str]], began_s: float, now_s: float) -> list[Segment]:
+    """Return what held when, the oldest first; `changes` say when, and what was before, the latest first."""
+    start_s = max(began_s, now_s - SPAN_SECONDS)
+    width_s = max(now_s - start_s, 1.0)
+    segments: list[Segment] = []
+    word, end_s = now, now_s
+    for at_s, before in changes:
+        begin_s = max(at_s, start_s)
+        if begin_s < end_s:
+            segments.append(_segment(word, begin_s, end_s, start_s, width_s))
+        word, end_s = before, min(begin_s, end_s)
+        if at_s <= start_s or len(segments) == MAX_SEGMENTS:
+            break
+    if end_s > start_s and word != "registering":
+        segments.append(_segment(word, start_s, end_s, start_s, width_s))
+    return segments[::-1]
+
+
+def _segment(word: str, begin_s: float, end_s: float, start_s: float, width_s: float) -> Segment:
+    left, width = (begin_s - start_s) * 100 / width_s, (end_s - begin_s) * 100 / width_s
+    return Segment(word, left, width, begin_s, end_s)
+
+
+def _place(ms: float) -> float:
+    low, high = LATENCY_SCALE_MS
+    within = min(max(ms, low), high)
+    return 2 + 96 * math.log(within / low) / math.log(high / low)
+
+
+def _at_s(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()

@@ -1,0 +1,122 @@
+"""How does somebody log in, and out again?"""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from lifesign.dashboard import visitors
+from lifesign.dashboard.page_handler import Desk, note_refusal
+from lifesign.dashboard.responses import HEADERS, page
+from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, is_after_undone_form, own_path
+from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
+from lifesign.errors import ForgedForm, NotAllowed, UnknownKey
+from lifesign.storage.engine.database import Transaction
+
+FORM_SECONDS = 3_600
+"""How long a login form may lie open."""
+SESSION_OVER = "Your session is over: log in again. A form that you have sent since did nothing."
+OLD_FORM = (
+    "This form was no good any more, so nobody was logged in: it lay open for more than an hour, or this "
+    "browser keeps no cookies of this server. Send it again."
+)
+
+
+class LogIn:
+    """Answers for login and logout."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def show(self, request: Request) -> Response:
+        """Show the form; who is logged in goes on to where it would have led."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            where = own_path(request.query_params.get(MEMBER, ""))
+            if await self._who_is_logged_in(request) is not None:
+                return RedirectResponse(where, 303, HEADERS)
+            is_over = self._desk.tells_that_it_is_over(request)
+            why = SESSION_OVER if is_over or is_after_undone_form(request) else None
+            answer = self._form(request, 200, why, where)
+            if is_over:
+                self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
+            return answer
+
+        return await self._desk.guarded(request, show)
+
+    async def log_in(self, request: Request) -> Response:
+        """Take a key, and give a session for it."""
+
+        async def begin() -> Response:
+            self._desk.count(request, is_login=True)
+            form = await self._desk.form(request)
+            self._desk.check_origin(request)
+            where = own_path(form.get(MEMBER, ""))
+            try:
+                visitors.check_form_token(form.get("token", ""), self._desk.token_in(request, FORM_COOKIE))
+            except ForgedForm as refused:
+                note_refusal(request, refused)
+                holder = await self._who_is_logged_in(request)
+                return self._form(request, 403, OLD_FORM if holder is None else None, where, holder)
+            before = self._desk.token_in(request, SESSION_COOKIE)
+            token, key = visitors.new_token(), form.get("key", "").strip()
+
+            def write(transaction: Transaction) -> None:
+                visitors.log_in(transaction, key, token)
+                visitors.log_out(transaction, before)
+
+            try:
+                await self._desk.database.write(write)
+            except UnknownKey as refused:
+                note_refusal(request, refused)
+                return self._form(request, 401, "This key is not known here, or it is over.", where)
+            except NotAllowed as refused:
+                note_refusal(request, refused)
+                why = f"A key with the role {refused.role} may not read the whole fleet: take another one."
+                return self._form(request, 403, why, where)
+            answer = RedirectResponse(where, 303, HEADERS)
+            self._desk.set_cookie(answer, request, SESSION_COOKIE, token, SESSION_COOKIE_SECONDS)
+            self._desk.set_cookie(answer, request, FORM_COOKIE, "", 0)
+            return answer
+
+        return await self._desk.guarded(request, begin)
+
+    async def log_out(self, request: Request) -> Response:
+        """End the session."""
+
+        async def end() -> Response:
+            form: dict[str, Any] = await self._desk.form(request)
+            token = self._desk.check_form(request, form)
+            await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
+            answer = RedirectResponse(LOGIN_PATH, 303, HEADERS)
+            self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
+            return answer
+
+        return await self._desk.guarded(request, end)
+
+    async def _who_is_logged_in(self, request: Request) -> Visitor | None:
+        token = self._desk.token_in(request, SESSION_COOKIE)
+        if not token:
+            return None
+        return await self._desk.database.read(
+            lambda transaction: visitors.who_is_logged_in(transaction, token)
+        )
+
+    def _form(
+        self, request: Request, status: int, why: str | None, where: str, holder: Visitor | None = None
+    ) -> Response:
+        """Return the page to log in at; `holder` is who is logged in by now, where the form is an old one."""
+        token = self._desk.login_token(request)
+        shown = {
+            "visitor": None,
+            "path": request.url.path,
+            "why": why,
+            "where": where,
+            "holder": holder,
+            "form_token": visitors.form_token(token),
+            "is_open": self._desk.is_open,
+        }
+        answer = page("login.html", shown, status)
+        self._desk.set_cookie(answer, request, FORM_COOKIE, token, FORM_SECONDS)
+        return answer

@@ -1,0 +1,84 @@
+"""Who is in maintenance, until when, and who said so, and why?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from lifesign.domain.access.actor import spoken
+from lifesign.domain.events.event import EventType
+from lifesign.domain.lifecycle.status_table import ALIVE
+from lifesign.domain.models.agents import AgentRecord, moment
+from lifesign.registry.views.key_names import keys_in, names_of_keys
+from lifesign.storage.agents.search import maintained_together
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+
+MAX_SHOWN = 10
+RECORDED_SECONDS = 0.001
+"""How exactly a record tells a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decree:
+    """What an operator last said about an agent."""
+
+    reason: str
+    """Empty if it is not known any more: it is archived, or was erased. So is `by`."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """Those of one pool, or of none, whose maintenance ends at the same time."""
+
+    role_id: str | None
+    agents: int
+    """That live, so that they could go down."""
+    agent_id: str
+    """Of one of them."""
+    until: datetime
+    decree: Decree
+
+
+def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[Maintenance]:
+    """Return the maintenances that go on, of one pool if it is named: those `MAX_SHOWN` that end last."""
+    found = maintained_together(transaction, [*ALIVE], role_id=role_id, limit=MAX_SHOWN)
+    return [
+        Maintenance(
+            role_id=group.role_id,
+            agents=group.agents,
+            agent_id=group.agent_id,
+            until=moment(group.until_s),
+            decree=decree_on(transaction, group.agent_id, EventType.AGENT_MAINTENANCE_CHANGED),
+        )
+        for group in found
+    ]
+
+
+def maintenance_of(transaction: Transaction, agent: AgentRecord) -> Maintenance | None:
+    """Return the maintenance that an agent is in, with how many of its pool; None: it is in none any more."""
+    until = agent.maintenance_until
+    if until is None or not is_maintained(agent):
+        return None
+    decree = decree_on(transaction, agent.agent_id, EventType.AGENT_MAINTENANCE_CHANGED)
+    together = 1
+    if agent.role_id is not None:
+        groups = maintained_together(transaction, [*ALIVE], role_id=agent.role_id, limit=MAX_SHOWN)
+        together = next(
+            (group.agents for group in groups if abs(group.until_s - until.timestamp()) < RECORDED_SECONDS), 1
+        )
+    return Maintenance(agent.role_id, together, agent.agent_id, until, decree)
+
+
+def is_maintained(agent: AgentRecord) -> bool:
+    """Whether a maintenance keeps an agent from going down: its record tells of none that is over."""
+    return agent.status in ALIVE and agent.maintenance_until is not None
+
+
+def decree_on(transaction: Transaction, agent_id: str, kind: EventType) -> Decree:
+    """Return who last changed this of an agent, and why."""
+    found = event_log.latest(transaction, limit=1, types=[kind.value], agent_id=agent_id)
+    if not found:
+        return Decree("", "")
+    names = names_of_keys(transaction, keys_in(found))
+    return Decree(str(found[0].payload.get("reason", "")), spoken(found[0].actor, names))

@@ -1,0 +1,150 @@
+"""How is the fleet, at a glance?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lifesign.dashboard.event_lines import NOTABLE, lines_of
+from lifesign.dashboard.fleet_facts import FleetFacts, SeenCounts
+from lifesign.dashboard.labels import moment_text, standing_of
+from lifesign.dashboard.page_handler import Desk, Look
+from lifesign.dashboard.visitors import visitor_of
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.clock_skew import offset_text
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import moment
+from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
+from lifesign.domain.observation.evidence_age import REASON_WORDS
+from lifesign.domain.text.pluralize import counted
+from lifesign.registry.transitions.agent_verdicts import judge_one
+from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.views.agent_records import record
+from lifesign.storage.agents import dashboard_table
+from lifesign.storage.agents.dashboard_table import Order, TableFilter
+from lifesign.storage.events import event_log
+
+EVENTS_SHOWN = 15
+MAX_CLOCKS = 10
+"""Of probers that are named."""
+TROUBLES_SHOWN = 8
+"""Of agents that went down last."""
+
+
+class Overview:
+    """Answers at `/`."""
+
+    def __init__(self, desk: Desk, facts: FleetFacts, clock_limit_s: float) -> None:
+        self._desk = desk
+        self._facts = facts
+        self._clock_limit_s = clock_limit_s
+
+    async def answer(self, request: Request) -> Response:
+        """Show the fleet."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            # Whoever may not look makes nobody count.
+            visitor, shown = await self._desk.look(request, _read)
+            maintained = await self._facts.maintained.get()
+            seen = await self._facts.seen.get()
+            counts = {
+                "fleet": await self._facts.agents.get(),
+                "seen": seen,
+                "warnings": warnings(shown["monitor"], seen, self._clock_limit_s),
+                "maintenances": [one for one in maintained if one.until > moment(shown["now_s"])],
+            }
+            return self._desk.page(request, "overview.html", visitor, **counts, **shown)
+
+        return await self._desk.guarded(request, show)
+
+    async def read_once(self) -> None:
+        """Read what the page shows, and show it to nobody: the database is asked slowest the first time."""
+        await self._desk.database.read(
+            lambda transaction: _read(Look(transaction, visitor_of(transaction, "", is_open=True)))
+        )
+
+
+def _read(look: Look) -> Mapping[str, Any]:
+    transaction = look.transaction
+    latest = event_log.latest(transaction, limit=EVENTS_SHOWN, types=[kind.value for kind in NOTABLE])
+    facts = circumstances(transaction)
+    troubles: list[dict[str, Any]] = []
+    for status in (Status.UNHEALTHY, Status.DEAD):
+        found = dashboard_table.listing(
+            transaction,
+            TableFilter(status=status),
+            Order.CHANGED,
+            after=None,
+            limit=TROUBLES_SHOWN - len(troubles),
+        )
+        for stored in found:
+            agent = record(stored, transaction.now_s, judge_one(stored, 0, transaction.now_s, facts))
+            troubles.append({"agent": agent, "why": standing_of(agent)})
+    monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
+    return {
+        "events": lines_of(transaction, latest),
+        "troubles": troubles,
+        "monitor": monitor,
+        "monitor_words": monitor_words(monitor),
+        "may_release": monitor.state == "held" and look.visitor.may(Action.RELEASE_HOLD),
+        "position": event_log.last_sequence(transaction),
+        "now_s": transaction.now_s,
+    }
+
+
+def release_hold(look: Look, _request: Request, _form: Mapping[str, str]) -> str:
+    """Believe silence again."""
+    look.ask("POST", "/api/v1/monitor/release")
+    return ""
+
+
+def warnings(monitor: MonitorRecord, seen: SeenCounts, clock_limit_s: float) -> list[str]:
+    """Return what is wrong with the monitoring besides suspensions, one sentence for each fact."""
+    found = []
+    if seen.total and not seen.probers:
+        found.append(f"No prober is running: none of the {counted(seen.total, 'target')} is probed.")
+    if (lost := monitor.lost_evidence) is not None:
+        reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
+        found.append(
+            f"Evidence is lost about {counted(lost.agents, 'living agent')} since {moment_text(lost.since)}: "
+            f"{reasons}."
+        )
+    found += [
+        f"Mass silence in {name} since {moment_text(since)}: failures of its targets do not count, unless an "
+        "operator confirms them."
+        for name, since in monitor.silent_classes.items()
+    ]
+    found += [
+        f"The clock of prober {holder} is {offset_text(offset_s)} the registry's. This changes no verdict."
+        for holder, offset_s in sorted(seen.clock_offsets_s.items())
+        if abs(offset_s) > clock_limit_s
+    ][:MAX_CLOCKS]
+    return found
+
+
+def monitor_words(monitor: MonitorRecord) -> str:
+    """Say whether verdicts by silence are suspended, and why."""
+    if monitor.state == "normal":
+        return "Silence is believed: agents that stay away are taken down."
+    if monitor.state == "recovering":
+        return "A suspension is over: silence counts again, and agents that are still silent are leaving."
+    return " ".join(
+        f"Decisions are held for agents monitored by {name}: {_silence_words(track)}"
+        for name, track in monitor.tracks.items()
+        if track.state == "held"
+    )
+
+
+def _silence_words(track: TrackRecord) -> str:
+    silent = f"{counted(track.exits, 'agent')} went silent"
+    if track.unwitnessed:
+        return (
+            f"{silent}, and no request of any agent has arrived since. The way to this registry may be cut, "
+            "so no agent is taken down for it."
+        )
+    return (
+        f"{silent} together, more than the {track.limit} that are believed at once. The monitoring may be at "
+        "fault, so no agent is taken down for it."
+    )

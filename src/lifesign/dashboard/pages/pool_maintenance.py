@@ -1,0 +1,63 @@
+"""What may be done about a whole pool? (`/agents?pool=...`)"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from lifesign.dashboard.page_handler import Look, seconds_in
+from lifesign.dashboard.pages.maintenances import Maintenance, maintenances
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.lifecycle.status_table import ALIVE, Status
+from lifesign.storage.agents.search import maintained_of, members_of
+
+_MAINTENANCE = "/api/v1/pools/{role_id}/maintenance"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShown:
+    """A pool as the table of its agents shows it."""
+
+    name: str
+    members: Mapping[Status, int]
+    living: int
+    """Who could go down."""
+    maintenances: Sequence[Maintenance]
+    may_begin: bool
+    """Somebody who lives is not in maintenance."""
+    may_end: bool
+    """Somebody who lives is in maintenance."""
+
+
+def pool_shown(look: Look, role_id: str) -> PoolShown:
+    """Return who is in a pool, and whether the visitor may do anything about all of them."""
+    found = members_of(look.transaction, role_id)
+    members = {status: found[status] for status in Status if status in found}
+    maintained = maintained_of(look.transaction, role_id)
+    living, in_maintenance = (
+        sum(counts.get(status, 0) for status in ALIVE) for counts in (found, maintained)
+    )
+    may_maintain = look.visitor.may(Action.SET_MAINTENANCE)
+    return PoolShown(
+        name=role_id,
+        members=members,
+        living=living,
+        maintenances=maintenances(look.transaction, role_id),
+        may_begin=may_maintain and living > in_maintenance,
+        may_end=may_maintain and in_maintenance > 0,
+    )
+
+
+def begin(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Let nothing take the living members down for a while; who joins later is not in it."""
+    role_id = request.path_params["role_id"]
+    body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
+    look.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)
+    return "maintenance"
+
+
+def end(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Judge its members by the usual rules again."""
+    role_id = request.path_params["role_id"]
+    look.ask("DELETE", _MAINTENANCE, role_id=role_id)
+    return "maintained"

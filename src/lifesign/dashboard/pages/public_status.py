@@ -1,0 +1,146 @@
+"""How does an agent show its health to everybody? (`/status/{agent_id}`, `/badge/{agent_id}.svg`)
+
+Only who wants to: `"public_status": true` in the metadata of its record. Of all others nobody learns even
+that they are there.
+"""
+
+import re
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lifesign.dashboard.labels import failing_text, sight_of_agent
+from lifesign.dashboard.page_handler import Desk
+from lifesign.dashboard.pages.maintenances import is_maintained
+from lifesign.dashboard.responses import HEADERS, page
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord
+from lifesign.domain.observation.evidence_age import lost_text
+from lifesign.errors import AgentNotFound
+from lifesign.registry.transitions.agent_verdicts import judge_one
+from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.views.agent_records import record
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Transaction
+
+MEMBER: Final = "public_status"
+"""Of an agent's metadata."""
+MAX_AGE_SECONDS: Final = 60
+CHARACTER_WIDTH: Final = 6.6
+"""Of the badge's letters, about; their text is told its length, so that it fits whatever the font."""
+PADDING: Final = 10
+_COLOURS: Final[Mapping[str, str]] = {
+    "healthy": "#0a6b57", "degraded": "#855500", "unhealthy": "#b3261e", "dead": "#b3261e",
+    "draining": "#1d5b9e", "gone": "#55606c", "active": "#0a6b57", "unknown": "#55606c",
+    "failing": "#855500",
+}  # fmt: skip
+_CACHED: Final = {**HEADERS, "Cache-Control": f"public, max-age={MAX_AGE_SECONDS}"}
+_AGENT_ID: Final = re.compile(AGENT_ID_CHARACTERS)
+_ABSENT_WORD: Final = "unknown"
+
+
+def is_public(metadata: Mapping[str, Any]) -> bool:
+    """Whether an agent wants everybody to see how it is."""
+    return metadata.get(MEMBER) is True
+
+
+def public_word(agent: AgentRecord) -> str:
+    """Return in one word how an agent is: where it stands if that is not well, else what was seen or it says.
+
+    Old evidence makes an agent `unknown` unless heartbeats show that it is active.
+    """
+    if agent.status is Status.DEREGISTERED:
+        return "gone"
+    if agent.status is not Status.ACTIVE:
+        return agent.status.value
+    if agent.failing_probes:
+        return "failing"
+    if agent.has_old_evidence and agent.monitoring is Monitoring.PROBE:
+        return "unknown"
+    return "active" if agent.health is HealthStatus.UNKNOWN else agent.health.value
+
+
+class PublicStatus:
+    """Answers for who asks about one agent without a key."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def show(self, request: Request) -> Response:
+        """Show a page."""
+
+        async def answer() -> Response:
+            self._desk.count(request)
+            shown = await self._desk.database.read(
+                lambda transaction: _read(transaction, request.path_params["agent_id"])
+            )
+            answer = page("status.html", {**shown, "visitor": None, "path": request.url.path})
+            answer.headers["Cache-Control"] = _CACHED["Cache-Control"]
+            return answer
+
+        return await self._desk.guarded(request, answer, is_public=True)
+
+    async def badge(self, request: Request) -> Response:
+        """Draw a badge; of who does not want one, 404 and a badge that says unknown."""
+
+        async def answer() -> Response:
+            self._desk.count(request)
+            word, status, why = _ABSENT_WORD, 404, ""
+            try:
+                shown = await self._desk.database.read(
+                    lambda transaction: _read(transaction, request.path_params["agent_id"])
+                )
+                word, status = shown["word"], 200
+                why = {"failing": shown["failing"], "unknown": shown["health_lost"]}.get(word, "")
+            except AgentNotFound:
+                pass
+            return Response(badge_svg("agent", word, why), status, _CACHED, "image/svg+xml")
+
+        return await self._desk.guarded(request, answer, is_public=True)
+
+
+def badge_svg(label: str, word: str, why: str = "") -> str:
+    """Draw a label and a word, with a colour for the word; it can be read without the colour.
+
+    `why` is said besides to who hovers or listens.
+    """
+    label_text, word_text = len(label) * CHARACTER_WIDTH, len(word) * CHARACTER_WIDTH
+    left, right = label_text + 2 * PADDING, word_text + 2 * PADDING
+    told = escape(f"{label}: {word} ({why})" if why else f"{label}: {word}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img" '
+        f'aria-label="{told}"><title>{told}</title>'
+        f'<clipPath id="r"><rect width="{left + right:.0f}" height="20" rx="3"/></clipPath>'
+        f'<g clip-path="url(#r)"><rect width="{left:.1f}" height="20" fill="#3a434d"/>'
+        f'<rect x="{left:.1f}" width="{right:.1f}" height="20" fill="{_COLOURS[word]}"/></g>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
+        f'<text x="{PADDING}" y="14" textLength="{label_text:.1f}">{escape(label)}</text>'
+        f'<text x="{left + PADDING:.1f}" y="14" textLength="{word_text:.1f}">{escape(word)}</text>'
+        "</g></svg>\n"
+    )
+
+
+def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
+    stored = agent_rows.find(transaction, agent_id) if _AGENT_ID.fullmatch(agent_id) else None
+    if stored is None or not is_public(stored.metadata):
+        raise AgentNotFound(agent_id)
+    agent = record(
+        stored,
+        transaction.now_s,
+        judge_one(stored, 0, transaction.now_s, circumstances(transaction)),
+    )
+    now_s, reason = transaction.now_s, agent.unknown_reason
+    return {
+        "agent": agent,
+        "word": public_word(agent),
+        "failing": failing_text(agent),
+        "health_lost": "" if reason is None else lost_text(reason, agent.evidence_at, now_s),
+        "sight": sight_of_agent(agent, now_s),
+        "is_maintained": is_maintained(agent),
+        "now_s": transaction.now_s,
+    }

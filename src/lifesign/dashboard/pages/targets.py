@@ -1,0 +1,117 @@
+"""What does the prober know of names, also of those that are no agents yet? (`/targets`)"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+from starlette.requests import Request
+
+from lifesign.dashboard.fleet_facts import SHOWN_SIGHTS
+from lifesign.dashboard.labels import EVIDENCE_AGES_S, LOOKS_ASKED_FOR, EvidenceAge, sight_of, sight_of_target
+from lifesign.dashboard.page_handler import Look, query_in
+from lifesign.dashboard.pages import history
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.models.directories import DIRECTORY_PATTERN
+from lifesign.domain.observation.probe_summary import LAYER_WORDS
+from lifesign.domain.observation.result_sums import layers_of
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidRequest
+from lifesign.registry.api.cursors import Cursor
+from lifesign.registry.targets.list_targets import Host, TargetOrder
+from lifesign.storage.events import event_log
+from lifesign.storage.probing import probers
+
+if TYPE_CHECKING:
+    from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord
+
+PAGE_SIZE = 50
+
+
+class TargetsQuery(BaseModel):
+    """The query of `/targets`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seen: str | None = None
+    """A word of `words.Sight`."""
+    host: Host | None = None
+    directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
+    evidence: EvidenceAge | None = None
+    """How old the last measured probe may be."""
+    cursor: Cursor | None = None
+
+
+def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return one page of targets."""
+    query = query_in(request, TargetsQuery)
+    asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
+    kept = query.model_dump(mode="json", exclude_none=True)
+    asked |= {name: value for name, value in kept.items() if name not in {"seen", "evidence"}}
+    if query.evidence is not None:
+        asked["max_evidence_age"] = EVIDENCE_AGES_S[query.evidence]
+    if query.seen is not None:
+        asked |= _results(query.seen)
+    page: TargetList = look.ask("GET", "/api/v1/targets", query=asked)
+    kept.pop("cursor", None)
+    return {
+        "page": page,
+        "rows": [
+            {"target": target, "sight": sight_of_target(target, look.transaction.now_s)}
+            for target in page.targets
+        ],
+        "query": query,
+        "sights": SHOWN_SIGHTS,
+        "evidence_ages": EVIDENCE_AGES_S,
+        "directories": look.ask("GET", "/api/v1/directories").directories,
+        "next_page": None
+        if page.cursor is None
+        else "/targets?" + urlencode({**kept, "cursor": page.cursor}),
+        "first_page": "/targets?" + urlencode(kept),
+    }
+
+
+def show_target(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return all that the page of a target shows."""
+    target_id = request.path_params["target_id"]
+    target: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
+    now_s = look.transaction.now_s
+    layers = [] if target.seen is None else layers_of(target.seen)
+    return {
+        "target": target,
+        "sight": sight_of_target(target, now_s),
+        "layers": [(LAYER_WORDS[name], layer) for name, layer in layers],
+        "layer_words": LAYER_WORDS,
+        "strip": history.sight_strip(target, now_s),
+        "may_recheck": target.gone_at is None and look.visitor.may(Action.RECHECK, target_id),
+        "looks": LOOKS_ASKED_FOR,
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Have it probed now."""
+    return asked_for_look(look, request.path_params["target_id"])
+
+
+def asked_for_look(look: Look, target_id: str) -> str:
+    """Have a target probed now, and return the word of `LOOKS_ASKED_FOR` for what comes of it."""
+    asked: RecheckRecord = look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
+    if not probers.listing(look.transaction, 1):
+        return "recheck_unheard"
+    return "recheck" if asked.not_before is None else "recheck_later"
+
+
+def _results(word: str) -> dict[str, object]:
+    """Return the query of the API for those who look like this."""
+    if word not in SHOWN_SIGHTS:
+        expected = f"expected one of {', '.join(SHOWN_SIGHTS)}"
+        raise InvalidRequest([Finding("unknown_word", "/seen", expected)])
+    if word == "never measured":
+        return {"never_measured": True}
+    # Old evidence is unknown, whatever it said.
+    return {
+        "result": [result.value for result in ResultClass if sight_of(result).word == word],
+        "old_evidence": word == "unknown",
+    }

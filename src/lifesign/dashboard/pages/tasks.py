@@ -1,0 +1,147 @@
+"""What is to be done, who is at it, and what waits for people? (`/tasks`)"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+
+from lifesign.dashboard.fleet_facts import WAITING
+from lifesign.dashboard.page_handler import Look, check_sure, query_in
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.events.event import AgentId
+from lifesign.domain.models.agents import RoleId
+from lifesign.domain.models.tasks import ReportList, TaskList, TaskRecord, TaskSummary, told_of_run
+from lifesign.domain.tasks.task_states import FINISHED, TaskStatus
+from lifesign.errors import TaskNotFound
+from lifesign.registry.api.cursors import Cursor
+from lifesign.storage.events import event_log
+
+PAGE_SIZE = 50
+WAITING_SHOWN = 50
+"""Of tasks that wait for people."""
+REPORTS_SHOWN = 20
+MAX_ANCESTORS = 10
+MAX_DESCENDANTS = 100
+"""Of the delegation tree that is drawn."""
+MAX_DEPTH = 5
+
+_REJECT = "reject"
+_TASK = "/api/v1/tasks/{task_id:task}"
+_DEED = "/api/v1/tasks/{task_id}"
+
+
+class TasksQuery(BaseModel):
+    """The query of `/tasks`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    status: TaskStatus | None = None
+    pool: RoleId | None = None
+    holder: AgentId | None = None
+    cursor: Cursor | None = None
+
+
+def show_tasks(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return one page of tasks, and those that wait for people."""
+    query = query_in(request, TasksQuery)
+    asked: dict[str, object] = {"limit": PAGE_SIZE}
+    names = {"status": "status", "pool": "role_id", "holder": "holder", "cursor": "cursor"}
+    kept = query.model_dump(mode="json", exclude_none=True)
+    asked |= {names[name]: value for name, value in kept.items()}
+    page: TaskList = look.ask("GET", "/api/v1/tasks", query=asked)
+    waiting: TaskList = look.ask(
+        "GET", "/api/v1/tasks", query={"status": ",".join(WAITING), "limit": WAITING_SHOWN}
+    )
+    kept.pop("cursor", None)
+    return {
+        "page": page,
+        "waiting": waiting,
+        "query": query,
+        "statuses": [*TaskStatus],
+        "next_page": None if page.cursor is None else "/tasks?" + urlencode({**kept, "cursor": page.cursor}),
+        "first_page": "/tasks?" + urlencode(kept),
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def show_task(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return all that the page of a task shows."""
+    task_id = request.path_params["task_id"]
+    task: TaskRecord = look.ask("GET", _TASK, task_id=task_id)
+    reports: ReportList = look.ask(
+        "GET", "/api/v1/tasks/{task_id}/progress", task_id=task_id, query={"limit": REPORTS_SHOWN}
+    )
+    may = look.visitor.may(Action.CREATE_TASKS)
+    return {
+        "task": task,
+        "told_of_run": told_of_run,
+        "reports": reports.reports,
+        "ancestors": _ancestors(look, task),
+        "children": _tree(look, task.children, MAX_DEPTH, [MAX_DESCENDANTS]),
+        "may": {
+            "review": may and task.status is TaskStatus.REVIEW,
+            "resolve": may and task.status is TaskStatus.HANDOFF,
+            "cancel": may and task.status not in FINISHED and task.status is not TaskStatus.REVIEW,
+        },
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def review(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Accept a result, or have it done once more."""
+    task_id = request.path_params["task_id"]
+    if form.get("verdict") == _REJECT:
+        check_sure(form)
+    body = {"verdict": form.get("verdict", ""), **_comment(form, "comment")}
+    look.ask("POST", f"{_DEED}/review", task_id=task_id, body=body)
+    return "review"
+
+
+def resolve(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Say how a task goes on that was handed to people."""
+    task_id = request.path_params["task_id"]
+    body = {"resolution": form.get("resolution", ""), **_comment(form, "comment")}
+    look.ask("POST", f"{_DEED}/resolve", task_id=task_id, body=body)
+    return "resolve"
+
+
+def cancel(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """End a task."""
+    task_id = request.path_params["task_id"]
+    check_sure(form)
+    look.ask("POST", f"{_DEED}/cancel", task_id=task_id, body=_comment(form, "reason"))
+    return "cancel"
+
+
+def _comment(form: Mapping[str, str], name: str) -> dict[str, object]:
+    return {name: form["comment"]} if "comment" in form else {}
+
+
+def _ancestors(look: Look, task: TaskRecord) -> list[TaskSummary]:
+    """Return from whom a task was delegated, the first one first."""
+    found: list[TaskSummary] = []
+    parent_id = task.parent_id
+    while parent_id is not None and len(found) < MAX_ANCESTORS:
+        parent: TaskRecord = look.ask("GET", _TASK, task_id=parent_id)
+        found.append(parent)
+        parent_id = parent.parent_id
+    return found[::-1]
+
+
+def _tree(look: Look, children: list[TaskSummary], depth: int, left: list[int]) -> list[dict[str, Any]]:
+    """Return tasks with what was delegated from each; `left` counts how many may still be drawn."""
+    drawn = []
+    for child in children:
+        if left[0] <= 0:
+            break
+        left[0] -= 1
+        below: list[TaskSummary] = []
+        if depth > 0:
+            try:
+                below = look.ask("GET", _TASK, task_id=child.task_id).children
+            except TaskNotFound:
+                below = []
+        drawn.append({"task": child, "below": _tree(look, below, depth - 1, left)})
+    return drawn

@@ -1,0 +1,388 @@
+"""How is what an agent said, and how it answered, drawn over time?
+
+As steps, one for each half hour or day: a line at the mean, a band from the lowest to the highest. Where
+there is no number there is no line, and none leads across: a place where nobody looked and one where
+nobody answered look different, and neither looks like a zero. Everything stands in a table besides.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final
+
+from lifesign.dashboard.labels import duration_ms, percent
+from lifesign.dashboard.plots.scales import HEIGHT, Mark, Scale, linear, logarithmic
+from lifesign.domain.lifecycle.agent_history import DAY_SECONDS, DAYS_KEPT, HALF_HOUR_SECONDS, Measure
+from lifesign.domain.models.history import AgentHistory, SlotShown, SpreadShown
+
+WIDTH: Final = 1_000
+"""Of the plane that a plot is drawn on, which is stretched to the width of the page."""
+_DECIMALS: Final = 1
+"""Of places on the plane, a pixel of which is about one: a page has thousands of them."""
+_BOTTOMS: Final = (0.99, 0.95, 0.9, 0.8, 0.5, 0.0)
+"""Shares at which a scale of the answered may begin; 95 % and 50 % are where health changes (draft 4.3)."""
+_TOPS: Final = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Shares at which a scale of errors may end."""
+_HOURS_PER_TICK: Final = 6
+_DAYS_PER_TICK: Final = 7
+_TICK_MARGIN_PERCENT: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One measure, as paths on the plane."""
+
+    name: str
+    style: str
+    """`seen` or `said`; with `second` the lesser one of two that somebody said."""
+    path: str
+    band: str
+    told: str
+    """The same in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the time, on the plane; its word is a mark of the dashboard's."""
+
+    word: str
+    left: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Some measures on one scale."""
+
+    title: str
+    lines: Sequence[Line]
+    scale: Sequence[Mark]
+    tips: Sequence[str]
+    """Its numbers in words, of each column."""
+
+    @property
+    def told(self) -> str:
+        """The same for who does not see it."""
+        return f"{self.title}: " + "; ".join(line.told for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One slot, on the plane: how its probes ended."""
+
+    left: float
+    width: float
+    alive: float
+    """Shares of its probes in percent; what is left told neither."""
+    failed: float
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A part of all probes, over time; its word is a mark of the dashboard's."""
+
+    word: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One slot in numbers."""
+
+    begins_at: datetime
+    when: str
+    probes: str
+    numbers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A day by half hours, or a month by days."""
+
+    title: str
+    key: str
+    columns: Sequence[Column]
+    areas: Sequence[Area]
+    """How probes ended, the later ones above the earlier."""
+    silences: Sequence[Stretch]
+    """Where nobody looked, and where nobody answered."""
+    plots: Sequence[Plot]
+    ticks: Sequence[Mark]
+    rows: Sequence[Row]
+    """The latest first."""
+    told: str
+    """How its probes ended, in words."""
+
+
+NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it says", "p99, it says")
+"""What stands in the columns of `Row.numbers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One slot and where it is drawn."""
+
+    slot: SlotShown
+    when: str
+    left: float
+    right: float
+
+
+_Values = Sequence[tuple[_Place, SpreadShown | None]]
+"""One measure of each place."""
+_Series = tuple[str, str, _Values]
+"""Its name, its style, and itself."""
+_Words = Callable[[float], str]
+"""How a value is said."""
+
+
+def spans(history: AgentHistory, now_s: float) -> list[Span]:
+    """Return what is drawn of an agent; nothing where there is nothing."""
+    today_s = now_s // DAY_SECONDS * DAY_SECONDS
+    month_s = today_s - (DAYS_KEPT - 1) * DAY_SECONDS
+    found = (
+        ("Last 24 hours, by half hours", "day", history.half_hours, now_s - DAY_SECONDS, now_s),
+        ("Last 30 days", "month", history.days, month_s, today_s + DAY_SECONDS),
+    )
+    return [_span(title, key, slots, begin_s, end_s) for title, key, slots, begin_s, end_s in found if slots]
+
+
+def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_s: float) -> Span:
+    is_day = key == "day"
+    places = list(_places(slots, begin_s, end_s, is_day=is_day))
+    columns = [_column(place) for place in places]
+    alive, failed = sum(slot.alive for slot in slots), sum(slot.failed for slot in slots)
+    others = sum(slot.inconclusive for slot in slots)
+    plots = (_answered(places), _errors(places), _latencies(places))
+    return Span(
+        title=title,
+        key=key,
+        columns=columns,
+        areas=list(_areas(columns)),
+        silences=list(_silences(places)),
+        plots=[plot for plot in plots if plot is not None],
+        ticks=list(_ticks(begin_s, end_s, is_day=is_day)),
+        rows=[_row(slot, is_day=is_day) for slot in reversed(slots)],
+        told=f"Probes: {_ended(alive, failed, others)}",
+    )
+
+
+def _places(slots: Iterable[SlotShown], begin_s: float, end_s: float, *, is_day: bool) -> Iterator[_Place]:
+    slot_s = HALF_HOUR_SECONDS if is_day else DAY_SECONDS
+    for slot in slots:
+        left_s = slot.begins_at.timestamp()
+        left, right = (
+            min(max((at_s - begin_s) / (end_s - begin_s), 0.0), 1.0) * WIDTH
+            for at_s in (left_s, left_s + slot_s)
+        )
+        if right > left:
+            when = _when(slot, is_day=is_day)
+            yield _Place(slot, when, round(left, _DECIMALS), round(right, _DECIMALS))
+
+
+def _silences(places: Sequence[_Place]) -> Iterator[Stretch]:
+    at = 0.0
+    for place in places:
+        if place.left > at:
+            yield Stretch("never-measured", at, round(place.left - at, _DECIMALS))
+        if place.slot.failed and not place.slot.alive:
+            yield Stretch("down", place.left, round(place.right - place.left, _DECIMALS))
+        at = place.right
+    if at < WIDTH:
+        yield Stretch("never-measured", at, round(WIDTH - at, _DECIMALS))
+
+
+def _answered(places: Sequence[_Place]) -> Plot | None:
+    """Draw what an agent says beside what was seen of it."""
+    seen = [(place, _share_alive(place.slot)) for place in places]
+    said = _of(places, Measure.RESPONSE_RATIO)
+    values = [spread.lowest for _, spread in (*seen, *said) if spread is not None]
+    if not values:
+        return None
+    bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
+    scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
+    series = [("probes answered", "seen", seen), ("requests answered, it says", "said", said)]
+    return _plot("Share of what was answered", series, scale, percent)
+
+
+def _errors(places: Sequence[_Place]) -> Plot | None:
+    said = _of(places, Measure.ERROR_RATIO)
+    values = [spread.highest for _, spread in said if spread is not None]
+    if not values:
+        return None
+    top = next(top for top in _TOPS if max(values) <= top)
+    scale = linear(0.0, top, (0.0, top / 2, top))
+    return _plot("Share of errors", [("errors, it says", "said", said)], scale, percent)
+
+
+def _latencies(places: Sequence[_Place]) -> Plot | None:
+    """Draw how long answers took, on a logarithmic scale of whole decades."""
+    named = (
+        ("a probe's answer", "seen", Measure.ANSWER_MS),
+        ("its p99", "said", Measure.LATENCY_P99_MS),
+        ("its p50", "said second", Measure.LATENCY_P50_MS),
+    )
+    series = [(name, style, _of(places, measure)) for name, style, measure in named]
+    spreads = [spread for _, _, values in series for _, spread in values if spread is not None]
+    if not spreads:
+        return None
+    low, high = min(spread.lowest for spread in spreads), max(spread.highest for spread in spreads)
+    scale = logarithmic(low, high)
+    return _plot("How long answers took", series, scale, duration_ms)
+
+
+def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) -> Plot:
+    lines = [_line(name, style, values, scale, words) for name, style, values in series]
+    tips = []
+    for together in zip(*(values for _, _, values in series), strict=True):
+        said = [
+            f"{name} {_spread(spread, words)}"
+            for (name, _, _), (_, spread) in zip(series, together, strict=True)
+            if spread is not None
+        ]
+        tips.append(f"{together[0][0].when}: {'; '.join(said) or 'no such number'}")
+    return Plot(title, [line for line in lines if line is not None], scale.marks, tips)
+
+
+def _of(places: Iterable[_Place], measure: Measure) -> _Values:
+    return [(place, dict(place.slot.measures()).get(measure)) for place in places]
+
+
+def _share_alive(slot: SlotShown) -> SpreadShown | None:
+    measured = slot.alive + slot.failed
+    if not measured:
+        return None
+    share = slot.alive / measured
+    return SpreadShown(lowest=share, mean=share, highest=share)
+
+
+def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -> Line | None:
+    """Return one measure as steps; slots that do not touch are not joined. None if nothing is known of it."""
+    runs: list[list[tuple[_Place, SpreadShown]]] = []
+    for place, spread in values:
+        if spread is None:
+            continue
+        if runs and runs[-1][-1][0].right == place.left:
+            runs[-1].append((place, spread))
+        else:
+            runs.append([(place, spread)])
+    if not runs:
+        return None
+    spreads = [spread for run in runs for _, spread in run]
+    lowest, highest = min(one.lowest for one in spreads), max(one.highest for one in spreads)
+    return Line(
+        name=name,
+        style=style,
+        path="".join(_steps(run, lambda spread: scale.y(spread.mean)) for run in runs),
+        band="".join(
+            _steps(run, lambda spread: scale.y(spread.highest))
+            + _back(run, lambda spread: scale.y(spread.lowest))
+            for run in runs
+            if any(spread.lowest < spread.highest for _, spread in run)
+        ),
+        told=f"{name} {words(lowest)} to {words(highest)}, last {words(spreads[-1].mean)}",
+    )
+
+
+def _steps(run: Sequence[tuple[_Place, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
+    """Return a path from left to right."""
+    heights = [(y(spread), place.right) for place, spread in run]
+    return f"M{run[0][0].left:g} {round(heights[0][0], _DECIMALS):g}{_stairs(heights)}"
+
+
+def _back(run: Sequence[tuple[_Place, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
+    """Return how a path goes on from its right end back to where it began."""
+    return _stairs([(y(spread), place.left) for place, spread in reversed(run)]) + "Z"
+
+
+def _stairs(heights: Iterable[tuple[float, float]]) -> str:
+    """Return how a path goes on: to each height, and there to where it ends; what is level is one step."""
+    rounded = ((round(height, _DECIMALS), end) for height, end in heights)
+    levels = ((height, [*steps][-1][1]) for height, steps in groupby(rounded, key=lambda step: step[0]))
+    return "".join(f"V{height:g}H{end:g}" for height, end in levels)
+
+
+def _ticks(begin_s: float, end_s: float, *, is_day: bool) -> Iterator[Mark]:
+    """Return the times that are named below a plot: round hours, or every seventh day up to today."""
+    if is_day:
+        step_s = _HOURS_PER_TICK * HALF_HOUR_SECONDS * 2
+        first_s: float = math.ceil(begin_s / step_s) * step_s
+    else:
+        step_s = _DAYS_PER_TICK * DAY_SECONDS
+        first_s = begin_s + (DAYS_KEPT - 1) % _DAYS_PER_TICK * DAY_SECONDS
+    at_s = first_s
+    while at_s < end_s:
+        moment = datetime.fromtimestamp(at_s, UTC)
+        middle_s = at_s if is_day else at_s + DAY_SECONDS / 2
+        place = (middle_s - begin_s) * 100 / (end_s - begin_s)
+        if _TICK_MARGIN_PERCENT <= place <= 100 - _TICK_MARGIN_PERCENT or not is_day:
+            yield Mark(f"{moment:%H:%M}" if is_day else f"{moment:%b} {moment.day}", place)
+        at_s += step_s
+
+
+def _column(place: _Place) -> Column:
+    slot = place.slot
+    whole = max(slot.alive + slot.failed + slot.inconclusive, 1)
+    return Column(
+        left=place.left,
+        width=round(place.right - place.left, _DECIMALS),
+        alive=round(slot.alive * 100 / whole, 2),
+        failed=round(slot.failed * 100 / whole, 2),
+        told=f"{place.when}: {_ended(slot.alive, slot.failed, slot.inconclusive)}",
+    )
+
+
+def _areas(columns: Sequence[Column]) -> Iterator[Area]:
+    """Draw how probes ended: those that were answered from below, those that failed from above."""
+    runs: list[list[Column]] = []
+    for column in columns:
+        if runs and round(runs[-1][-1].left + runs[-1][-1].width, _DECIMALS) == column.left:
+            runs[-1].append(column)
+        else:
+            runs.append([column])
+    parts: Sequence[tuple[str, int, Callable[[Column], float]]] = (
+        ("unknown", HEIGHT, lambda _: 0.0),
+        ("answers", HEIGHT, lambda column: HEIGHT - column.alive),
+        ("down", 0, lambda column: column.failed),
+    )
+    for word, base, y in parts:
+        if any(y(column) != base for column in columns):
+            stairs = (_stairs((y(column), column.left + column.width) for column in run) for run in runs)
+            paths = (f"M{run[0].left:g} {base}{up}V{base}Z" for run, up in zip(runs, stairs, strict=True))
+            yield Area(word, "".join(paths))
+
+
+def _row(slot: SlotShown, *, is_day: bool) -> Row:
+    return Row(
+        begins_at=slot.begins_at,
+        when=_when(slot, is_day=is_day),
+        probes=_ended(slot.alive, slot.failed, slot.inconclusive),
+        numbers=[
+            _spread(slot.answer_ms, duration_ms),
+            _spread(slot.response_ratio, percent),
+            _spread(slot.error_ratio, percent),
+            _spread(slot.latency_p50_ms, duration_ms),
+            _spread(slot.latency_p99_ms, duration_ms),
+        ],
+    )
+
+
+def _when(slot: SlotShown, *, is_day: bool) -> str:
+    return f"{slot.begins_at:%Y-%m-%d %H:%M}" if is_day else f"{slot.begins_at:%Y-%m-%d}"
+
+
+def _spread(spread: SpreadShown | None, words: _Words) -> str:
+    """Return a spread in words: the mean, and from where to where if that is another thing."""
+    if spread is None:
+        return "\N{EN DASH}"
+    mean, low, high = words(spread.mean), words(spread.lowest), words(spread.highest)
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _ended(alive: int, failed: int, inconclusive: int) -> str:
+    """Return how probes ended, in words."""
+    parts = ((alive, "answered"), (failed, "failed"), (inconclusive, "unknown"))
+    return ", ".join(f"{count:,} {word}" for count, word in parts if count)

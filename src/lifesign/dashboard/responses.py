@@ -1,0 +1,115 @@
+"""How does a page look like as a response?
+
+Templates escape whatever they show, and leave out what moves a cursor or turns a line around. A page may
+load from this server alone, and run our one script: should a text from an agent ever get through as markup,
+it could still do nothing.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import Response
+
+from lifesign.dashboard import labels
+from lifesign.dashboard.assets import asset_path
+from lifesign.domain.lifecycle.status_table import ALIVE
+from lifesign.domain.models import agents
+from lifesign.domain.models.agents import AgentSummary
+from lifesign.domain.net.display_name import called
+from lifesign.domain.text.durations import precise_text
+from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.safe_text import harmless
+from lifesign.domain.text.times import utc_text
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final[Mapping[str, str]] = MappingProxyType({
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # Forms say where they come from; other sites are not told.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+    "Vary": "Accept, Cookie",
+})  # fmt: skip
+
+
+def page(template: str, shown: Mapping[str, object], status: int = 200) -> Response:
+    """Return a page of ours; `shown` is what its template names."""
+    return Response(rendered(template, shown), status, HEADERS, "text/html")
+
+
+def rendered(template: str, shown: Mapping[str, object]) -> str:
+    """Return a page as text."""
+    return _environment().get_template(template).render(shown)
+
+
+def load(templates: Iterable[str]) -> None:
+    """Read and translate templates, which otherwise happens when each is first wanted."""
+    for template in templates:
+        _environment().get_template(template)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("lifesign.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Any] = {
+        "moment": labels.moment_text,
+        "machine": _machine,
+        "number": labels.number,
+        "counted": counted,
+        "percent": labels.percent,
+        "ms": labels.duration_ms,
+        "seconds": labels.duration_s,
+        "setting": precise_text,
+        "link": labels.safe_link,
+        "brief": labels.brief,
+        "called": _called,
+        "block": labels.block,
+        "meaning": labels.meaning,
+        "spaced": labels.spaced,
+        "at": agents.moment,
+        "tojson_text": _json_text,
+    }
+    environment.filters.update(filters)
+    environment.globals["asset"] = asset_path
+    environment.globals["alive"] = ALIVE
+    return environment
+
+
+def _harmless(value: object) -> object:
+    """Return what a template shows without what turns a line around, wherever it stands: in titles too.
+
+    What is markup by now was made of texts that came by here.
+    """
+    return harmless(value, keep="\n") if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _json_text(value: object) -> str:
+    """Return JSON for people; it is escaped like any other text."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _called(agent: AgentSummary) -> str:
+    return called(agent.agent_id, agent.name, agent.target_url)
+
+
+def _machine(at: datetime) -> str:
+    """Return a time as programs read it."""
+    return utc_text(at)

@@ -1,0 +1,212 @@
+"""Who is looking at the dashboard, and did they mean what a form says?
+
+Whoever logs in shows a key once, and gets the token of a session: a cookie that no script can read, and
+that comes from other sites with a link that somebody follows, never with a form. The database keeps the
+token's digest. A session ends at its time, at logout, and with its key. Tokens of forms follow from the
+session's own, so nothing has to be kept of them.
+"""
+
+import hmac
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lifesign.domain.access.permissions import (
+    Action,
+    Principal,
+    Role,
+    digest_of,
+    is_current,
+    looks_like_key,
+    may,
+)
+from lifesign.errors import ForgedForm, NotAllowed, NotLoggedIn, UnknownKey
+from lifesign.registry.api.call import authenticate
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.keys import key_rows, sessions
+from lifesign.storage.keys.sessions import StoredSession
+
+SESSION_COOKIE = "agent_health_session"
+FORM_COOKIE = "agent_health_form"
+"""Of who is not logged in: what the token of the login form follows from."""
+SESSION_SECONDS = 12 * 3_600
+"""After which everybody logs in again."""
+SESSION_COOKIE_SECONDS = 7 * 86_400
+"""Longer than the session: whoever comes back later brings it along, and is told that it is over."""
+MAX_SESSIONS_OF_KEY = 32
+"""The latest; those before are over."""
+TOKEN_BYTES = 32
+MAX_TOKEN_CHARACTERS = 64
+
+_NEEDED = (
+    Action.LIST_AGENTS,
+    Action.READ_EVENTS,
+    Action.READ_TARGETS,
+    Action.READ_TASKS,
+    Action.READ_MONITOR,
+)
+_ANYBODY = Principal("anybody", Role.READER, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who looks at a page."""
+
+    principal: Principal
+    key_name: str | None
+    """Of the key that was shown; None: nobody is logged in."""
+    digest: bytes = field(repr=False)
+    """Of that key; empty if nobody is logged in."""
+    form_token: str = field(repr=False)
+    """What a form of this visitor's pages has to bring along."""
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether a key stands behind it."""
+        return self.key_name is not None
+
+    def may(self, action: Action, agent_id: str | None = None) -> bool:
+        """Whether a button for this is of any use; nobody acts without a key."""
+        return self.is_logged_in and may(self.principal, action, agent_id)
+
+
+def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visitor:
+    """Return who has this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
+    visitor = who_is_logged_in(transaction, token)
+    if visitor is not None:
+        return visitor
+    if not is_open:
+        raise NotLoggedIn
+    return Visitor(principal=_ANYBODY, key_name=None, digest=b"", form_token="")
+
+
+def who_is_logged_in(transaction: Transaction, token: str) -> Visitor | None:
+    """Return who has the token of a session that goes on; None: it is not that of one."""
+    now_s = transaction.now_s
+    session = sessions.find(transaction, digest_of_token(token)) if token else None
+    if session is None or now_s >= session.expires_at_s:
+        return None
+    key = key_rows.find_by_id(transaction, session.key_id)
+    if key is None or not is_current(key, now_s):
+        return None
+    return Visitor(
+        principal=Principal(key.key_id, key.role, key.agent_id),
+        key_name=key.name,
+        digest=key.digest,
+        form_token=form_token(token),
+    )
+
+
+def digests_still_good(transaction: Transaction, digests: Collection[str]) -> set[str]:
+    """Return those of some sessions, named by the digests of their tokens, that go on."""
+    now_s = transaction.now_s
+    return {
+        session.digest
+        for session, key in sessions.of_digests(transaction, digests)
+        if now_s < session.expires_at_s and is_current(key, now_s)
+    }
+
+
+def log_in(transaction: Transaction, key: str, token: str) -> None:
+    """Begin a session of a key; UnknownKey, or NotAllowed for a key that may not read the fleet."""
+    if not looks_like_key(key):
+        raise UnknownKey
+    principal = authenticate(transaction, digest_of(key))
+    for action in _NEEDED:
+        if not may(principal, action):
+            raise NotAllowed(principal.role, action, None)
+    begun = StoredSession(
+        digest=digest_of_token(token),
+        key_id=principal.key_id,
+        created_at_s=transaction.now_s,
+        expires_at_s=transaction.now_s + SESSION_SECONDS,
+    )
+    sessions.add(transaction, begun, MAX_SESSIONS_OF_KEY)
+
+
+def log_out(transaction: Transaction, token: str) -> None:
+    """End a session."""
+    sessions.end(transaction, digest_of_token(token))
+
+
+def new_token() -> str:
+    """Return what nobody can guess."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def form_token(token: str) -> str:
+    """Return what a form brings along that was made for the holder of a cookie."""
+    return hmac.new(token.encode(), b"form of the dashboard", sha256).hexdigest()
+
+
+def cookie_name(name: str, *, is_https: bool) -> str:
+    """Return as what a cookie is kept; over TLS, no other host of its domain can put one in its place."""
+    return f"__Host-{name}" if is_https else name
+
+
+def cookie_in(request: Request, cookie: str) -> str:
+    """Return the value of a cookie as it was sent; empty if the request has none of this name.
+
+    The standard library takes quadratic time for a quoted value before Python 3.11.10 and 3.12.6
+    (CVE-2024-7592), and Starlette reads all cookies with it. No cookie of ours is quoted.
+    """
+    found = ""
+    for line in request.headers.getlist("cookie"):
+        for pair in line.split(";"):
+            name, _, value = pair.partition("=")
+            found = value.strip() if name.strip() == cookie else found
+    return found
+
+
+def token_in(request: Request, cookie: str) -> str:
+    """Return the token that a request brings; empty if it brings none that could be ours."""
+    token = cookie_in(request, cookie)
+    return token if token.isascii() and len(token) <= MAX_TOKEN_CHARACTERS else ""
+
+
+def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_https: bool) -> None:
+    """Give a browser a token that no script reads; 0 seconds takes it away.
+
+    Of what other sites send, it comes with links alone (`lax`): a link from a chat shows the page, and no
+    page that is merely shown changes anything.
+    """
+    response.set_cookie(
+        cookie_name(name, is_https=is_https),
+        token,
+        max_age=seconds,
+        path="/",
+        secure=is_https,
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def check_origin(request: Request, public_origin: str) -> None:
+    """Raise ForgedForm where a browser says that a form comes from elsewhere than a page of ours.
+
+    `public_origin` is how others reach this server where a proxy stands before it; empty if nobody said so.
+    A proxy that is not trusted does not say that browsers come over TLS: a page over TLS of the same host is
+    ours, too.
+    """
+    fetched = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "").lower()
+    ours = {f"{request.url.scheme}://{host}", f"https://{host}", public_origin} if host else {public_origin}
+    is_ours = origin is None or (origin != "" and origin.lower() in ours)
+    if not (is_ours and fetched in {"same-origin", "none"}):
+        raise ForgedForm
+
+
+def check_form_token(said: str, token: str) -> None:
+    """Raise ForgedForm unless a form was made for the holder of this token: that decides."""
+    if not token or not hmac.compare_digest(said.encode(), form_token(token).encode()):
+        raise ForgedForm
+
+
+def digest_of_token(token: str) -> str:
+    """Return what is stored of a session's token: SHA-256, hexadecimal."""
+    return sha256(token.encode()).hexdigest()

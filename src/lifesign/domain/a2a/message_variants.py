@@ -1,0 +1,126 @@
+"""How is a message written for an agent, in which spellings, and which of them is tried first?
+
+Three generations of A2A call the same operation by three names, and write a message in as many ways. An
+agent says in its card which of them it takes; many say nothing, or something else than what they do.
+Bare section numbers are those of the A2A 1.0 specification.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import quote
+
+from lifesign.domain.a2a.interfaces import major_minor
+
+VERSION_HEADER: Final = "A2A-Version"
+"""Without it a request is of version 0.3 (3.6.2)."""
+REST_BINDING: Final = "HTTP+JSON"
+_REST_BASE: Final = "/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """One way to write the same message."""
+
+    name: str
+    """The operation as this spelling calls it."""
+    params: Callable[[str, str], dict[str, Any]]
+    """Makes the operation's parameters of a text and an identifier."""
+    version: str | None = None
+    """Goes into the header `A2A-Version`, which 0.x does not have."""
+    path: str = ""
+    """Goes behind the interface's URL (HTTP+JSON); empty for JSON-RPC, which names the operation inside."""
+    takes_tenant: bool = False
+    """Whether it can say which tenant is meant (4.4.6)."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header fields that belong to it."""
+        return {} if self.version is None else {VERSION_HEADER: self.version}
+
+    @property
+    def is_rpc(self) -> bool:
+        """Whether it is JSON-RPC."""
+        return not self.path
+
+
+def _message_1_0(text: str, message_id: str) -> dict[str, Any]:
+    return {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]}}
+
+
+def _message_0_3(text: str, message_id: str) -> dict[str, Any]:
+    parts = [{"kind": "text", "text": text}]
+    return {"message": {"kind": "message", "messageId": message_id, "role": "user", "parts": parts}}
+
+
+def _rest_message_0_3(text: str, message_id: str) -> dict[str, Any]:
+    """As 0.3's protocol buffers have it, and the Python SDK takes it."""
+    return {"message": {"messageId": message_id, "role": "ROLE_USER", "content": [{"text": text}]}}
+
+
+def _message_0_1(text: str, message_id: str) -> dict[str, Any]:
+    return {"id": message_id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
+
+
+RPC_1_0: Final = Spelling("SendMessage", _message_1_0, version="1.0", takes_tenant=True)
+RPC_0_3: Final = Spelling("message/send", _message_0_3)
+RPC_0_1: Final = Spelling("tasks/send", _message_0_1)
+REST_1_0: Final = Spelling("message:send", _message_1_0, "1.0", "/message:send", takes_tenant=True)
+REST_0_3: Final = Spelling("v1/message:send", _rest_message_0_3, path=f"{_REST_BASE}/message:send")
+REST_0_3_AS_RPC: Final = Spelling("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
+"""As 0.3's JSON schema has it, and the JavaScript SDK takes it."""
+
+# By the version that the card gives its interface, in the order of trying. An agent that names none is
+# seldom a new one.
+_RPC: Final[Mapping[str | None, tuple[Spelling, ...]]] = MappingProxyType({
+    "1.0": (RPC_1_0, RPC_0_3, RPC_0_1),
+    "0.3": (RPC_0_3, RPC_1_0, RPC_0_1),
+    "0.2": (RPC_0_3, RPC_0_1, RPC_1_0),
+    "0.1": (RPC_0_1, RPC_0_3, RPC_1_0),
+    None:  (RPC_0_3, RPC_0_1, RPC_1_0),
+})  # fmt: skip
+_REST: Final[Mapping[str | None, tuple[Spelling, ...]]] = MappingProxyType({
+    "1.0": (REST_1_0, REST_0_3, REST_0_3_AS_RPC),
+    None:  (REST_0_3, REST_0_3_AS_RPC, REST_1_0),
+})  # fmt: skip
+
+
+def spellings(binding: str | None, protocol_version: str | None) -> tuple[Spelling, ...]:
+    """Return in which spellings an interface is asked, the likeliest first.
+
+    An interface of no binding, or of one that nobody knows, is taken for JSON-RPC. A version that is
+    newer than all that we know is asked as the newest.
+    """
+    version = major_minor(protocol_version)
+    known = _REST if binding == REST_BINDING else _RPC
+    if version and version[0] in "123456789":
+        version = "1.0"
+    return known.get(version, known[None])
+
+
+def place_of(spelling: Spelling, url: str, tenant: str | None = None) -> str:
+    """Return where an interface at `url` takes a message in this spelling."""
+    if spelling.is_rpc:
+        return url
+    base, mark, query = url.partition("?")
+    base = base.rstrip("/")
+    path = spelling.path
+    if path.startswith(_REST_BASE) and base.endswith(_REST_BASE):
+        # Some cards name the base of the operations, some the root below which it lies.
+        path = path.removeprefix(_REST_BASE)
+    if tenant and spelling.takes_tenant:
+        path = f"/{quote(tenant, safe='')}{path}"
+    return f"{base}{path}{mark}{query}"
+
+
+def written(spelling: Spelling, text: str, message_id: str, tenant: str | None = None) -> bytes:
+    """Return the request's body in JSON; `message_id` also names the call, and the task where one must."""
+    params = spelling.params(text, message_id)
+    if not spelling.is_rpc:
+        return json.dumps(params).encode()
+    if tenant and spelling.takes_tenant:
+        params["tenant"] = tenant
+    call = {"jsonrpc": "2.0", "id": message_id, "method": spelling.name, "params": params}
+    return json.dumps(call).encode()

@@ -1,0 +1,296 @@
+"""Who may do what?
+
+A caller is known by its key. Keys are random, so that a plain SHA-256 digest is enough to store them:
+there is nothing to guess, and a slow hash would only slow every heartbeat down.
+"""
+
+import base64
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import sha256
+from types import MappingProxyType
+
+from lifesign.domain.net.target import is_target_id
+from lifesign.errors import InvalidSetting, NotAllowed
+
+KEY_PREFIX = "ahk_"
+"""Lets scanners for leaked secrets find our keys."""
+KEY_BYTES = 32
+"""Of chance in a key."""
+
+_KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
+
+
+class Role(StrEnum):
+    """What a key is for."""
+
+    ENROLL = "enroll"
+    """Adds agents, and takes over none."""
+    AGENT = "agent"
+    """One agent's own."""
+    READER = "reader"
+    PROBER = "prober"
+    COORDINATOR = "coordinator"
+    ADMIN = "admin"
+
+
+class Action(StrEnum):
+    """What a caller may want."""
+
+    REGISTER = "register"
+    """Add an agent that is not there yet."""
+    RE_REGISTER = "re-register"
+    """Begin a new life of an agent, also of one that is still alive."""
+    BEAT = "beat"
+    DRAIN = "drain"
+    DEREGISTER = "deregister"
+    UPDATE = "update"
+    """Change what a record says of its agent."""
+    LEASE = "lease"
+    """Acquire and renew, as the holder."""
+    RELEASE_LEASE = "release_lease"
+    WRITE_STATE = "write_state"
+    """Guarded by a fencing token."""
+    LIST_AGENTS = "list_agents"
+    READ_AGENT = "read_agent"
+    READ_EVENTS = "read_events"
+    READ_LEASES = "read_leases"
+    READ_MONITOR = "read_monitor"
+    """Whether the registry trusts its own eyes."""
+    REPORT_OBSERVATIONS = "report_observations"
+    LEASE_SHARDS = "lease_shards"
+    READ_TARGETS = "read_targets"
+    """What is probed, and what came of it."""
+    IMPORT_TARGETS = "import_targets"
+    """Say what a directory lists."""
+    CONFIRM_DIRECTORY = "confirm_directory"
+    """Let go what left a directory that has shrunk by more than half."""
+    MANAGE_OPT_OUTS = "manage_opt_outs"
+    """Let an owner prove that nobody is to probe an origin."""
+    SEND_COMMAND = "send_command"
+    SET_MAINTENANCE = "set_maintenance"
+    RECHECK = "recheck"
+    """Have a target probed out of turn."""
+    CREATE_TASKS = "create_or_steer_tasks"
+    """And say how they go on that wait for people."""
+    READ_TASKS = "read_tasks"
+    WORK_TASKS = "work_tasks"
+    """Claim, report on and end tasks."""
+    MANAGE_KEYS = "manage_keys"
+    MANAGE_WEBHOOKS = "manage_webhooks"
+    OVERRIDE = "override"
+    """Replace a verdict by one's own."""
+    RELEASE_HOLD = "release_hold"
+    CONFIRM_OUTAGE = "confirm_outage"
+    """Say that a network class, or an agent, may be down."""
+    ERASE = "erase"
+
+
+class Extent(StrEnum):
+    """Whose record an action may concern."""
+
+    ANY = "any"
+    """Anybody's, and none in particular."""
+    OWN = "own"
+    """That of the agent whom the key belongs to."""
+
+
+# A pair absent from this table is refused (protocol, section 5).
+PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
+    (Role.ENROLL,      Action.REGISTER):            Extent.ANY,
+
+    (Role.AGENT,       Action.RE_REGISTER):         Extent.OWN,
+    (Role.AGENT,       Action.BEAT):                Extent.OWN,
+    (Role.AGENT,       Action.DRAIN):               Extent.OWN,
+    (Role.AGENT,       Action.DEREGISTER):          Extent.OWN,
+    (Role.AGENT,       Action.UPDATE):              Extent.OWN,
+    (Role.AGENT,       Action.LEASE):               Extent.OWN,
+    (Role.AGENT,       Action.RELEASE_LEASE):       Extent.OWN,
+    (Role.AGENT,       Action.WRITE_STATE):         Extent.OWN,
+    (Role.AGENT,       Action.WORK_TASKS):          Extent.OWN,
+    (Role.AGENT,       Action.READ_TASKS):          Extent.OWN,
+    (Role.AGENT,       Action.LIST_AGENTS):         Extent.OWN,
+    (Role.AGENT,       Action.READ_AGENT):          Extent.OWN,
+    (Role.AGENT,       Action.READ_EVENTS):         Extent.OWN,
+    (Role.AGENT,       Action.READ_LEASES):         Extent.OWN,
+    (Role.AGENT,       Action.READ_TARGETS):        Extent.OWN,
+    (Role.AGENT,       Action.RECHECK):             Extent.OWN,
+
+    (Role.READER,      Action.LIST_AGENTS):         Extent.ANY,
+    (Role.READER,      Action.READ_AGENT):          Extent.ANY,
+    (Role.READER,      Action.READ_EVENTS):         Extent.ANY,
+    (Role.READER,      Action.READ_LEASES):         Extent.ANY,
+    (Role.READER,      Action.READ_MONITOR):        Extent.ANY,
+    (Role.READER,      Action.READ_TARGETS):        Extent.ANY,
+    (Role.READER,      Action.READ_TASKS):          Extent.ANY,
+
+    (Role.PROBER,      Action.LIST_AGENTS):         Extent.ANY,
+    (Role.PROBER,      Action.READ_AGENT):          Extent.ANY,
+    (Role.PROBER,      Action.READ_EVENTS):         Extent.ANY,
+    (Role.PROBER,      Action.READ_LEASES):         Extent.ANY,
+    (Role.PROBER,      Action.READ_MONITOR):        Extent.ANY,
+    (Role.PROBER,      Action.READ_TARGETS):        Extent.ANY,
+    (Role.PROBER,      Action.READ_TASKS):          Extent.ANY,
+    (Role.PROBER,      Action.REPORT_OBSERVATIONS): Extent.ANY,
+    (Role.PROBER,      Action.LEASE_SHARDS):        Extent.ANY,
+    (Role.PROBER,      Action.IMPORT_TARGETS):      Extent.ANY,
+
+    (Role.COORDINATOR, Action.REGISTER):            Extent.ANY,
+    (Role.COORDINATOR, Action.RE_REGISTER):         Extent.ANY,
+    # Whoever may change a status may end it too (RFC-0016, security considerations), but nobody
+    # beats, leases or works in another's name.
+    (Role.COORDINATOR, Action.DRAIN):               Extent.ANY,
+    (Role.COORDINATOR, Action.DEREGISTER):          Extent.ANY,
+    (Role.COORDINATOR, Action.RELEASE_LEASE):       Extent.ANY,
+    (Role.COORDINATOR, Action.LIST_AGENTS):         Extent.ANY,
+    (Role.COORDINATOR, Action.READ_AGENT):          Extent.ANY,
+    (Role.COORDINATOR, Action.READ_EVENTS):         Extent.ANY,
+    (Role.COORDINATOR, Action.READ_LEASES):         Extent.ANY,
+    (Role.COORDINATOR, Action.READ_MONITOR):        Extent.ANY,
+    (Role.COORDINATOR, Action.READ_TARGETS):        Extent.ANY,
+    (Role.COORDINATOR, Action.READ_TASKS):          Extent.ANY,
+    (Role.COORDINATOR, Action.SEND_COMMAND):        Extent.ANY,
+    (Role.COORDINATOR, Action.SET_MAINTENANCE):     Extent.ANY,
+    (Role.COORDINATOR, Action.RECHECK):             Extent.ANY,
+    (Role.COORDINATOR, Action.IMPORT_TARGETS):      Extent.ANY,
+    (Role.COORDINATOR, Action.CONFIRM_DIRECTORY):   Extent.ANY,
+    (Role.COORDINATOR, Action.MANAGE_OPT_OUTS):     Extent.ANY,
+    (Role.COORDINATOR, Action.CREATE_TASKS):        Extent.ANY,
+
+    # A task is worked on by an agent, with its own key: an admin's key belongs to none.
+    **{(Role.ADMIN, action): Extent.ANY for action in Action if action is not Action.WORK_TASKS},
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks, as its key says."""
+
+    key_id: str
+    role: Role
+    agent_id: str | None
+    """Whose own key it is; None where no agent is behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKey:
+    """What is kept of a key: everything but the key."""
+
+    key_id: str
+    """May be shown and logged; nothing of the key follows from it."""
+    name: str
+    role: Role
+    agent_id: str | None = None
+    digest: bytes = field(repr=False)
+    """SHA-256 of the whole key."""
+    created_at_s: float
+    expires_at_s: float | None = None
+    """From when it is refused; None: never. When keys are rotated, the end of the overlap."""
+    revoked_at_s: float | None = None
+    """Since when it is refused; a revocation holds at once, whatever the clock says."""
+    max_workers: int | None = None
+    """Workers that may probe with it at a time; None: the default."""
+
+
+def may(principal: Principal, action: Action, agent_id: str | None = None) -> bool:
+    """Whether the caller may do this to the record of `agent_id`.
+
+    None is nobody's record in particular, such as all of them in a listing: whoever may act on its
+    own alone is refused. A coordinator that is an agent too acts for that agent as agents do.
+    """
+    if PERMISSIONS.get((principal.role, action)) is Extent.ANY:
+        return True
+    is_own = agent_id is not None and agent_id == principal.agent_id
+    return is_own and _extent(principal, action) is Extent.OWN
+
+
+def may_at_all(principal: Principal, action: Action) -> bool:
+    """Whether there is a record to which the caller may do this: what can be said before it is known which.
+
+    Decides nothing alone: `may` or `require` has to be asked once the record is known.
+    """
+    extent = _extent(principal, action)
+    return extent is Extent.ANY or (extent is Extent.OWN and principal.agent_id is not None)
+
+
+def require(principal: Principal, action: Action, agent_id: str | None = None) -> None:
+    """Raise NotAllowed unless `may` says yes."""
+    if not may(principal, action, agent_id):
+        raise NotAllowed(principal.role, action, agent_id)
+
+
+def _extent(principal: Principal, action: Action) -> Extent | None:
+    """How far a caller's permission goes, counting what a coordinator may as the agent that it is."""
+    extent = PERMISSIONS.get((principal.role, action))
+    if extent is None and principal.role is Role.COORDINATOR:
+        return PERMISSIONS.get((Role.AGENT, action))
+    return extent
+
+
+def key_of(random_bytes: bytes) -> str:
+    """Make a key of `KEY_BYTES` bytes from a source fit for secrets; InvalidSetting for more or fewer.
+
+    `ahk_` and 43 characters of the URL-safe base64 alphabet.
+    """
+    if len(random_bytes) != KEY_BYTES:
+        raise InvalidSetting("random_bytes", f"{len(random_bytes)} bytes", f"{KEY_BYTES} bytes")
+    return KEY_PREFIX + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
+
+
+def looks_like_key(text: str) -> bool:
+    """Whether a text has the form of a key; of one that has not, no digest needs to be looked for."""
+    return _KEY.fullmatch(text) is not None
+
+
+def digest_of(key: str) -> bytes:
+    """Return what is stored instead of a key: SHA-256, 32 bytes."""
+    return sha256(key.encode()).digest()
+
+
+def fingerprint_of(digest: bytes) -> str:
+    """Return what the event log tells of a key's digest: its SHA-256, from which neither follows."""
+    return sha256(digest).hexdigest()
+
+
+def is_valid(stored: StoredKey, digest: bytes, now_s: float) -> bool:
+    """Whether a stored key is the one of this digest, and still good; compared in constant time."""
+    return hmac.compare_digest(stored.digest, digest) and is_current(stored, now_s)
+
+
+def is_current(stored: StoredKey, now_s: float) -> bool:
+    """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over.
+
+    What probers find is nobody's own: a key that was made for it before such ids were reserved is refused.
+    """
+    is_unexpired = stored.expires_at_s is None or now_s < stored.expires_at_s
+    is_somebodys = stored.agent_id is None or not is_target_id(stored.agent_id)
+    return is_unexpired and stored.revoked_at_s is None and is_somebodys
+
+
+def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:
+    """Return a stored key that ends no later than the same key as it is known elsewhere."""
+    return replace(
+        stored,
+        expires_at_s=_earlier_s(stored.expires_at_s, other.expires_at_s),
+        revoked_at_s=_earlier_s(stored.revoked_at_s, other.revoked_at_s),
+    )
+
+
+def _earlier_s(one: float | None, other: float | None) -> float | None:
+    return min((at_s for at_s in (one, other) if at_s is not None), default=None)
+
+
+def rotated_lifetime_s(stored: StoredKey) -> float | None:
+    """Return for how long the successor of a key is good unless somebody says otherwise; None: for ever.
+
+    As long as the key itself was made for: rotating must not turn a short life into an endless one.
+    """
+    return None if stored.expires_at_s is None else stored.expires_at_s - stored.created_at_s
+
+
+def is_last_admin(key_id: str, admins: Iterable[StoredKey], now_s: float) -> bool:
+    """Whether nobody else could manage keys if this one were gone."""
+    return not any(is_current(admin, now_s) for admin in admins if admin.key_id != key_id)

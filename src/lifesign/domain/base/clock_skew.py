@@ -1,0 +1,43 @@
+"""Times from the future: whether a clock was wrong when a stored time was written.
+
+Clocks differ by seconds, or by minutes. What lies further ahead was written before a clock was set back:
+whoever believed it would wait, or hold what comes now for late, until the clock gets there.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from lifesign.domain.text.durations import duration_text
+
+MAX_AHEAD_SECONDS: Final = 300
+"""How far a timestamp may lie in the future: clocks differ."""
+
+T = TypeVar("T")
+
+
+def lies_ahead(at_s: float, now_s: float) -> bool:
+    """Whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
+    return at_s - now_s > MAX_AHEAD_SECONDS
+
+
+def not_before(at_s: float, last_s: float | None, now_s: float | None = None) -> float:
+    """Return the time, or the last one if that is later; None: there was none.
+
+    A last one that lies far ahead of now (of `at_s` without `now_s`) was written before a clock was set back,
+    and does not count.
+    """
+    if last_s is None or lies_ahead(last_s, at_s if now_s is None else now_s):
+        return at_s
+    return max(at_s, last_s)
+
+
+def offset_text(offset_s: float) -> str:
+    """Return by how much a clock is off, for people: `5 min ahead of` or `5 min behind`."""
+    return f"{duration_text(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
+
+
+def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:
+    """Return the first of these that does not lie ahead; else the first of all, None if there is none."""
+    known = list(latest_first)
+    believed = (each for each in known if not lies_ahead(began_at_s(each), now_s))
+    return next(believed, known[0] if known else None)

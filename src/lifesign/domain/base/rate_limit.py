@@ -1,0 +1,113 @@
+"""Has a caller asked too often?
+
+The generic cell rate algorithm: per caller one number is kept, the time at which it would have to ask
+next if it asked evenly. Being early by less than a burst is allowed, and nothing has to be refilled.
+"""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from lifesign.errors import InvalidSetting
+
+MAX_CALLERS = 10_000
+HOST_BITS = 64
+"""Of an IPv6 address, which its owner sets at will (RFC 4291 2.5.1)."""
+TOLERANCE_RATIO = 0.01
+"""Of the spacing between two requests: rounding must not refuse the last one of a burst."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """How often one caller may ask; InvalidSetting for what would allow nothing.
+
+    Within any span of t seconds at most `burst + per_second * t` requests pass.
+    """
+
+    per_second: float
+    """On average, above 0."""
+    burst: int
+    """At once, from 1."""
+    spacing_s: float = field(init=False, repr=False, compare=False)
+    """Between two requests of a caller who asks evenly."""
+    lead_s: float = field(init=False, repr=False, compare=False)
+    """How early a request may come."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.per_second) and self.per_second > 0):
+            raise InvalidSetting("per_second", self.per_second, "a finite number above 0")
+        if self.burst < 1:
+            raise InvalidSetting("burst", self.burst, "1 or more")
+        object.__setattr__(self, "spacing_s", 1 / self.per_second)
+        object.__setattr__(self, "lead_s", (self.burst - 1 + TOLERANCE_RATIO) / self.per_second)
+
+
+def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[float, float]:
+    """Count one request: return the new theoretical arrival, and the seconds to wait, 0 if it is allowed.
+
+    A caller who never asked has any theoretical arrival that is not in the future. A refused request
+    counts for nothing. A clock that was set back makes nobody wait longer than a full burst takes.
+    """
+    ahead_s = theoretical_arrival_s - now_s
+    if ahead_s <= 0:
+        return now_s + limit.spacing_s, 0.0
+    if ahead_s <= limit.lead_s:
+        return theoretical_arrival_s + limit.spacing_s, 0.0
+    most_s = limit.spacing_s * limit.burst
+    if ahead_s > most_s:
+        theoretical_arrival_s, ahead_s = now_s + most_s, most_s
+    return theoretical_arrival_s, ahead_s - limit.spacing_s * (limit.burst - 1)
+
+
+def caller_at(address: str) -> str:
+    """Return as whom an address is counted: an IPv4 address as itself, an IPv6 one as its network of 64 bits.
+
+    A household has one such network at least, and may take another address in it for every request. An IPv4
+    address that is written as an IPv6 one is itself; what is no address stands for itself.
+    """
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) >> HOST_BITS << HOST_BITS)}/{128 - HOST_BITS}"
+
+
+class RateLimiter:
+    """The same limit for each of many callers.
+
+    At most `max_callers` are remembered; beyond that whoever asked longest ago is forgotten, and may
+    ask a burst anew.
+    """
+
+    def __init__(self, limit: RateLimit, max_callers: int = MAX_CALLERS) -> None:
+        if max_callers < 1:
+            raise InvalidSetting("max_callers", max_callers, "1 or more")
+        self.limit = limit
+        self.max_callers = max_callers
+        # The one who asked longest ago comes first.
+        self._theoretical_arrivals_s: OrderedDict[str | bytes, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._theoretical_arrivals_s)
+
+    def wait_s(self, caller: str | bytes, now_s: float) -> float:
+        """Count one request of this caller; return the seconds to wait, 0 if it is allowed.
+
+        `now_s` is read from one clock for all calls, best one that began lately (such as a monotonic
+        one): a rate of a million per second is finer than the digits of a time since 1970.
+        """
+        arrivals_s = self._theoretical_arrivals_s
+        known_s = arrivals_s.get(caller)
+        if known_s is None:
+            if len(arrivals_s) >= self.max_callers:
+                arrivals_s.popitem(last=False)
+            arrivals_s[caller] = now_s + self.limit.spacing_s
+            return 0.0
+        arrivals_s[caller], wait_s = ask(self.limit, known_s, now_s)
+        arrivals_s.move_to_end(caller)
+        return wait_s

@@ -1,0 +1,565 @@
+"""Which states follow from the event log alone?
+
+Whoever doubts the stored states folds the log anew and compares. An event that contradicts what the
+events before it have led to is an error of whoever wrote it: replaying is also a test of the registry.
+Memory grows with the agents, resources and keys, not with the events.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from lifesign.domain.events.chain import Event, payload_of
+from lifesign.domain.events.consistency import differences
+from lifesign.domain.events.event import (
+    AgentErased,
+    AgentHealthChanged,
+    AgentLifecycle,
+    AgentLinked,
+    AgentUnlinked,
+    AgentUpdated,
+    EpochRaised,
+    EventType,
+    KeyChanged,
+    LeaseAcquired,
+    LeaseEnded,
+    MaintenanceChanged,
+    OverrideChanged,
+    Payload,
+    ShardLease,
+    ShardsEnded,
+    ShardsGranted,
+    StateWritten,
+    TaskBudgetChanged,
+    TaskCreated,
+    TaskLifecycle,
+    TaskReported,
+)
+from lifesign.domain.events.key_state import KeyComparison, KeyState, after_event
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import (
+    TRANSITIONS,
+    Reason,
+    Signal,
+    Status,
+    begins_new_life,
+    reason_of,
+)
+from lifesign.domain.tasks.lease import EndReason, shard_resource
+from lifesign.domain.tasks.task_states import (
+    FINISHED,
+    HELD,
+    TaskSignal,
+    TaskStatus,
+    status_after,
+    task_resource,
+)
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
+
+MAX_DIFFERENCES = 1_000
+"""How many differences are told."""
+
+_ENDED_BY_STATUS = {
+    EndReason.AGENT_DEAD: Status.DEAD,
+    EndReason.AGENT_DEREGISTERED: Status.DEREGISTERED,
+}
+_SIGNALS = {(status, reason_of(signal), after): signal for (status, signal), after in TRANSITIONS.items()}
+_TAKES_LEASES = frozenset({Status.ACTIVE, Status.UNHEALTHY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """What the log says of one agent, and what the store says of it, to be compared."""
+
+    agent_id: str
+    status: Status
+    reason: Reason
+    incarnation: int
+    version: int
+    health: HealthStatus = HealthStatus.UNKNOWN
+    maintenance_until_s: float | None = None
+    override_status: Status | None = None
+    override_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseState:
+    """What the log says of one resource's last lease, and what the store says of it, to be compared."""
+
+    resource: str
+    lease_id: str | None
+    """None, like `holder`: the holder was erased."""
+    holder: str | None
+    token: int
+    """The last one granted; stays for ever."""
+    end_reason: EndReason | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody has ended it; its time may be over all the same."""
+        return self.lease_id is not None and self.end_reason is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """What the log says of one task, and what the store says of it, to be compared."""
+
+    task_id: str
+    status: TaskStatus
+    parent_id: str | None
+    fix_of: str | None
+    tokens: int
+    """Of the envelope, like `micro_usd`."""
+    micro_usd: int
+    runs: int = 0
+    attempts: int = 0
+    reports: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """What the log says of one linked target, and what the store says of it, to be compared."""
+
+    target_id: str
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    sequence: int
+    epoch: int
+    erased_events: int
+    agents: tuple[AgentState, ...]
+    leases: tuple[LeaseState, ...]
+    tasks: tuple[TaskState, ...] = ()
+    """Absent from what was archived before there were any."""
+    keys: tuple[KeyState, ...] = ()
+    """Absent from what was archived before they were compared."""
+    tells_all_keys: bool = False
+    """Absent from the same."""
+    links: tuple[LinkState, ...] = ()
+    """Absent from what was archived before there were any."""
+
+
+_SNAPSHOT = TypeAdapter(_Snapshot)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState, LinkState)
+
+
+class Replay:
+    """The states that the events up to `sequence` have led to.
+
+    Erased events are skipped and counted: of an erased agent nothing is known any more. That its
+    sequence follows is checked here; that its hash does, by `event_chain.link`.
+    """
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.epoch = 0
+        self.erased_events = 0
+        self.agents: dict[str, AgentState] = {}
+        self.leases: dict[str, LeaseState] = {}
+        self.tasks: dict[str, TaskState] = {}
+        self.keys: dict[str, KeyState] = {}
+        self.links: dict[str, LinkState] = {}
+        """By the target's id."""
+        self.tells_all_keys = True
+        """Whether every key has its event; not if some were archived before keys were compared."""
+        self.uncovered_keys = 0
+        """Stored keys of which the log tells too little, as `differences` has found."""
+
+    def apply(self, event: Event) -> None:
+        """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
+        if event.sequence != self.sequence + 1:
+            raise Unreplayable(event.sequence, f"it does not follow on {self.sequence}")
+        if event.is_erased:
+            self.erased_events += 1
+        else:
+            try:
+                self._take(event.type, payload_of(event))
+            except InvalidEvent as error:
+                raise Unreplayable(event.sequence, error.what) from error
+            except _Contradiction as error:
+                raise Unreplayable(event.sequence, str(error)) from None
+        self.sequence = event.sequence
+
+    def forget(self, agent_id: str) -> None:
+        """Drop what is known of an agent that is erased; which tokens were granted to it stays known.
+
+        For the states of an archived prefix too, or the events after it, erased, would be missed.
+        """
+        self.agents.pop(agent_id, None)
+        self.keys = {key_id: key for key_id, key in self.keys.items() if key.agent_id != agent_id}
+        self.links = {
+            link.target_id: link
+            for link in self.links.values()
+            if agent_id not in {link.target_id, link.agent_id}
+        }
+        for lease in [lease for lease in self.leases.values() if lease.holder == agent_id]:
+            self.leases[lease.resource] = LeaseState(
+                resource=lease.resource, lease_id=None, holder=None, token=lease.token
+            )
+
+    def differences(
+        self,
+        agents: Iterable[AgentState],
+        leases: Iterable[LeaseState],
+        tasks: Iterable[TaskState] = (),
+        keys: Iterable[KeyState] = (),
+        links: Iterable[LinkState] = (),
+        *,
+        limit: int = MAX_DIFFERENCES,
+    ) -> list[str]:
+        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees.
+
+        Keys are compared as far as the log tells of them; `uncovered_keys` counts those of which it does not
+        tell all.
+        """
+        found: list[str] = []
+        for difference in self._all_differences(agents, leases, tasks, keys, links):
+            found.append(difference)
+            if len(found) == limit:
+                break
+        return found
+
+    def to_json(self) -> str:
+        """Return the states as the checkpoint of an archived prefix holds them."""
+        snapshot = _Snapshot(
+            sequence=self.sequence,
+            epoch=self.epoch,
+            erased_events=self.erased_events,
+            agents=tuple(self.agents.values()),
+            leases=tuple(self.leases.values()),
+            tasks=tuple(self.tasks.values()),
+            keys=tuple(self.keys.values()),
+            tells_all_keys=self.tells_all_keys,
+            links=tuple(self.links.values()),
+        )
+        return _SNAPSHOT.dump_json(snapshot).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Replay":
+        """Return a replay that goes on from there; ValueError if it is no such text."""
+        snapshot = _SNAPSHOT.validate_json(text)
+        replay = cls()
+        replay.sequence = snapshot.sequence
+        replay.epoch = snapshot.epoch
+        replay.erased_events = snapshot.erased_events
+        replay.agents = {agent.agent_id: agent for agent in snapshot.agents}
+        replay.leases = {lease.resource: lease for lease in snapshot.leases}
+        replay.tasks = {task.task_id: task for task in snapshot.tasks}
+        replay.keys = {key.key_id: key for key in snapshot.keys}
+        replay.tells_all_keys = snapshot.tells_all_keys
+        replay.links = {link.target_id: link for link in snapshot.links}
+        return replay
+
+    def _take(self, event_type: EventType, payload: Payload) -> None:
+        match payload:
+            case AgentLifecycle():
+                self.agents[payload.agent_id] = _after_lifecycle(self.agents.get(payload.agent_id), payload)
+            case AgentUpdated() | AgentHealthChanged() | MaintenanceChanged() | OverrideChanged():
+                self.agents[payload.agent_id] = _after_change(self._agent(payload.agent_id), payload)
+            case AgentErased():
+                self.forget(payload.agent_id)
+            case LeaseAcquired() | LeaseEnded() | ShardsGranted() | ShardsEnded():
+                self.leases |= self._after_leases(payload)
+            case StateWritten():
+                _check_holds(self._held(payload.resource), payload.holder, payload.fencing_token)
+            case TaskCreated() | TaskLifecycle() | TaskReported() | TaskBudgetChanged():
+                self.tasks[payload.task_id] = self._after_task(payload)
+            case EpochRaised():
+                self.epoch = self._raised(payload.new_epoch)
+            case AgentLinked() | AgentUnlinked():
+                self._take_link(payload)
+            case KeyChanged(key_id=key_id):
+                self.keys[key_id] = after_event(self.keys.get(key_id), event_type, payload)
+            case _:
+                # Warnings, commands, webhooks and the monitor's own affairs are no agent's state.
+                pass
+
+    def _raised(self, epoch: int) -> int:
+        if epoch <= self.epoch:
+            raise _Contradiction(f"epoch {epoch} is not above {self.epoch}")
+        return epoch
+
+    def _take_link(self, payload: AgentLinked | AgentUnlinked) -> None:
+        self._agent(payload.agent_id)
+        link = self.links.get(payload.target_id)
+        if isinstance(payload, AgentLinked):
+            if link is not None:
+                raise _Contradiction(f"{link.target_id} is linked to {link.agent_id}")
+            self.links[payload.target_id] = LinkState(target_id=payload.target_id, agent_id=payload.agent_id)
+        else:
+            if link is None or link.agent_id != payload.agent_id:
+                raise _Contradiction(f"{payload.target_id} is not linked to {payload.agent_id}")
+            del self.links[payload.target_id]
+
+    def _agent(self, agent_id: str) -> AgentState:
+        if agent_id not in self.agents:
+            raise _Contradiction(f"agent {agent_id} was never registered")
+        return self.agents[agent_id]
+
+    def _held(self, resource: str) -> LeaseState:
+        lease = self.leases.get(resource)
+        if lease is None or not lease.is_held:
+            raise _Contradiction(f"nobody holds {resource}")
+        return lease
+
+    def _after_leases(
+        self, payload: LeaseAcquired | LeaseEnded | ShardsGranted | ShardsEnded
+    ) -> dict[str, LeaseState]:
+        """Return the resources that change; all are judged before any is changed."""
+        match payload:
+            case LeaseAcquired():
+                self._check_taker(payload)
+                lease = self._granted(
+                    payload.resource, payload.lease_id, payload.holder, payload.fencing_token
+                )
+                return {payload.resource: lease}
+            case LeaseEnded():
+                lease = self._ended(
+                    payload.resource, payload.lease_id, payload.holder, payload.fencing_token, payload.reason
+                )
+                return {payload.resource: lease}
+            case ShardsGranted():
+                return {
+                    name: self._granted(name, shard.lease_id, payload.holder, shard.fencing_token)
+                    for name, shard in _by_resource(payload.shards)
+                }
+            case ShardsEnded():
+                return {
+                    name: self._ended(
+                        name, shard.lease_id, payload.holder, shard.fencing_token, payload.reason
+                    )
+                    for name, shard in _by_resource(payload.shards)
+                }
+
+    def _after_task(
+        self, payload: TaskCreated | TaskLifecycle | TaskReported | TaskBudgetChanged
+    ) -> TaskState:
+        task = self.tasks.get(payload.task_id)
+        if isinstance(payload, TaskCreated):
+            if task is not None:
+                raise _Contradiction(f"task {payload.task_id} was created before")
+            return TaskState(status=TaskStatus.QUEUED, **payload.model_dump())
+        if task is None:
+            raise _Contradiction(f"task {payload.task_id} was never created")
+        match payload:
+            case TaskReported():
+                if task.status not in HELD or payload.report != task.reports + 1:
+                    raise _Contradiction(
+                        f"task {task.task_id} is {task.status}, with {counted(task.reports, 'report')}"
+                    )
+                return replace(task, reports=payload.report)
+            case TaskBudgetChanged():
+                if payload.tokens < task.tokens or payload.micro_usd < task.micro_usd:
+                    raise _Contradiction(f"the envelope of task {task.task_id} was larger")
+                return replace(task, tokens=payload.tokens, micro_usd=payload.micro_usd)
+            case TaskLifecycle():
+                self._check_lease_of(payload)
+                return _after_task_lifecycle(task, payload)
+
+    def _check_lease_of(self, payload: TaskLifecycle) -> None:
+        """Check that the task is held just if its lease is; with whom it was, nobody knows once erased."""
+        if self.erased_events:
+            return
+        lease = self.leases.get(task_resource(payload.task_id))
+        is_held = lease is not None and lease.is_held
+        if is_held != (payload.new_status in HELD):
+            raise _Contradiction(f"task {payload.task_id} becomes {payload.new_status}, its lease does not")
+
+    def _check_taker(self, payload: LeaseAcquired) -> None:
+        if payload.holder_incarnation:
+            holder = self._agent(payload.holder)
+            if holder.status not in _TAKES_LEASES or holder.incarnation != payload.holder_incarnation:
+                raise _Contradiction(
+                    f"{payload.holder} is {holder.status} in incarnation {holder.incarnation}"
+                )
+
+    def _granted(self, resource: str, lease_id: str, holder: str, token: int) -> LeaseState:
+        before = self.leases.get(resource)
+        if before is not None and before.is_held:
+            raise _Contradiction(f"{before.holder} holds {resource}")
+        if before is not None and token <= before.token:
+            raise _Contradiction(f"token {token} is not above {before.token}")
+        return LeaseState(resource=resource, lease_id=lease_id, holder=holder, token=token)
+
+    def _ended(self, resource: str, lease_id: str, holder: str, token: int, reason: EndReason) -> LeaseState:
+        lease = self._held(resource)
+        if lease.lease_id != lease_id:
+            raise _Contradiction(f"the lease of {resource} is {lease.lease_id}")
+        _check_holds(lease, holder, token)
+        # RFC-0016 9.1: the death comes first, and is the cause.
+        status = _ENDED_BY_STATUS.get(reason)
+        if status is not None and self._agent(holder).status is not status:
+            raise _Contradiction(f"{holder} is {self.agents[holder].status}, not {status}")
+        return replace(lease, end_reason=reason)
+
+    def _all_differences(
+        self,
+        agents: Iterable[AgentState],
+        leases: Iterable[LeaseState],
+        tasks: Iterable[TaskState],
+        keys: Iterable[KeyState],
+        links: Iterable[LinkState],
+    ) -> Iterator[str]:
+        missing = set(self.agents)
+        for agent in agents:
+            missing.discard(agent.agent_id)
+            yield from _compared(f"agent {agent.agent_id}", self.agents.get(agent.agent_id), agent)
+        yield from (f"agent {agent_id}: in the log, not in the store" for agent_id in sorted(missing))
+        missing = {lease.resource for lease in self.leases.values()}
+        for lease in leases:
+            missing.discard(lease.resource)
+            yield from self._compared_lease(lease)
+        yield from (f"lease of {resource}: in the log, not in the store" for resource in sorted(missing))
+        # What was finished long ago is forgotten, and the log goes on to tell of it.
+        missing = {task_id for task_id, task in self.tasks.items() if task.status not in FINISHED}
+        for task in tasks:
+            missing.discard(task.task_id)
+            yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)
+        yield from (f"task {task_id}: in the log, not in the store" for task_id in sorted(missing))
+        missing = set(self.links)
+        for link in links:
+            missing.discard(link.target_id)
+            yield from _compared(f"link of {link.target_id}", self.links.get(link.target_id), link)
+        yield from (f"link of {target_id}: in the log, not in the store" for target_id in sorted(missing))
+        comparison = KeyComparison(self.keys, tells_all=self.tells_all_keys)
+        yield from comparison.differences(keys)
+        self.uncovered_keys = comparison.uncovered
+
+    def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
+        replayed = self.leases.get(stored.resource)
+        if stored.lease_id is None and not (replayed is not None and replayed.is_held):
+            # Never leased, or by one who was erased: then only its token is left to compare.
+            token = 0 if replayed is None else replayed.token
+            if stored.token < token or (stored.token > token and not self.erased_events):
+                yield f"lease of {stored.resource}: token is {token} in the log, {stored.token} in the store"
+            return
+        yield from _compared(f"lease of {stored.resource}", replayed, stored)
+
+
+class _Contradiction(Exception):
+    """Becomes Unreplayable, with the sequence of its event."""
+
+
+def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> AgentState:
+    previous = Status.REGISTERING if agent is None else agent.status
+    if payload.previous_status is not previous:
+        raise _Contradiction(f"agent {payload.agent_id} is {previous}, not {payload.previous_status}")
+    signal = _SIGNALS.get((payload.previous_status, payload.reason, payload.new_status))
+    if signal is None:
+        raise _Contradiction(
+            f"the lifecycle has no way from {previous} to {payload.new_status} by {payload.reason}"
+        )
+    incarnation, version = _life_after(agent, signal)
+    if (payload.incarnation, payload.version) != (incarnation, version):
+        raise _Contradiction(
+            f"agent {payload.agent_id} comes to {incarnation}.{version}, "
+            f"not to {payload.incarnation}.{payload.version}"
+        )
+    if agent is None:
+        return AgentState(
+            agent_id=payload.agent_id,
+            status=payload.new_status,
+            reason=payload.reason,
+            incarnation=incarnation,
+            version=version,
+        )
+    after = replace(
+        agent, status=payload.new_status, reason=payload.reason, incarnation=incarnation, version=version
+    )
+    if signal is Signal.RE_REGISTERED:
+        return _with_what_stays(after, payload)
+    return after
+
+
+def _with_what_stays(agent: AgentState, payload: AgentLifecycle) -> AgentState:
+    """Return an agent with those decrees that its registration names; it may name none that was not there.
+
+    None is named where a registration ended them all, as it once did.
+    """
+    after = replace(
+        agent,
+        maintenance_until_s=_seconds(payload.maintenance_until),
+        override_status=payload.override_status,
+        override_until_s=_seconds(payload.override_until),
+    )
+    if after.maintenance_until_s not in {None, agent.maintenance_until_s}:
+        raise _Contradiction(f"agent {agent.agent_id} keeps a maintenance that it was not in")
+    declared = after.override_status, after.override_until_s
+    if declared not in {(None, None), (agent.override_status, agent.override_until_s)}:
+        raise _Contradiction(f"agent {agent.agent_id} keeps an override that it did not have")
+    return after
+
+
+def _life_after(agent: AgentState | None, signal: Signal) -> tuple[int, int]:
+    """Return incarnation and version after a transition."""
+    if agent is None:
+        return 1, 1
+    if begins_new_life(signal):
+        return agent.incarnation + 1, 1
+    return agent.incarnation, agent.version + 1
+
+
+def _after_change(
+    agent: AgentState, payload: AgentUpdated | AgentHealthChanged | MaintenanceChanged | OverrideChanged
+) -> AgentState:
+    match payload:
+        case AgentUpdated():
+            expected = agent.incarnation, agent.version + 1
+            if (payload.incarnation, payload.version) != expected:
+                raise _Contradiction(f"agent {agent.agent_id} comes to {expected[0]}.{expected[1]}")
+            return replace(agent, version=payload.version)
+        case AgentHealthChanged():
+            if payload.previous_health is not agent.health:
+                raise _Contradiction(f"the health of {agent.agent_id} is {agent.health}")
+            return replace(agent, health=payload.new_health)
+        case MaintenanceChanged():
+            return replace(agent, maintenance_until_s=_seconds(payload.until))
+        case OverrideChanged():
+            return replace(agent, override_status=payload.status, override_until_s=_seconds(payload.until))
+
+
+def _after_task_lifecycle(task: TaskState, payload: TaskLifecycle) -> TaskState:
+    if payload.previous_status is not task.status:
+        raise _Contradiction(f"task {task.task_id} is {task.status}, not {payload.previous_status}")
+    try:
+        following = status_after(task.status, payload.signal)
+    except InvalidTaskTransition as error:
+        raise _Contradiction(str(error)) from None
+    if payload.new_status is not following:
+        raise _Contradiction(f"{payload.signal} leads to {following}, not to {payload.new_status}")
+    match payload.signal:
+        case TaskSignal.GRANTED:
+            return replace(task, status=following, runs=task.runs + 1, attempts=task.attempts + 1)
+        case TaskSignal.REQUEUED:
+            return replace(task, status=following, attempts=0)
+        case _:
+            return replace(task, status=following)
+
+
+def _by_resource(shards: Sequence[ShardLease]) -> list[tuple[str, ShardLease]]:
+    named = {shard_resource(lease.shard): lease for lease in shards}
+    if len(named) < len(shards):
+        raise _Contradiction("it names a shard twice")
+    return list(named.items())
+
+
+def _check_holds(lease: LeaseState, holder: str, token: int) -> None:
+    if (lease.holder, lease.token) != (holder, token):
+        raise _Contradiction(f"{lease.holder} holds {lease.resource} with token {lease.token}")
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
+
+
+def _compared(what: str, replayed: _State | None, stored: _State) -> Iterator[str]:
+    if replayed is None:
+        yield f"{what}: in the store, not in the log"
+        return
+    yield from differences(what, replayed, stored, [member.name for member in fields(stored)])

@@ -1,0 +1,106 @@
+"""What was expected where pydantic found something else, in words for whoever gave it?"""
+
+from collections.abc import Mapping
+from math import isnan
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.domain.models.agents import (
+    AGENT_ID_PATTERN,
+    CAPABILITY_PATTERN,
+    NAME_PATTERN,
+    PART_OF_NAME_PATTERN,
+    URL_PATTERN,
+)
+from lifesign.domain.text.pluralize import plural
+from lifesign.errors import InvalidSetting
+
+MAX_SHOWN_CHARACTERS = 80
+"""Of what was given."""
+
+FORMS: Mapping[str, str] = MappingProxyType({
+    AGENT_ID_PATTERN: "1 to 128 letters, digits and . _ ~ : -",
+    NAME_PATTERN: "text without control characters",
+    PART_OF_NAME_PATTERN: "text without control characters",
+    CAPABILITY_PATTERN: "1 to 128 characters without spaces and commas",
+    URL_PATTERN: "an http or https URL",
+})  # fmt: skip
+"""What stands behind the patterns of agent records, in words."""
+# By pydantic's name of what is wrong; in braces, what it says of it.
+_WORDS = {
+    "missing": "a value",
+    "extra_forbidden": "no member of this name",
+    "enum": "one of {expected}",
+    "literal_error": "one of {expected}",
+    "string_too_short": "at least {min_length} {characters}",
+    "string_too_long": "at most {max_length} {characters}",
+    "too_short": "at least {min_length} {items}",
+    "too_long": "at most {max_length} {items}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt}",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+}
+
+
+def invalid_setting(
+    error: ValidationError,
+    name: str,
+    forms: Mapping[str, str] = FORMS,
+    *,
+    model: type[BaseModel] | None = None,
+) -> InvalidSetting:
+    """Return what is wrong first; `name` is that of the whole, for what is no single member's fault.
+
+    `forms` says what stands behind patterns; `model` which members the whole may have.
+    """
+    details = error.errors(include_url=False)[0]
+    member = ".".join(map(str, details["loc"])) or name
+    given = details["input"]
+    shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
+    is_plain = isinstance(given, str | int | float) and details["type"] != "missing"
+    expected = expectation(details, forms)
+    if model is not None and details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
+        names = [field.alias or member for member, field in model.model_fields.items()]
+        expected += f", but any of {', '.join(names)}" if names else ", nor any other"
+    return InvalidSetting(member, shown if is_plain else None, expected)
+
+
+def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:
+    """Return what was expected, without the word itself; `forms` says what stands behind patterns."""
+    words = known_expectation(details, forms)
+    return f"what the rules allow ({details['msg']})" if words is None else words
+
+
+def _number(bound: float) -> str:
+    """Write a bound: a whole number with all its digits."""
+    return f"{int(bound)}" if abs(bound) <= MAX_NUMBER and bound % 1 == 0 else f"{bound:.15g}"
+
+
+def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
+    """Return what was expected, or None where pydantic's message is a rule's own sentence."""
+    context: dict[str, Any] = details.get("ctx", {})
+    given = details.get("input")
+    if isinstance(given, float) and isnan(given):
+        return "a number"
+    if details["type"] == "string_pattern_mismatch":
+        return forms.get(context["pattern"], f"text of the form {context['pattern']}")
+    if details["type"] in _WORDS:
+        bound = context.get("min_length", context.get("max_length", 0))
+        nouns = {"characters": plural(bound, "character"), "items": plural(bound, "item")}
+        bounds: dict[str, Any] = {
+            name: _number(context[name]) for name in ("ge", "le", "gt") if name in context
+        }
+        return _WORDS[details["type"]].format_map({**context, **bounds, **nouns})
+    message = details["msg"]
+    for beginning in ("expected ", "Input should be "):
+        if message.startswith(beginning):
+            return message.removeprefix(beginning)
+    return None

@@ -1,0 +1,244 @@
+"""YAML files as plain values, with the line of each value.
+
+The files are YAML 1.1 without aliases, tags and numbers in base 60: a few lines of aliases unfold to
+gigabytes, and nothing here needs any of them. Each error names its line, and one error names several faults.
+A key that stands twice, a number that means something else than it looks like, and a key that is no text are
+faults.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from yaml.constructor import SafeConstructor
+
+from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.files.validation_messages import FORMS, known_expectation
+from lifesign.domain.parsing.json_limits import MAX_NUMBER
+from lifesign.errors import FileFault, InvalidFile
+
+MAX_FILE_BYTES = 1_048_576
+MAX_NODES = 100_000
+"""Keys and values in one file, read or not."""
+MAX_DEPTH = 32
+MAX_NUMBER_CHARACTERS = 400
+"""Of a number as it is written; one that is larger than all doubles is refused at any length."""
+MAX_FAULTS = 20
+"""Of those that one error names."""
+MAX_SHOWN_CHARACTERS = 80
+"""Of a key, a tag or an anchor in a message."""
+
+Path = tuple[str | int, ...]
+"""The keys and places that lead to a value."""
+Refuse = Callable[[Sequence[FileFault]], InvalidFile]
+"""Makes the error that the caller's readers know."""
+
+# Ten times as fast as the other one; a build of PyYAML without libyaml has none.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TEXT = "tag:yaml.org,2002:str"
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class YamlDocument:
+    """The mapping that a file is: plain values, and the line on which each of them stands.
+
+    A value is looked at when it is asked for: what nobody asks for may be anything but too much.
+    """
+
+    def __init__(self, text: str, *, expected: str, refuse: Refuse) -> None:
+        """Read a text; `refuse` makes the error for what is none, or no mapping as `expected`."""
+        self._refuse = refuse
+        self._lines: dict[Path, int] = {(): 1}
+        self._constructor = SafeConstructor()
+        self._refuse_what_is_too_much(text)
+        try:
+            document = yaml.compose(text, Loader=_LOADER)
+        except yaml.YAMLError as error:
+            raise self._unreadable(error, text) from None
+        if not isinstance(document, yaml.MappingNode):
+            raise self.refused((), expected)
+        self._document = document
+
+    def whole(self) -> dict[str, Any]:
+        """Return all that it says."""
+        return self._take_mapping(self._document, ())
+
+    def section(self, key: str) -> Any:
+        """Return what stands under one key of the file itself; refuses the file if it is not there."""
+        found = [pair for pair in self._document.value if pair[0].value == key]
+        if not found:
+            raise self.refused((), f"expected the key {key}")
+        if len(found) > 1:
+            raise self._refused_at(found[1][0], (key,), "this key stands here a second time")
+        key_node, value_node = found[0]
+        return self._take_pair(key_node, value_node, ())[1]
+
+    def refused(self, path: Path, expected: str) -> InvalidFile:
+        """Return the error for one thing that is wrong at a place that was read."""
+        return self._refuse([FileFault(self._line_of(path), _pointer(path), expected)])
+
+    def misread(
+        self,
+        error: ValidationError,
+        model: type[BaseModel],
+        *,
+        forms: Mapping[str, str] = FORMS,
+        at: Path = (),
+        skipped: int = 0,
+    ) -> InvalidFile:
+        """Return the error for values that are no `model`, in the words of somebody who writes YAML.
+
+        `forms` says what stands behind patterns. `at` leads to what was validated, and so many keys
+        further (`skipped`) stands what `model` is the shape of.
+        """
+        faults = []
+        for details in error.errors(include_url=False, include_input=False):
+            path: Path = (*at, *(part for part in details["loc"] if part != "[key]"))
+            expected = _expected(details, model, details["loc"][skipped:], forms)
+            faults.append(FileFault(self._line_of(path), _pointer(path), expected))
+        return self._refuse(sorted(faults, key=lambda fault: fault.line)[:MAX_FAULTS])
+
+    def _line_of(self, path: Path) -> int:
+        while path not in self._lines:
+            path = path[:-1]
+        return self._lines[path]
+
+    def _refuse_what_is_too_much(self, text: str) -> None:
+        """Refuse what must not be unfolded; looks at one token after the other."""
+        surrogate = _SURROGATE.search(text)
+        if surrogate is not None:
+            raise self._refused_on(text.count("\n", 0, surrogate.start()) + 1, "expected text in UTF-8")
+        if len(text.encode()) > MAX_FILE_BYTES:
+            raise self._refused_on(1, f"expected at most {MAX_FILE_BYTES} bytes")
+        depth = nodes = 0
+        try:
+            for event in yaml.parse(text, Loader=_LOADER):
+                line = _line(event)
+                nodes += isinstance(event, yaml.NodeEvent)
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if isinstance(event, yaml.AliasEvent):
+                    what = f"expected no alias: write out what *{_shown(str(event.anchor))} stands for"
+                    raise self._refused_on(line, what)
+                tag = getattr(event, "tag", None)
+                if tag is not None:
+                    raise self._refused_on(line, f"expected no tag such as {_shown(tag)}")
+                if depth > MAX_DEPTH:
+                    raise self._refused_on(line, f"expected at most {MAX_DEPTH} levels")
+                if nodes > MAX_NODES:
+                    raise self._refused_on(line, f"expected at most {MAX_NODES} keys and values")
+        except yaml.YAMLError as error:
+            raise self._unreadable(error, text) from None
+
+    def _take(self, node: yaml.Node, path: Path) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return self._take_mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._take(item, (*path, place)) for place, item in self._placed(node, path)]
+        # A date is as good as its text, and JSON knows none.
+        if node.tag == _TIMESTAMP:
+            return node.value
+        is_odd = node.tag in _NUMBERS and (":" in node.value or len(node.value) > MAX_NUMBER_CHARACTERS)
+        try:
+            # YAML 1.1 takes 1:30 for 90, and PyYAML takes quadratic time to compute it.
+            value = None if is_odd else self._constructor.construct_object(node)
+        except (ValueError, OverflowError, yaml.YAMLError):
+            is_odd = True
+            value = None
+        if is_odd or (isinstance(value, int) and abs(value) > MAX_NUMBER):
+            raise self._refused_at(node, path, "expected a value that means what it looks like: quote it")
+        if isinstance(value, str) and _SURROGATE.search(value):
+            raise self._refused_at(node, path, "expected text without half a character")
+        return value
+
+    def _placed(self, node: yaml.SequenceNode, path: Path) -> Iterator[tuple[int, yaml.Node]]:
+        for place, item in enumerate(node.value):
+            self._lines[*path, place] = _line(item)
+            yield place, item
+
+    def _take_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, value = self._take_pair(key_node, value_node, path)
+            if key in values:
+                raise self._refused_at(key_node, (*path, key), "this key stands here a second time")
+            values[key] = value
+        return values
+
+    def _take_pair(self, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> tuple[str, Any]:
+        if key_node.tag != _TEXT:
+            expected = "expected a key that is text: quote what looks like a number"
+            raise self._refused_at(key_node, path, expected)
+        key = str(self._take(key_node, path))
+        self._lines.setdefault((*path, key), _line(key_node))
+        return key, self._take(value_node, (*path, key))
+
+    def _refused_at(self, node: yaml.Node, path: Path, expected: str) -> InvalidFile:
+        return self._refuse([FileFault(_line(node), _pointer(path), expected)])
+
+    def _refused_on(self, line: int, expected: str) -> InvalidFile:
+        return self._refuse([FileFault(line, "", expected)])
+
+    def _unreadable(self, error: yaml.YAMLError, text: str) -> InvalidFile:
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            return self._refused_on(error.problem_mark.line + 1, f"expected YAML: {error.problem}")
+        position = getattr(error, "position", 0)
+        line = text.count("\n", 0, position) + 1
+        return self._refused_on(line, "expected YAML: no control characters")
+
+
+def _expected(details: ErrorDetails, model: type[BaseModel], path: Path, forms: Mapping[str, str]) -> str:
+    """Return pydantic's complaint in the words of somebody who writes YAML."""
+    match details["type"]:
+        case "extra_forbidden":
+            return f"no such key; expected one of {', '.join(_model_at(model, path[:-1]).model_fields)}"
+        case "missing":
+            return "expected this key"
+        case "model_type" | "dict_type":
+            return "expected a mapping"
+        case "tuple_type" | "list_type":
+            return "expected a list"
+        case _:
+            words = known_expectation(details, forms)
+            return details["msg"] if words is None else f"expected {words}"
+
+
+def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
+    """Return the model of what stands at a place of another, through lists, mappings, what may be absent."""
+    is_key = False
+    for part in path:
+        if is_key or not isinstance(part, str):
+            is_key = False
+            continue
+        annotation = model.model_fields[part].annotation
+        model = next(_models_in(annotation))
+        # The next part is a key that whoever wrote the file has chosen.
+        is_key = get_origin(annotation) is dict
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _line(part: yaml.Event | yaml.Node) -> int:
+    """Return the line on which something begins, from 1."""
+    return 1 if part.start_mark is None else part.start_mark.line + 1
+
+
+def _pointer(path: Path) -> str:
+    return json_pointer(*(_shown(part) if isinstance(part, str) else part for part in path))
+
+
+def _shown(text: str) -> str:
+    """Return a text of the file as it may stand in a message: short, and on one line."""
+    shown = text[:MAX_SHOWN_CHARACTERS]
+    return shown if shown.isprintable() else ascii(shown)

@@ -1,0 +1,111 @@
+"""Inspection of answers: which of them could be read, and which rule the status follows from.
+
+Only a 2xx answer that claims JSON or an event stream is inspected. One that could not be read counts in
+no ratio (`Outcome.NOT_INSPECTED`). The health document publishes both numbers in an extension.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, Final
+
+from lifesign.domain.health.document import EXTENSION_PREFIX
+
+INSPECTION_KEY: Final = EXTENSION_PREFIX + "inspection"
+"""The extension of the health document that says what was inspected."""
+MAX_COUNT: Final = 2**53 - 1
+"""A peer's larger count is ignored."""
+
+
+class Inspection(IntEnum):
+    """The result of one inspection. The number is its lane in the window files: append only."""
+
+    INSPECTED = 0
+    """The deciding members were read, or the body is not the JSON that it claims."""
+    COMPRESSED = 1
+    """The application compressed the body inside the middleware."""
+    OVERSIZED = 2
+    """The body, or one event of the stream, is longer than `max_inspected_bytes`."""
+    COMPLEX = 3
+    """Too many brackets and commas, or nested too deeply."""
+    NO_ROOM = 4
+    """This process kept as many bytes for inspection as it may."""
+    FROM_FILE = 5
+    """The server sent the body from a file."""
+    UNSPECIFIED = 6
+    """Recorded as `not_inspected` with `AgentHealth.record`, which takes no reason."""
+
+
+class StatusRule(StrEnum):
+    """The rule that the status of a document follows from."""
+
+    RATIO = "ratio"
+    """The response ratio and, with a declared baseline, the latency (draft 4.3)."""
+    HTTP_STATUS = "http_status"
+    """The same, with inspection switched off: each answer counted by its HTTP status."""
+    FAILURES_SEEN = "failures_seen"
+    """Most answers were not inspected. The failures that were seen decide, with the others taken as good."""
+    MOSTLY_NOT_INSPECTED = "mostly_not_inspected"
+    """Most answers were not inspected, and the failures that were seen decide nothing: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectionTally:
+    """The answers of a window that claim JSON or an event stream."""
+
+    inspected: int = 0
+    not_inspected: Mapping[str, int] = field(default_factory=dict)
+    """By the name of the reason in lower case. Reasons that did not occur are absent."""
+
+    @property
+    def is_mostly_missing(self) -> bool:
+        """Whether more than half of the answers were not inspected."""
+        return sum(self.not_inspected.values()) > self.inspected
+
+
+def tally_of(counts: Sequence[int]) -> InspectionTally:
+    """Return the tally of `counts`, which are indexed by `Inspection`."""
+    reasons = (reason for reason in Inspection if reason is not Inspection.INSPECTED and counts[reason])
+    return InspectionTally(
+        counts[Inspection.INSPECTED], {reason.name.lower(): counts[reason] for reason in reasons}
+    )
+
+
+def inspection_extension(tally: InspectionTally, rule: StatusRule) -> dict[str, Any]:
+    """Return the extension's value. `not_inspected` is absent if every answer was inspected."""
+    member: dict[str, Any] = {"rule": rule.value, "inspected": tally.inspected}
+    if tally.not_inspected:
+        member["not_inspected"] = dict(tally.not_inspected)
+    return member
+
+
+@dataclass(frozen=True, slots=True)
+class InspectionNote:
+    """What a peer's document says about its inspection. A peer chose every value."""
+
+    rule: StatusRule | None
+    """None if the document names no rule that this version knows."""
+    tally: InspectionTally
+
+
+def read_inspection(extensions: Mapping[str, Any] | None) -> InspectionNote | None:
+    """Return what a document says about its inspection, None if it says nothing readable."""
+    value = (extensions or {}).get(INSPECTION_KEY)
+    if not isinstance(value, dict):
+        return None
+    given = value.get("not_inspected")
+    reasons = given if isinstance(given, dict) else {}
+    names = [reason.name.lower() for reason in Inspection if reason is not Inspection.INSPECTED]
+    counts = {name: count for name in names if (count := _count(reasons.get(name)))}
+    rule = value.get("rule")
+    known = {name.value: name for name in StatusRule}
+    return InspectionNote(
+        known.get(rule) if isinstance(rule, str) else None,
+        InspectionTally(_count(value.get("inspected")), counts),
+    )
+
+
+def _count(value: object) -> int:
+    """Return a count of a peer's, 0 for what is none."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT
+    return value if is_count and isinstance(value, int) else 0

@@ -1,0 +1,222 @@
+"""A2A and MCP answers: the outcome that the body of a JSON answer states (JSON-RPC codes, task states).
+
+A2A over JSON-RPC answers every failure with HTTP 200, so the body decides. It is judged by
+its top-level members only: an artifact may well contain the word "error". Event streams are
+read by `a2a_stream`.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from lifesign.domain.health.outcome import (
+    ANSWERED,
+    TASK_FAILED,
+    Outcome,
+    outcome_of_rpc_code,
+    outcome_of_status,
+)
+
+MAX_MARKS: Final = 20_000
+"""How many of `{`, `[` and `,` a body may hold: each one can cost as much as 500 bytes of text."""
+MAX_CALL_BYTES: Final = 1024
+"""How much of a call is kept. Of a longer one, its beginning and its end, half of this each."""
+
+_MAX_INTEGER_DIGITS = 20
+"""A longer integer is read as null: converting it takes time that grows with the square of its length."""
+_FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
+_ASKING_METHODS = frozenset({
+    "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
+    "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
+})  # fmt: skip
+STREAMING_PATH: Final = "message:stream"
+"""How the path of a streaming send ends in A2A's REST binding."""
+_SENDING_PATHS = ("message:send", STREAMING_PATH)
+
+# How much the outcome of one answer weighs in a batch: the heaviest one is that of the batch.
+_WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
+    Outcome.NO_OPERATION: 0,
+    Outcome.ANSWERED:     1,
+    Outcome.CALLER_FAULT: 2,
+    Outcome.TASK_FAILED:  3,
+    Outcome.SERVER_FAULT: 4,
+})  # fmt: skip
+
+# Members with plain values, and then the method: of the beginning of a call, and of its end.
+_PLAIN = rb'"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++)\s*+'
+_METHOD = rb'"method"\s*+:\s*+"([^"\\]*+)"\s*+'
+_FIRST_METHOD = re.compile(rb"\s*+\{\s*+(?:(?!\"method\")" + _PLAIN + rb",\s*+)*+" + _METHOD)
+_LAST_METHOD = re.compile(rb",\s*+" + _METHOD + rb"(?:,\s*+" + _PLAIN + rb")*+\}\s*+\Z")
+
+
+class NotJson(ValueError):
+    """The bytes are not JSON."""
+
+
+class TooComplex(ValueError):
+    """The bytes may be JSON, but have too many brackets or are nested too deeply to be read."""
+
+
+def outcome_of_json(body: bytes) -> Outcome:
+    """Judge a whole JSON answer that came with a 2xx status.
+
+    Raises NotJson or TooComplex. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's
+    REST binding if it has its members, else an answer. A JSON-RPC batch is as bad as its worst answer.
+    """
+    message = parse_bounded(body)
+    if isinstance(message, dict):
+        return outcome_of_message(message)
+    return _outcome_of_batch(message) if isinstance(message, list) else ANSWERED
+
+
+def outcome_of_message(message: Mapping[str, Any]) -> Outcome:
+    """Judge one JSON object by its JSON-RPC error, its task's state, or MCP's `isError`."""
+    is_rpc = "jsonrpc" in message
+    if is_rpc:
+        if message.get("error") is not None:
+            return outcome_of_error(message["error"], is_rpc=True)
+        result = message.get("result")
+        if not isinstance(result, dict):
+            return ANSWERED
+        if result.get("isError") is True:
+            return TASK_FAILED
+    else:
+        result = message
+    return TASK_FAILED if _state_of(result, is_rpc=is_rpc) in _FAILED_STATES else ANSWERED
+
+
+def _outcome_of_batch(messages: list[Any]) -> Outcome:
+    outcomes = [outcome_of_message(one) for one in messages if isinstance(one, dict) and "jsonrpc" in one]
+    return max(outcomes, key=_WEIGHT_IN_BATCH.__getitem__, default=ANSWERED)
+
+
+def is_poll(http_method: str, path: str, request: object) -> bool:
+    """Whether a request only asks about a task, so that a FAILED task is a good answer to it.
+
+    `request` is the parsed request body, or None if it is not known. Sending is assumed
+    where nothing says otherwise. A batch is a poll if all of its calls are. A JSON-RPC call is known by
+    its method alone: below any path, also one with `/tasks/` in it, it may be a send.
+    """
+    calls = request if isinstance(request, list) else [request]
+    methods = [_method_of(call) for call in calls]
+    if any(methods):
+        return all(method in _ASKING_METHODS for method in methods)
+    if any(isinstance(call, dict) and "jsonrpc" in call for call in calls):
+        return False
+    if path.endswith(_SENDING_PATHS):
+        return False
+    return http_method == "GET" or "/tasks/" in path
+
+
+def _method_of(call: object) -> str:
+    method = call.get("method") if isinstance(call, dict) else None
+    return method if isinstance(method, str) else ""
+
+
+def expects_rpc_answer(request: object) -> bool:
+    """Whether a parsed request body holds a JSON-RPC call that asks for an answer: one with an `id`."""
+    return any(
+        isinstance(call, dict) and "jsonrpc" in call and call.get("id") is not None
+        for call in (request if isinstance(request, list) else [request])
+    )
+
+
+def call_of_excerpt(beginning: bytes, end: bytes) -> object:
+    """Return what the beginning and the end of a long request body say of the call, None if nothing.
+
+    Whether it expects an answer is a guess from the name `jsonrpc`; its method is exact where given.
+    """
+    if b'"jsonrpc"' not in beginning and b'"jsonrpc"' not in end:
+        return None
+    call: dict[str, Any] = {"jsonrpc": "2.0", "id": True}
+    if found := _FIRST_METHOD.match(beginning) or _LAST_METHOD.search(end):
+        call["method"] = found[1].decode("utf-8", "replace")
+    return call
+
+
+def parse_or_none(body: bytes) -> object:
+    """Return the JSON value of `body`, or None if it is not readable JSON."""
+    try:
+        return _parse(body)
+    except (NotJson, TooComplex):
+        return None
+
+
+def parse_bounded(body: bytes) -> Any:
+    """Return the JSON value of `body`. Raises NotJson, or TooComplex for what takes too long to read.
+
+    An integer of more than 20 digits may be read as null.
+    """
+    if len(body) > MAX_MARKS:
+        if body.count(b"{") + body.count(b"[") + body.count(b",") > MAX_MARKS:
+            raise TooComplex(f"more than {MAX_MARKS} of {{, [ and ,")
+        return _parse(body)
+    try:
+        # Two to three times as fast as json.loads.
+        return from_json(body, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        return _parse_with_json(body)
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        # The cache of names costs more than it saves where there may be many.
+        return from_json(body, allow_inf_nan=False, cache_strings="none")
+    except ValueError:
+        return _parse_with_json(body)
+
+
+def _parse_with_json(body: bytes) -> Any:
+    """Parse as Python's own parser does, which decides what is JSON: it takes deeper nesting, for one."""
+    try:
+        return json.loads(body, parse_int=_short_integer, parse_float=str, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise TooComplex("nested too deeply") from error
+    except ValueError as error:
+        raise NotJson(str(error)) from error
+
+
+def _short_integer(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else None
+
+
+def _refuse_constant(name: str) -> None:
+    # Python writes NaN and Infinity, which no other reader takes.
+    raise ValueError(f"{name} is not JSON")
+
+
+def outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
+    """Judge the `error` member of an answer by its code, an HTTP status in A2A's REST binding."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if not is_rpc and isinstance(code, int) and 400 <= code < 500:
+        return outcome_of_status(code, has_route=True)
+    return outcome_of_rpc_code(code)
+
+
+def is_failed(state: str | None) -> bool:
+    """Whether a task in this state has failed."""
+    return state in _FAILED_STATES
+
+
+def task_state(message: object) -> str | None:
+    """Return the state of the task that a message reports, None if it reports none.
+
+    `result.task` and `result.statusUpdate` in 1.0 (REST: without `result`), `result` in 0.x.
+    A bare `status` without JSON-RPC around it is a REST poll, or no A2A at all.
+    """
+    if not isinstance(message, dict):
+        return None
+    is_rpc = "jsonrpc" in message
+    result = message.get("result") if is_rpc else message
+    return _state_of(result, is_rpc=is_rpc) if isinstance(result, dict) else None
+
+
+def _state_of(result: Mapping[str, Any], *, is_rpc: bool) -> str | None:
+    reporter = result.get("task") or result.get("statusUpdate") or (result if is_rpc else None)
+    status = reporter.get("status") if isinstance(reporter, dict) else None
+    state = status.get("state") if isinstance(status, dict) else None
+    return state if isinstance(state, str) else None

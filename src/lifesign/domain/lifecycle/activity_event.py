@@ -1,0 +1,150 @@
+"""What does one event of an opencode server say about its sessions? (protocol, section 7)
+
+Three envelopes are in use: `properties` (GET /event), `payload.properties` (GET /global/event) and `data`
+(GET /api/event). What an event says is not judged here: see `passive_heartbeat`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from lifesign.domain.health.json_answer import parse_or_none
+from lifesign.domain.text.safe_text import harmless
+
+MAX_SESSION_ID_CHARS: Final = 256
+MAX_TYPE_CHARS: Final = 64
+MAX_ERROR_CHARS: Final = 300
+"""Of an error's name and words, as they are kept."""
+
+
+class Meaning(StrEnum):
+    """What an event is to whoever wants to know whether an agent works."""
+
+    ACTIVITY = "activity"
+    """The session does something, or has just ended doing it."""
+    ERROR = "error"
+    """What the session was doing failed; the session itself goes on."""
+    CREATED = "created"
+    DELETED = "deleted"
+    REPEAT = "repeat"
+    """What another event has said already: `sync` of /global/event."""
+    OTHER = "other"
+    """It proves the server, as every line does."""
+
+
+_MEANINGS: Final[Mapping[str, Meaning]] = {
+    "session.idle": Meaning.ACTIVITY,
+    "session.updated": Meaning.ACTIVITY,
+    "session.status": Meaning.ACTIVITY,
+    "message.part.delta": Meaning.ACTIVITY,
+    "session.error": Meaning.ERROR,
+    "session.created": Meaning.CREATED,
+    "session.deleted": Meaning.DELETED,
+    "sync": Meaning.REPEAT,
+}
+"""Of all other types but `message.part.updated`, whose part decides: OTHER."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityEvent:
+    """One event, read."""
+
+    type: str
+    """As the server calls it, cut to MAX_TYPE_CHARS; safe to show."""
+    meaning: Meaning
+    session_id: str | None = None
+    """None if it concerns no session, or none by a name that can be one."""
+    is_busy: bool | None = None
+    """Whether the session works from now on; None if the event does not say."""
+    error: str = ""
+    """Name and words of an error, cut and safe to show; empty if there is none."""
+
+
+def read_event(text: str) -> ActivityEvent | None:
+    """Read the data of one message of the stream; None if it is no event in any of the envelopes."""
+    inner = parse_or_none(text.encode("utf-8", "replace"))
+    if isinstance(inner, dict) and "type" not in inner:
+        inner = _object(inner, "payload")
+    kind = inner.get("type") if isinstance(inner, dict) else None
+    if not isinstance(kind, str):
+        return None
+    members = _object(inner, "properties") or _object(inner, "data") or {}
+    meaning = Meaning.ACTIVITY if _is_work(kind, members) else _MEANINGS.get(kind, Meaning.OTHER)
+    return ActivityEvent(
+        type=_safe(kind, MAX_TYPE_CHARS),
+        meaning=meaning,
+        session_id=_session_id(members),
+        is_busy=_is_busy(kind, members),
+        error=_error(members) if meaning is Meaning.ERROR else "",
+    )
+
+
+def is_session_id(text: object) -> bool:
+    """Whether a value can name a session: visible ASCII, not too much of it, and no way out of a path."""
+    return (
+        isinstance(text, str)
+        and 0 < len(text) <= MAX_SESSION_ID_CHARS
+        and text.isascii()
+        and text.isprintable()
+        and not any(character in " /\\" for character in text)
+        and text not in {".", ".."}
+    )
+
+
+def state_is_busy(status: object) -> bool | None:
+    """Whether a session of this status works: `busy`, or `retry` as it waits for its model; None: unknown."""
+    match status:
+        case {"type": "busy" | "retry"}:
+            return True
+        case {"type": "idle"}:
+            return False
+    return None
+
+
+def _session_id(members: Mapping[str, Any]) -> str | None:
+    found = members.get("sessionID")
+    if found is None:
+        found = (_object(members, "info") or {}).get("id")
+    if found is None:
+        found = (_object(members, "part") or {}).get("sessionID")
+    return found if is_session_id(found) else None
+
+
+def _is_work(kind: str, members: Mapping[str, Any]) -> bool:
+    """Whether a part of a message shows that the session works: a finished tool, or text of its model.
+
+    `tool.execute.after`, which the heartbeat tool's contract names, never appears on the wire.
+    """
+    if kind != "message.part.updated":
+        return False
+    match _object(members, "part"):
+        case {"type": "tool", "state": {"status": "completed"}} | {"type": "text" | "reasoning"}:
+            return True
+    return False
+
+
+def _is_busy(kind: str, members: Mapping[str, Any]) -> bool | None:
+    if kind == "session.status":
+        return state_is_busy(members.get("status"))
+    return False if kind in {"session.idle", "session.created"} else None
+
+
+def _error(members: Mapping[str, Any]) -> str:
+    """Return what is told of an error: all of it is optional."""
+    error = _object(members, "error") or {}
+    name = error.get("name")
+    words = (_object(error, "data") or {}).get("message")
+    told = ": ".join(part for part in (name, words) if isinstance(part, str) and part)
+    return _safe(told, MAX_ERROR_CHARS) or "an error of which nothing is told"
+
+
+def _object(value: object, name: str) -> dict[str, Any] | None:
+    member = value.get(name) if isinstance(value, dict) else None
+    return member if isinstance(member, dict) else None
+
+
+def _safe(text: str, most: int) -> str:
+    """Return text on one line that moves no cursor; longer text is cut."""
+    line = " ".join(text[: 4 * most].split())[:most]
+    return harmless(line)

@@ -1,0 +1,358 @@
+"""What is kept of an agent's numbers over time, and what falls out?
+
+Slots: of each half hour in which a probe looked, how often the agent was there, how long it took to
+answer, and what its health document said; of each day that is over, the same summed up. A slot in which
+nobody looked is not there, and a number that nobody could read is not in its slot: neither is a zero.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.domain.observation.results import LayerResult, Observation
+
+HALF_HOUR_SECONDS: Final = 1_800
+HALF_HOURS_PER_DAY: Final = 48
+DAY_SECONDS: Final = HALF_HOUR_SECONDS * HALF_HOURS_PER_DAY
+HALF_HOURS_KEPT: Final = HALF_HOURS_PER_DAY + 1
+"""The running one, and as many as touch the 24 hours before now."""
+DAYS_KEPT: Final = 30
+"""The running one counted."""
+
+# Text of which no database, JSON or backup changes a character.
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+_VALUES: Final = MappingProxyType({digit: value for value, digit in enumerate(_DIGITS)})
+_NUMBER_DIGITS: Final = 4
+_HEAD: Final = _NUMBER_DIGITS + 3 * 2 + 1
+"""Characters of a slot's number, of its three counts, and of which measures it has."""
+_SPREAD: Final = 3 * 2
+"""Characters of one measure."""
+_MAX_NUMBER: Final = 64**_NUMBER_DIGITS - 1
+"""A half hour in the year 2926."""
+_MAX_CODE: Final = 64**2 - 1
+_RATIO_STEPS: Final = 4_000
+"""So many that thousandths come back as they were."""
+_SHORTEST_MS: Final = 0.01
+_DECADES: Final = 11
+"""From 0.01 ms to eleven days; what lies outside is kept as the end that it lies beyond."""
+
+
+class Measure(StrEnum):
+    """What is measured of an agent, or said by it; the order is that in which it is packed."""
+
+    ANSWER_MS = "answer_ms"
+    """How long the agent took to answer a probe."""
+    RESPONSE_RATIO = "response_ratio"
+    """This one and the others: as its health document says."""
+    ERROR_RATIO = "error_ratio"
+    LATENCY_P50_MS = "latency_p50_ms"
+    LATENCY_P99_MS = "latency_p99_ms"
+
+
+RATIOS: Final = frozenset({Measure.RESPONSE_RATIO, Measure.ERROR_RATIO})
+_MEASURES: Final = tuple(Measure)
+
+
+class Gathered(NamedTuple):
+    """One measure of a slot that is still open.
+
+    A tuple, since every probe makes five of them; read from a list or, as it was stored once, from an object.
+    """
+
+    low: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    high: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    total: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    values: Annotated[int, Field(ge=1, alias="count")]
+    """How many there were."""
+
+
+class OpenSlot(BaseModel):
+    """The half hour of the last observation, as far as it has gone; stored with what the last probe saw."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    number: Annotated[int, Field(ge=0, le=_MAX_NUMBER)]
+    """Half hours since the epoch."""
+    alive: Annotated[int, Field(ge=0)] = 0
+    """How many probes saw a sign of life."""
+    failed: Annotated[int, Field(ge=0)] = 0
+    """How many were measured failures."""
+    inconclusive: Annotated[int, Field(ge=0)] = 0
+    """How many looked, or were to look, and told neither."""
+    gathered: dict[Measure, Gathered] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The values of one measure within a slot: low <= mean <= high."""
+
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A half hour or a day in which somebody looked, or was to look."""
+
+    number: int
+    """Half hours, or days, since the epoch."""
+    alive: int = 0
+    failed: int = 0
+    inconclusive: int = 0
+    spreads: Mapping[Measure, Spread] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is shown of one agent, each the oldest first, each slot once."""
+
+    half_hours: Sequence[Slot] = ()
+    days: Sequence[Slot] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHistory:
+    """The same as it is kept, packed: half hours that were closed, and days that are over."""
+
+    half_hours: str = ""
+    days: str = ""
+
+
+def half_hour_of(at_s: float) -> int:
+    """Return the number of the half hour that a moment lies in; before the epoch there is only the first."""
+    return min(max(int(at_s // HALF_HOUR_SECONDS), 0), _MAX_NUMBER)
+
+
+def gathered(slot: OpenSlot | None, observation: Observation, at_s: float) -> OpenSlot:
+    """Return the open slot after one more observation: the same one, or the next if that has begun.
+
+    Time never goes backwards here: what was seen before the open slot counts in it.
+    """
+    number = half_hour_of(at_s)
+    if slot is None or number > slot.number:
+        slot = OpenSlot(number=number)
+    counted = _verdict(observation)
+    measures = dict(slot.gathered)
+    for measure, value in _values(observation):
+        measures[measure] = _with(measures.get(measure), value)
+    return slot.model_copy(update={counted: getattr(slot, counted) + 1, "gathered": measures})
+
+
+def ended_slot(before: OpenSlot | None, after: OpenSlot | None) -> OpenSlot | None:
+    """Return the slot that was open before and is over now that another one is; None if there is none."""
+    if before is None or (after is not None and after.number == before.number):
+        return None
+    return before
+
+
+def closed(slot: OpenSlot) -> Slot:
+    """Return an open slot as it is kept."""
+    spreads = {
+        measure: Spread(one.low, min(max(one.total / one.values, one.low), one.high), one.high)
+        for measure, one in slot.gathered.items()
+    }
+    return Slot(slot.number, slot.alive, slot.failed, slot.inconclusive, spreads)
+
+
+def added(history: KeptHistory, slot: Slot) -> KeptHistory:
+    """Return the history with one more half hour, and without what is too old beside it.
+
+    Half hours of days that are over are summed up before they go. The same half hour twice is one. What
+    lies ahead of it goes: a clock that has been set back since was ahead.
+    """
+    # Slots stay packed where they stay as they are: to read all of them takes fifty times as long.
+    half_hours = _split(history.half_hours)
+    if same := half_hours.get(slot.number):
+        slot = summed(slot.number, [*unpacked(same), slot])
+    earlier = {number: text for number, text in half_hours.items() if number < slot.number}
+    today = slot.number // HALF_HOURS_PER_DAY
+    days = {number: text for number, text in _split(history.days).items() if number < today}
+    over = {number // HALF_HOURS_PER_DAY for number in earlier} - days.keys() - {today}
+    if over:
+        all_earlier = unpacked("".join(earlier.values()))
+        days |= {number: packed([day_of(number, all_earlier)]) for number in over}
+    kept = [text for number, text in earlier.items() if number > slot.number - HALF_HOURS_KEPT]
+    return KeptHistory(
+        "".join([*kept, packed([slot])]),
+        "".join(days[number] for number in sorted(days) if number > today - DAYS_KEPT),
+    )
+
+
+def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
+    """Return the half hours of the last day and the days of the last month, those that run now too."""
+    if slot is not None:
+        history = added(history, closed(slot))
+    half_hours, days = unpacked(history.half_hours), list(unpacked(history.days))
+    if half_hours:
+        days.append(day_of(half_hours[-1].number // HALF_HOURS_PER_DAY, half_hours))
+    now = half_hour_of(now_s)
+    today = now // HALF_HOURS_PER_DAY
+    return History(
+        [kept for kept in half_hours if now - HALF_HOURS_KEPT < kept.number <= now],
+        [day for day in days if today - DAYS_KEPT < day.number <= today],
+    )
+
+
+def day_of(number: int, half_hours: Iterable[Slot]) -> Slot:
+    """Return one day out of its half hours."""
+    return summed(number, [slot for slot in half_hours if slot.number // HALF_HOURS_PER_DAY == number])
+
+
+def summed(number: int, slots: Sequence[Slot]) -> Slot:
+    """Return several slots as one; its means are those of their means, so that each time weighs the same."""
+    spreads = {}
+    for measure in _MEASURES:
+        if found := [slot.spreads[measure] for slot in slots if measure in slot.spreads]:
+            low, high = min(spread.low for spread in found), max(spread.high for spread in found)
+            mean = math.fsum(spread.mean for spread in found) / len(found)
+            spreads[measure] = Spread(low, min(max(mean, low), high), high)
+    return Slot(
+        number,
+        sum(slot.alive for slot in slots),
+        sum(slot.failed for slot in slots),
+        sum(slot.inconclusive for slot in slots),
+        spreads,
+    )
+
+
+def packed(slots: Iterable[Slot]) -> str:
+    """Return slots as text of 11 characters each, and 6 more for each measure: at most 41.
+
+    Counts end at 4095. A ratio is kept to 1/4000, and only nothing and all as nothing and all; a latency to
+    0.4 %.
+    """
+    parts: list[str] = []
+    for slot in slots:
+        parts.append(_digits(slot.number, _NUMBER_DIGITS))
+        parts += [_digits(min(count, _MAX_CODE), 2) for count in (slot.alive, slot.failed, slot.inconclusive)]
+        parts.append(_digits(sum(1 << _MEASURES.index(measure) for measure in slot.spreads), 1))
+        for measure in _MEASURES:
+            if (spread := slot.spreads.get(measure)) is not None:
+                encode = _ratio_code if measure in RATIOS else _latency_code
+                parts += [_digits(encode(value), 2) for value in (spread.low, spread.mean, spread.high)]
+    return "".join(parts)
+
+
+def unpacked(text: str) -> tuple[Slot, ...]:
+    """Read what `packed` wrote; ValueError if it is something else."""
+    return tuple(_unpacked(one) for one in _split(text).values())
+
+
+def answer_layer(observation: Observation) -> LayerResult | None:
+    """Return the layer whose answer is waited for: the message if one was sent, else the interface.
+
+    Of who has no interface that could be asked, the health document, else the card; None if nothing was
+    asked. Never another one because the first was silent: a quick card does not hide a slow agent.
+    """
+    layers = (observation.message, observation.transport, observation.readiness, observation.discovery)
+    return next((layer for layer in layers if layer is not None), None)
+
+
+def _verdict(observation: Observation) -> str:
+    if observation.is_sign_of_life:
+        return "alive"
+    return "failed" if observation.is_measured_failure else "inconclusive"
+
+
+def _values(observation: Observation) -> Iterable[tuple[Measure, float]]:
+    """Return what one observation adds: of a failure no latency, and nothing out of a stale document."""
+    asked = answer_layer(observation)
+    if asked is not None and asked.has_answered and asked.latency_ms is not None:
+        yield Measure.ANSWER_MS, asked.latency_ms
+    document = observation.document
+    if document is None or document.is_stale:
+        return
+    said = (
+        (Measure.RESPONSE_RATIO, document.response_ratio),
+        (Measure.ERROR_RATIO, document.error_ratio),
+        (Measure.LATENCY_P50_MS, document.latency_p50_ms),
+        (Measure.LATENCY_P99_MS, document.latency_p99_ms),
+    )
+    for measure, value in said:
+        if value is not None:
+            yield measure, value
+
+
+def _with(known: Gathered | None, value: float) -> Gathered:
+    if known is None:
+        return Gathered(value, value, value, 1)
+    low, high, total, values = known
+    return Gathered(min(low, value), max(high, value), total + value, values + 1)
+
+
+def _split(text: str) -> dict[int, str]:
+    """Return slots by their numbers, each still packed; ValueError if they are none."""
+    slots: dict[int, str] = {}
+    at, last = 0, -1
+    while at < len(text):
+        number, there = _number(text[at : at + _NUMBER_DIGITS]), _number(text[at + _HEAD - 1 : at + _HEAD])
+        if there >= 1 << len(_MEASURES):
+            raise ValueError("a slot has a measure that nobody knows")
+        end = at + _HEAD + there.bit_count() * _SPREAD
+        if end > len(text):
+            raise ValueError("the last slot is cut off")
+        if number <= last:
+            raise ValueError(f"slot {number} stands behind slot {last}")
+        slots[number] = text[at:end]
+        at, last = end, number
+    return slots
+
+
+def _unpacked(text: str) -> Slot:
+    number, there = _number(text[:_NUMBER_DIGITS]), _number(text[_HEAD - 1 : _HEAD])
+    alive, failed, inconclusive = (_number(text[at : at + 2]) for at in range(_NUMBER_DIGITS, _HEAD - 1, 2))
+    spreads, at = {}, _HEAD
+    for place, measure in enumerate(_MEASURES):
+        if there & 1 << place:
+            decode = _ratio if measure in RATIOS else _latency_ms
+            low, mean, high = (decode(_number(text[at + part : at + part + 2])) for part in (0, 2, 4))
+            spreads[measure] = Spread(low, mean, high)
+            at += _SPREAD
+    return Slot(number, alive, failed, inconclusive, spreads)
+
+
+def _number(digits: str) -> int:
+    if not digits:
+        raise ValueError("the last slot is cut off")
+    number = 0
+    for digit in digits:
+        value = _VALUES.get(digit)
+        if value is None:
+            raise ValueError(f"{digit!r} is no digit")
+        number = number * 64 + value
+    return number
+
+
+def _digits(number: int, count: int) -> str:
+    return "".join(_DIGITS[number >> 6 * place & 63] for place in reversed(range(count)))
+
+
+def _ratio_code(ratio: float) -> int:
+    if ratio <= 0:
+        return 0
+    return _RATIO_STEPS if ratio >= 1 else min(max(round(ratio * _RATIO_STEPS), 1), _RATIO_STEPS - 1)
+
+
+def _ratio(code: int) -> float:
+    if code > _RATIO_STEPS:
+        raise ValueError(f"the code of a ratio is at most {_RATIO_STEPS}; got {code}")
+    return code / _RATIO_STEPS
+
+
+def _latency_code(milliseconds: float) -> int:
+    if milliseconds <= 0:
+        return 0
+    decades = math.log10(max(milliseconds, _SHORTEST_MS) / _SHORTEST_MS)
+    return min(1 + round(decades / _DECADES * (_MAX_CODE - 1)), _MAX_CODE)
+
+
+def _latency_ms(code: int) -> float:
+    if code == 0:
+        return 0.0
+    return float(_SHORTEST_MS * 10 ** ((code - 1) / (_MAX_CODE - 1) * _DECADES))

@@ -1,0 +1,74 @@
+"""When does an agent beat next, and does its clock agree with the registry's? (RFC-0016 4)
+
+Agents that started together must not beat together, nor come back together to a registry that was away.
+Times are seconds on one clock that never goes back, but for those that are compared for drift.
+"""
+
+from math import isfinite
+from typing import Final
+
+from lifesign.domain.lifecycle.heartbeat_timeout import has_drifted
+
+EARLY_RATIO: Final = 0.2
+"""Of the interval: by up to so much a beat comes early, and never late. Late ones eat the thresholds."""
+MIN_GAP_RATIO: Final = 0.1
+"""Of the interval: a registry that answers later than the next beat is due is not asked at once again."""
+FIRST_WAIT_S: Final = 1.0
+"""The most that is waited after the first try in vain; doubled with each further one."""
+MAX_WAIT_S: Final = 60.0
+"""So late at most, or after one interval if that is shorter, is it noticed that the registry is back."""
+MIN_WAIT_S: Final = 0.05
+MAX_RETRY_AFTER_S: Final = 300.0
+"""A registry that asks to be left alone for longer is asked again after so long: the silent die."""
+MAX_DOUBLINGS: Final = 16
+
+
+def first_beat_at_s(registered_at_s: float, interval_s: float, chance: float) -> float:
+    """Return when the first beat after a registration is due: at any time within the interval.
+
+    `chance` is from 0 to 1. To register is a sign of life, so that the first interval may be shortened
+    at will; whoever registered together beats spread over the interval from then on.
+    """
+    return registered_at_s + interval_s * max(MIN_GAP_RATIO, chance)
+
+
+def next_beat_at_s(sent_at_s: float, now_s: float, interval_s: float, chance: float) -> float:
+    """Return when the next beat is due after one that was answered now; `chance` is from 0 to 1."""
+    due_s = sent_at_s + interval_s * (1.0 - EARLY_RATIO * chance)
+    return max(due_s, now_s + interval_s * MIN_GAP_RATIO)
+
+
+def next_try_at_s(
+    now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None = None
+) -> float:
+    """Return when to try again after so many tries in vain, 1 or more: back-off with full jitter.
+
+    Never longer than the interval, so that a registry that is back hears from everybody within one.
+    What it asked for itself (`retry_after_s`, None if nothing) comes on top of chance.
+    """
+    doubled_s = FIRST_WAIT_S * 2.0 ** min(max(failures - 1, 0), MAX_DOUBLINGS)
+    wait_s = max(MIN_WAIT_S, chance * min(doubled_s, interval_s, MAX_WAIT_S))
+    if retry_after_s is not None and isfinite(retry_after_s):
+        wait_s += min(max(retry_after_s, 0.0), MAX_RETRY_AFTER_S)
+    return now_s + wait_s
+
+
+def next_claim_at_s(now_s: float, dead_after_s: float, chance: float) -> float:
+    """Return when to look again whether another process still lives as this agent."""
+    return now_s + dead_after_s * (0.5 + 0.5 * chance)
+
+
+def clock_differs_by_s(sent_s: float, answered_s: float, server_s: float) -> float:
+    """Return how far the registry's clock is ahead of ours at least, below 0 behind; 0 if they may agree.
+
+    All are wall clocks, in seconds since the epoch: ours when a beat was sent and when it was answered,
+    and the registry's between the two. A slow answer is no drift.
+    """
+    if server_s > max(sent_s, answered_s):
+        return server_s - max(sent_s, answered_s)
+    return min(0.0, server_s - min(sent_s, answered_s))
+
+
+def is_adrift(difference_s: float, interval_s: float) -> bool:
+    """Whether clocks differ by so much that the registry warns of it too (RFC-0016 4.5)."""
+    return has_drifted(difference_s, 0.0, interval_s)

@@ -1,0 +1,185 @@
+"""When is a heartbeat late, an agent silent, a clock adrift?
+
+Silence is the time since the last sign of an agent, without the spans in which nobody's silence
+counts: our own downtime, a hold, a jump of the clock. All times are seconds since the epoch by
+the registry's own clock (RFC-0016 4.5): an agent's clock is compared for drift, and judges nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import Final
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.errors import InvalidSetting
+
+MAX_SPANS: Final = 32
+"""How many excused spans are remembered; beyond it the two that lie closest become one."""
+MAX_CLOCK_DIFFERENCE_S: Final = 5.0
+"""Two clocks may advance differently by this much between two sweeps: it is no jump."""
+MISSED_SWEEPS: Final = 3
+"""A gap of more than this many sweep periods is downtime.
+
+Fewer would take one slow sweep for downtime, and a server that is always slow would excuse every
+silence for ever; more would let a short outage of ours count against agents with short thresholds.
+"""
+MIN_DOWNTIME_S: Final = 1.0
+"""A shorter gap is none, however often we sweep: a busy machine is not away."""
+MIN_TOLD_DOWNTIME_S: Final = 10.0
+"""A shorter downtime is excused and not told of in the event log: on a busy machine there is one a minute."""
+MIN_WAIT_S: Final = 0.5
+"""For which a heartbeat waits for us; less is no excuse, and far below what is called drift."""
+DRIFT_INTERVALS: Final = 2
+"""A heartbeat's own time may differ from ours by this many of its intervals (RFC-0016 4.5)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Time in which nobody's silence counts; it excuses nothing unless it ends after it began."""
+
+    begin_s: float
+    end_s: float
+
+
+@light_value()
+class Thresholds:
+    """How long an agent may be silent, in seconds (RFC-0016 1.1); the defaults are the RFC's.
+
+    Unhealthy takes at least twice the interval, dead at least twice unhealthy (RFC-0016 3.3);
+    anything else is InvalidSetting, named as it is on the wire.
+    """
+
+    interval_s: float = 30.0
+    """How often a sign is due."""
+    unhealthy_after_s: float = 90.0
+    """Longer silence is unhealthy; exactly this much is not."""
+    dead_after_s: float = 300.0
+    """Longer silence is dead; exactly this much is not."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval_s < inf:
+            raise InvalidSetting("interval_seconds", self.interval_s, "a time above 0")
+        if not 2 * self.interval_s <= self.unhealthy_after_s < inf:
+            expected = f"at least twice interval_seconds, {2 * self.interval_s:g}"
+            raise InvalidSetting("unhealthy_after_seconds", self.unhealthy_after_s, expected)
+        if not 2 * self.unhealthy_after_s <= self.dead_after_s < inf:
+            expected = f"at least twice unhealthy_after_seconds, {2 * self.unhealthy_after_s:g}"
+            raise InvalidSetting("dead_after_seconds", self.dead_after_s, expected)
+
+
+PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, dead_after_s=3600.0)
+"""For an agent that is only looked at from outside: never more often than every 300 s (draft 7)."""
+
+
+def silent_for_s(last_s: float, now_s: float, excused: Sequence[Span]) -> float:
+    """Return how long there was no sign, 0 or more, without the excused time between.
+
+    0 also if the last sign lies ahead of now: a clock that was set back makes nobody silent. The
+    spans may overlap, stand in any order, and reach into the future.
+    """
+    silent_s = now_s - last_s
+    for span in _joined(excused):
+        silent_s -= max(0.0, min(span.end_s, now_s) - max(span.begin_s, last_s))
+    return max(0.0, silent_s)
+
+
+def deadline_s(last_s: float, threshold_s: float, excused: Sequence[Span]) -> float:
+    """Return the last moment at which silence is within the threshold: any later one is beyond it.
+
+    `now_s > deadline_s(...)` is `silent_for_s(...) > threshold_s`, free of rounding: the strict
+    rule of RFC-0016 4.5 as one moment that can be stored and compared.
+    """
+    moment_s = last_s + threshold_s
+    for span in _joined(excused):
+        # A span that begins at the very moment counts: during it, silence does not grow beyond.
+        if span.end_s > last_s and span.begin_s <= moment_s:
+            moment_s += span.end_s - max(span.begin_s, last_s)
+    return moment_s
+
+
+def add_span(spans: Sequence[Span], span: Span, now_s: float, keep_s: float) -> tuple[Span, ...]:
+    """Return the spans with one more: sorted, apart from one another, at most MAX_SPANS.
+
+    Those that ended more than `keep_s` ago are dropped; no threshold in use may be longer than
+    that. Beyond MAX_SPANS the two closest are joined, and what lay between is excused too:
+    no excuse is ever lost, at the price of a little patience.
+    """
+    kept = [known for known in _joined([*spans, span]) if known.end_s >= now_s - keep_s]
+    while len(kept) > MAX_SPANS:
+        gaps_s = [after.begin_s - before.end_s for before, after in pairwise(kept)]
+        closest = gaps_s.index(min(gaps_s))
+        kept[closest : closest + 2] = [Span(kept[closest].begin_s, kept[closest + 1].end_s)]
+    return tuple(kept)
+
+
+def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> Span | None:
+    """Return the time in which no sweep ran; None up to MISSED_SWEEPS periods, and up to MIN_DOWNTIME_S.
+
+    `last_alive_s` is when the last sweep began, `cadence_s` the time from one to the next.
+    """
+    is_away = now_s - last_alive_s > max(MISSED_SWEEPS * cadence_s, MIN_DOWNTIME_S)
+    return Span(last_alive_s, now_s) if is_away else None
+
+
+def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
+    """Return how far the wall clock jumped between two sweeps; 0 up to MAX_CLOCK_DIFFERENCE_S.
+
+    Above 0 it jumped ahead, and that much before now is to be excused. Below 0 it was set back:
+    there is nothing to excuse, for nobody looks more silent by it.
+    """
+    jump_s = wall_elapsed_s - monotonic_elapsed_s
+    return jump_s if abs(jump_s) > MAX_CLOCK_DIFFERENCE_S else 0.0
+
+
+def clock_jump_since_s(
+    gap_s: float, wall_elapsed_s: float | None = None, monotonic_elapsed_s: float = 0.0
+) -> float:
+    """Return how far the clock jumped since anybody's last sweep; above 0 ahead, below 0 back.
+
+    Several processes sweep, and each compares the two clocks between its own sweeps: what it measures
+    (`wall_elapsed_s` is None if it has not swept yet) may lie before the last sweep of another one, which
+    told it then. By the clock that sweep was `gap_s` ago; no jump is larger than that gap.
+    """
+    measured_s = 0.0 if wall_elapsed_s is None else clock_jump_s(wall_elapsed_s, monotonic_elapsed_s)
+    if gap_s < -MAX_CLOCK_DIFFERENCE_S:
+        # By the time that has really passed, which we know up to our own, it was set back further.
+        return min(max(measured_s, gap_s - monotonic_elapsed_s), gap_s)
+    jump_s = min(measured_s, gap_s)
+    return jump_s if jump_s > MAX_CLOCK_DIFFERENCE_S else 0.0
+
+
+def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
+    """Whether an agent's clock differs from ours by more than two intervals (RFC-0016 4.5)."""
+    return abs(client_s - server_s) > DRIFT_INTERVALS * interval_s
+
+
+def drift_s(client_s: float, server_s: float, waited_s: float = 0.0) -> float:
+    """Return how far an agent's clock is off at least, its time minus ours; 0 if it may be right.
+
+    What it says was written between `waited_s` ago and now, for all we know: it may have waited for us.
+    """
+    if client_s > server_s:
+        return client_s - server_s
+    waited_s = waited_s if waited_s > MIN_WAIT_S else 0.0
+    return min(0.0, client_s - (server_s - waited_s))
+
+
+def is_drifting(
+    client_s: float, server_s: float, interval_s: float, waited_s: float, *, was_drifting: bool
+) -> bool:
+    """Whether an agent's clock is adrift; as before where that depends on how long it waited for us."""
+    if has_drifted(drift_s(client_s, server_s, waited_s), 0.0, interval_s):
+        return True
+    return was_drifting and has_drifted(client_s, server_s, interval_s)
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Return the same time as sorted spans that neither overlap nor touch."""
+    joined: list[Span] = []
+    for span in sorted(span for span in spans if span.end_s > span.begin_s):
+        if joined and span.begin_s <= joined[-1].end_s:
+            joined[-1] = Span(joined[-1].begin_s, max(joined[-1].end_s, span.end_s))
+        else:
+            joined.append(span)
+    return joined

@@ -1,0 +1,455 @@
+"""Mass exit: suspension of verdicts while more agents fall silent at once than is believable.
+
+If many agents fall silent at once, the monitoring is probably at fault. Then silence takes no agent down
+until the wave is over, an operator ends the suspension, or `max_hold_seconds` have passed. Agents monitored
+by heartbeat and by probe are counted, suspended and released apart from one another.
+
+Counted are the agents that would go, not their share of all: most targets of a directory are dead,
+so a share would always look alarming (protocol, "The monitor itself may be sick").
+
+Missed heartbeats have witnesses too. If no agent at all was heard since an agent's first missed heartbeat was
+due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pydantic import TypeAdapter
+
+from lifesign.errors import InvalidSetting
+
+
+def _within(name: str, given: float, least: float, most: float) -> None:
+    if not least <= given <= most:
+        raise InvalidSetting(name, given, f"{least:g} to {most:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorPolicy:
+    """When the monitor doubts itself, and for how long; InvalidSetting outside of a range."""
+
+    cadence_seconds: float = 60.0
+    """The time in which exits are counted together, 1 to 3600.
+
+    Longer catches slower waves, and learns more slowly that they are over. It begins and ends at fixed
+    moments: a wave across such a moment may let up to twice the limit go.
+    """
+    min_exits: int = 20
+    """However quiet it was, this many exits per cadence are believed at once; from 1.
+
+    limit = max(min_exits, factor · baseline). Lower protects small fleets, which then wait
+    `max_hold_seconds` for each real crash of that many agents.
+    """
+    factor: float = 5.0
+    """More exits in a cadence than this many times the baseline are a wave, from `end_factor`.
+
+    Lower notices smaller failures of ours, and holds back more of theirs.
+    """
+    end_factor: float = 2.0
+    """A wave is over when fewer wait than max(min_exits, end_factor · baseline), from 1.
+
+    The distance to `factor` keeps a hold from beginning again just after it ended.
+    """
+    quiet_cadences: int = 2
+    """How many cadences in a row it must be over, 1 to 100: more doubt, longer holds."""
+    max_hold_seconds: float = 900.0
+    """When those who are still silent are believed, one cadence to 86400.
+
+    What a real mass death costs in delay, and how long a failure of ours may last unharmed. An agent
+    is delayed by one hold; by two, if it fell silent during the first.
+    """
+    baseline_cadences: int = 10
+    """How many cadences the baseline is the mean of, 1 to 100: more are steadier, fewer follow growth."""
+
+    proven_seconds: float = 300.0
+    """How long an agent must have given signs of life for its silence to tell anything of us, 0 to 86400.
+
+    Else whoever may register agents could have all decisions held, with agents that never beat. Longer
+    makes that dearer, and leaves a fleet that has just begun without protection for as long.
+    """
+
+    def __post_init__(self) -> None:
+        _within("proven_seconds", self.proven_seconds, 0, 86_400)
+        _within("cadence_seconds", self.cadence_seconds, 1, 3600)
+        _within("min_exits", self.min_exits, 1, 10**9)
+        _within("end_factor", self.end_factor, 1, 10**6)
+        _within("factor", self.factor, self.end_factor, 10**6)
+        _within("quiet_cadences", self.quiet_cadences, 1, 100)
+        _within("max_hold_seconds", self.max_hold_seconds, self.cadence_seconds, 86_400)
+        _within("baseline_cadences", self.baseline_cadences, 1, 100)
+
+
+DEFAULT_POLICY = MonitorPolicy()
+
+
+class Track(StrEnum):
+    """By what the agents that are counted together are monitored."""
+
+    HEARTBEAT = "heartbeat"
+    """By their heartbeats, and those monitored by both."""
+    PROBE = "probe"
+
+
+class MonitorState(StrEnum):
+    """Whether silence is believed."""
+
+    NORMAL = "normal"
+    """Silence counts."""
+    HELD = "held"
+    """Silence takes nobody down, except who was held once already."""
+    RECOVERING = "recovering"
+    """Silence counts again; those who were held and are still silent are leaving."""
+
+
+class Turn(StrEnum):
+    """Why the state changed: the closed list that events name."""
+
+    MASS_EXIT = "mass_exit"
+    """normal or recovering → held: more would leave than is believable, or nothing bears them out."""
+    WAVE_OVER = "wave_over"
+    """held → recovering: few have been silent for `quiet_cadences`: it was us."""
+    MAX_HOLD = "max_hold"
+    """held → recovering: the time is over, silence is believed."""
+    RELEASED = "released"
+    """held → recovering: an operator says that silence is to be believed."""
+    COHORT_PASSED = "cohort_passed"
+    """recovering → normal: for `quiet_cadences` nobody left who had been held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitor:
+    """What all server processes know of one track: of bounded size, changed with its row locked."""
+
+    since_s: float
+    """When the state began."""
+    cadence_began_s: float
+    state: MonitorState = MonitorState.NORMAL
+    exits_this_cadence: int = 0
+    """How many went, those of the cohort not counted; while held, how many wait at the last look."""
+    baseline: tuple[int, ...] = ()
+    """Exits of the last completed normal cadences, the newest last; or what a believed hold has taught."""
+    quiet_cadences: int = 0
+    """Completed since the wave, or the cohort, was last seen; 0 while normal."""
+    is_cadence_quiet: bool = True
+    cohort_before_s: float = 0.0
+    """Who gave its last sign of life before this had its hold: never held nor counted again. 0 for nobody."""
+    newest_waiting_s: float = 0.0
+    """The last sign of life of whoever fell silent last of those who wait; 0 unless held."""
+    newcomers: int = 0
+    """How many of those who wait fell silent only after the hold began; 0 unless held."""
+    unwitnessed: int = 0
+    """How many of those who wait no witness bears out; 0 unless held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitors:
+    """Both tracks: one column."""
+
+    heartbeat: Monitor
+    probe: Monitor
+
+    def of(self, track: Track) -> Monitor:
+        """Return one track."""
+        return self.heartbeat if track is Track.HEARTBEAT else self.probe
+
+    def with_track(self, track: Track, monitor: Monitor) -> "Monitors":
+        """Return the same with one track changed."""
+        return Monitors(
+            heartbeat=monitor if track is Track.HEARTBEAT else self.heartbeat,
+            probe=monitor if track is Track.PROBE else self.probe,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorEvent:
+    """A change of state, as it goes into the event log."""
+
+    previous: MonitorState
+    state: MonitorState
+    turn: Turn
+    at_s: float
+    exits: int
+    """Who would have gone, or is still waiting, cohort not counted."""
+    limit: int
+    """How many exits in one cadence would have been believed."""
+    unwitnessed: int = 0
+    """How many of the exits no witness bears out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excused:
+    """A hold that is over: its time does not count as missed heartbeats of those whom it held."""
+
+    begin_s: float
+    end_s: float
+    cohort_before_s: float
+    """Who gave its last sign of life before this was not held, and is not excused."""
+
+    def seconds(self, last_sign_s: float) -> float:
+        """How much of the silence since the last sign of life is excused; 0 or more.
+
+        Our own downtime may lie in the same span: it is not to be excused twice.
+        """
+        if last_sign_s < self.cohort_before_s:
+            return 0.0
+        return max(0.0, self.end_s - max(self.begin_s, last_sign_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a sweep must do: store `monitor`, tell `event`, remember `excused`, then ask `lets_go`."""
+
+    monitor: Monitor
+    is_held: bool
+    """Also at the look that ends a hold: its exits are to be judged anew without the excused time."""
+    cohort_before_s: float
+    event: MonitorEvent | None = None
+    excused: Excused | None = None
+    """Given once, when a hold ends. At most two of these concern one silence."""
+
+    def lets_go(self, last_sign_s: float) -> bool:
+        """Whether silence since this last sign of life may take an agent down now."""
+        return not self.is_held or last_sign_s < self.cohort_before_s
+
+
+def new_monitor(now_s: float) -> Monitor:
+    """Return a track on which nothing was seen yet."""
+    return Monitor(since_s=now_s, cadence_began_s=now_s)
+
+
+def new_monitors(now_s: float) -> Monitors:
+    """Return both tracks as long as nothing was seen on either."""
+    return Monitors(heartbeat=new_monitor(now_s), probe=new_monitor(now_s))
+
+
+def is_unwitnessed(missed_s: float, heard_at_s: float | None, companion_due_s: float | None) -> bool:
+    """Whether nothing bears out that an agent missed the heartbeat that was due at `missed_s`.
+
+    `heard_at_s` is the last authenticated request of any agent, `companion_due_s` when another proven agent's
+    heartbeat last fell due; None: never. A single agent has no companion, and is judged by itself.
+    """
+    was_heard = heard_at_s is not None and heard_at_s >= missed_s
+    has_companion = companion_due_s is not None and companion_due_s >= missed_s
+    return has_companion and not was_heard
+
+
+def baseline_exits(monitor: Monitor) -> float:
+    """Mean number of exits per cadence when all was well; 0.0 before the first cadence is complete."""
+    return sum(monitor.baseline) / len(monitor.baseline) if monitor.baseline else 0.0
+
+
+def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
+    """How many exits in one cadence are believed."""
+    return max(policy.min_exits, math.floor(policy.factor * baseline_exits(monitor)))
+
+
+def tells_of_us(
+    monitor: Monitor, last_sign_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
+) -> bool:
+    """Whether an agent that silence would take down now is to be among the exits that are looked at.
+
+    `heard_for_s` is how long it has given signs of life in its present status: nothing for one that never
+    beat, nor for one that goes its second step down, whose first one was counted. A cohort is whole.
+    """
+    return heard_for_s >= policy.proven_seconds or last_sign_s < monitor.cohort_before_s
+
+
+def look(
+    monitor: Monitor,
+    exits: Sequence[float],
+    now_s: float,
+    policy: MonitorPolicy = DEFAULT_POLICY,
+    *,
+    unwitnessed: Sequence[float] = (),
+) -> Look:
+    """Judge a sweep before it lets anyone go.
+
+    `exits` has the last sign of life (s) of each agent that silence would take down now and that
+    `tells_of_us`, once per agent, in any order; while held, of all of these who still wait. `unwitnessed` has
+    those among them that no witness bears out (`is_unwitnessed`).
+    """
+    monitor = _rolled(_caught_up(monitor, now_s), now_s, policy)
+    fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]
+    alone = [sign_s for sign_s in unwitnessed if sign_s >= monitor.cohort_before_s]
+    if monitor.state is MonitorState.HELD:
+        return _while_held(monitor, fresh, alone, now_s, policy)
+    return _while_trusting(monitor, fresh, alone, len(exits) - len(fresh), now_s, policy)
+
+
+def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Look:
+    """End a hold because an operator says so; nothing changes if there is none."""
+    if monitor.state is not MonitorState.HELD:
+        return _look(monitor, monitor, is_held=False)
+    return _end_hold(monitor, Turn.RELEASED, now_s, policy)
+
+
+def to_json(monitors: Monitors) -> str:
+    """Return the column as it is stored."""
+    return _COLUMN.dump_json(monitors).decode()
+
+
+def from_json(text: str) -> Monitors:
+    """Read a stored column; members of a newer version are left out. ValueError if it is none."""
+    return _COLUMN.validate_json(text)
+
+
+_COLUMN = TypeAdapter(Monitors)
+
+
+def _while_trusting(  # noqa: PLR0917 - what a sweep found
+    monitor: Monitor,
+    fresh: Sequence[float],
+    unwitnessed: Sequence[float],
+    cohort_exits: int,
+    now_s: float,
+    policy: MonitorPolicy,
+) -> Look:
+    """Let the exits go, unless they are a wave, or no witness bears them out."""
+    would_leave = monitor.exits_this_cadence + len(fresh)
+    if would_leave > exit_limit(monitor, policy) or unwitnessed:
+        held = replace(_turned(monitor, MonitorState.HELD, now_s), is_cadence_quiet=False)
+        many = len(unwitnessed)
+        event = _event(monitor, held, Turn.MASS_EXIT, max(would_leave, many), many, policy)
+        return _look(monitor, _counted(held, fresh, unwitnessed), is_held=True, event=event)
+    after = replace(monitor, exits_this_cadence=would_leave)
+    if monitor.state is MonitorState.NORMAL:
+        return _look(monitor, after, is_held=False)
+    if cohort_exits:
+        return _look(monitor, replace(after, quiet_cadences=0, is_cadence_quiet=False), is_held=False)
+    if monitor.quiet_cadences < policy.quiet_cadences:
+        return _look(monitor, after, is_held=False)
+    normal = replace(_turned(monitor, MonitorState.NORMAL, now_s), exits_this_cadence=would_leave)
+    event = _event(monitor, normal, Turn.COHORT_PASSED, would_leave, 0, policy)
+    return _look(monitor, normal, is_held=False, event=event)
+
+
+def _while_held(
+    monitor: Monitor,
+    waiting: Sequence[float],
+    unwitnessed: Sequence[float],
+    now_s: float,
+    policy: MonitorPolicy,
+) -> Look:
+    """Hold on, or end the hold."""
+    monitor = _counted(monitor, waiting, unwitnessed)
+    end_limit = max(policy.min_exits, policy.end_factor * baseline_exits(monitor))
+    if len(waiting) >= end_limit or unwitnessed:
+        monitor = replace(monitor, quiet_cadences=0, is_cadence_quiet=False)
+    if monitor.quiet_cadences >= policy.quiet_cadences:
+        return _end_hold(monitor, Turn.WAVE_OVER, now_s, policy)
+    if now_s - monitor.since_s >= policy.max_hold_seconds:
+        return _end_hold(monitor, Turn.MAX_HOLD, now_s, policy)
+    return _look(monitor, monitor, is_held=True)
+
+
+def _end_hold(monitor: Monitor, turn: Turn, now_s: float, policy: MonitorPolicy) -> Look:
+    """Believe silence again; whoever waits now had its hold, and nobody gets a second one."""
+    excused = Excused(begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s)
+    recovering = replace(
+        _turned(monitor, MonitorState.RECOVERING, now_s),
+        cohort_before_s=max(
+            monitor.cohort_before_s, monitor.since_s, math.nextafter(monitor.newest_waiting_s, math.inf)
+        ),
+        baseline=monitor.baseline if turn is Turn.WAVE_OVER else _learned_baseline(monitor, policy),
+    )
+    event = _event(monitor, recovering, turn, monitor.exits_this_cadence, monitor.unwitnessed, policy)
+    return _look(monitor, recovering, is_held=True, event=event, excused=excused)
+
+
+def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...]:
+    """Learn how many fell silent per cadence while it was held, since silence is now believed.
+
+    A fleet that loses more than `min_exits` per cadence all the time would otherwise be held again
+    and again, and never have a normal cadence to learn from. Only a rise is learned, and each cadence
+    counts as one. The wave that began the hold is left out, and so is what no witness bears out.
+    """
+    if not monitor.newcomers or monitor.unwitnessed:
+        return monitor.baseline
+    cadences = max(1.0, (monitor.newest_waiting_s - monitor.since_s) / policy.cadence_seconds)
+    learned = math.ceil(monitor.newcomers / cadences)
+    if learned <= baseline_exits(monitor):
+        return monitor.baseline
+    count = min(policy.baseline_cadences, math.floor(cadences))
+    return (*monitor.baseline, *(learned,) * count)[-policy.baseline_cadences :]
+
+
+def _counted(held: Monitor, waiting: Sequence[float], unwitnessed: Sequence[float]) -> Monitor:
+    """Note who waits, for the end of the hold and for those who watch it."""
+    return replace(
+        held,
+        exits_this_cadence=max(len(waiting), len(unwitnessed)),
+        unwitnessed=len(unwitnessed),
+        newest_waiting_s=max((*waiting, *unwitnessed), default=0.0),
+        newcomers=sum(sign_s >= held.since_s for sign_s in waiting),
+    )
+
+
+def _caught_up(monitor: Monitor, now_s: float) -> Monitor:
+    """Forget what is over by now."""
+    return replace(
+        monitor,
+        # A clock that was set back must not stretch a hold or a cadence.
+        since_s=min(monitor.since_s, now_s),
+        cadence_began_s=min(monitor.cadence_began_s, now_s),
+        # Nor may it make a cohort of those who are heard from now on.
+        cohort_before_s=min(monitor.cohort_before_s, math.nextafter(now_s, math.inf)),
+    )
+
+
+def _rolled(monitor: Monitor, now_s: float, policy: MonitorPolicy) -> Monitor:
+    """Complete the cadence if its time is over; those in which nobody looked say nothing."""
+    cadences = math.floor((now_s - monitor.cadence_began_s) / policy.cadence_seconds)
+    if cadences < 1:
+        return monitor
+    began_s = monitor.cadence_began_s + cadences * policy.cadence_seconds
+    next_one = replace(monitor, cadence_began_s=began_s, exits_this_cadence=0, is_cadence_quiet=True)
+    if monitor.state is MonitorState.NORMAL:
+        baseline = (*monitor.baseline, monitor.exits_this_cadence)
+        return replace(next_one, baseline=baseline[-policy.baseline_cadences :])
+    return replace(next_one, quiet_cadences=monitor.quiet_cadences + 1 if monitor.is_cadence_quiet else 0)
+
+
+def _turned(monitor: Monitor, state: MonitorState, now_s: float) -> Monitor:
+    """Begin a state, and a cadence with it."""
+    return replace(
+        monitor,
+        state=state,
+        since_s=now_s,
+        cadence_began_s=now_s,
+        exits_this_cadence=0,
+        quiet_cadences=0,
+        is_cadence_quiet=True,
+        newest_waiting_s=0.0,
+        newcomers=0,
+        unwitnessed=0,
+    )
+
+
+def _look(
+    before: Monitor,
+    after: Monitor,
+    *,
+    is_held: bool,
+    event: MonitorEvent | None = None,
+    excused: Excused | None = None,
+) -> Look:
+    # The cohort of a hold that ends now was judged with its silence: it may go at the next look.
+    return Look(
+        monitor=after, is_held=is_held, cohort_before_s=before.cohort_before_s, event=event, excused=excused
+    )
+
+
+def _event(  # noqa: PLR0917 - its members
+    before: Monitor, after: Monitor, turn: Turn, exits: int, unwitnessed: int, policy: MonitorPolicy
+) -> MonitorEvent:
+    return MonitorEvent(
+        previous=before.state,
+        state=after.state,
+        turn=turn,
+        at_s=after.since_s,
+        exits=exits,
+        limit=exit_limit(before, policy),
+        unwitnessed=unwitnessed,
+    )

@@ -1,0 +1,98 @@
+"""Mass silence: most addresses of a network class fell silent together, so that none of them is a witness.
+
+Without canaries only other targets can prove that a prober reaches a network. Where most of them stopped
+answering at about the same time, a fault of the prober's own network is as likely as their death. Times are
+seconds since the epoch by the registry's clock.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+from lifesign.errors import InvalidSetting
+
+MIN_ADDRESSES = 3
+"""A class with fewer is never in mass silence: one address of two says nothing about the other."""
+MAX_FEW_ADDRESSES = 11
+FEW_RATIO = 0.75
+"""Of 3 to 11 addresses so many must be silent."""
+RATIO = 0.5
+"""Of more addresses."""
+MAX_SILENT_CLASSES = 1_000
+"""That are kept, the largest ones: probers name classes, and there is no end of names."""
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilencePolicy:
+    """Which addresses are counted; InvalidSetting outside of a range."""
+
+    expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
+    """An address that answered within this time is expected to answer, 1 to 2,592,000."""
+    together_seconds: float = PROBE_THRESHOLDS.unhealthy_after_s
+    """Addresses fell silent together if their last answers lie within this time, 1 to 86,400."""
+
+    def __post_init__(self) -> None:
+        for name, value_s, most_s in (
+            ("expected_seconds", self.expected_seconds, 30 * DAY_S),
+            ("together_seconds", self.together_seconds, DAY_S),
+        ):
+            if not 1 <= value_s <= most_s:
+                raise InvalidSetting(name, value_s, f"1 to {most_s:g}")
+
+
+DEFAULT_POLICY = SilencePolicy()
+
+
+@light_value(kw_only=True)
+class ClassCounts:
+    """The addresses of one network class that are expected to answer."""
+
+    addresses: int
+    """How many there are; an IPv6 /64 network is one."""
+    silent_s: tuple[float, ...]
+    """Of those that are silent, when each last answered; in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Which network classes are in mass silence, as the registry keeps it."""
+
+    counted_at_s: float = 0.0
+    classes: Mapping[str, float] = field(default_factory=dict)
+    """Each with when its mass silence was noticed."""
+
+
+def needed(addresses: int) -> int | None:
+    """Return how many of so many addresses must be silent together; None: no number of them is enough."""
+    if addresses < MIN_ADDRESSES:
+        return None
+    return math.ceil((FEW_RATIO if addresses <= MAX_FEW_ADDRESSES else RATIO) * addresses)
+
+
+def is_mass_silence(counts: ClassCounts, policy: SilencePolicy = DEFAULT_POLICY) -> bool:
+    """Whether so many addresses are silent, and fell silent so close together, that none is a witness."""
+    least = needed(counts.addresses)
+    if least is None or len(counts.silent_s) < least:
+        return False
+    last_s = sorted(counts.silent_s)
+    return any(
+        last_s[first + least - 1] - last_s[first] <= policy.together_seconds
+        for first in range(len(last_s) - least + 1)
+    )
+
+
+def silence_after(
+    before: Silence,
+    counted: Mapping[str, ClassCounts],
+    now_s: float,
+    policy: SilencePolicy = DEFAULT_POLICY,
+) -> Silence:
+    """Return which classes are in mass silence now; those that already were keep their moment."""
+    silent = [name for name, counts in counted.items() if is_mass_silence(counts, policy)]
+    largest = sorted(silent, key=lambda name: (-counted[name].addresses, name))[:MAX_SILENT_CLASSES]
+    return Silence(
+        counted_at_s=now_s, classes={name: before.classes.get(name, now_s) for name in sorted(largest)}
+    )

@@ -1,0 +1,126 @@
+"""Monitor watch: lost evidence and keys that report many failures, when it begins and when it is over.
+
+An agent counts if its evidence is old through a fault of the monitoring (`evidence_age.FAULTS_OF_OURS`), not
+through a wish of its own. One event tells of all agents. Times are seconds since the epoch by the registry's
+clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from lifesign.domain.observation.evidence_age import FAULTS_OF_OURS, UnknownReason
+
+MIN_RESULTS = 20
+"""Of fewer results of one key about living agents, no share says anything."""
+MAX_FAILED_RATIO = 0.5
+"""More failures among them are reported."""
+MAX_KEYS = 1_000
+"""That are watched, those that reported most: keys have no end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWatch:
+    """What is known of the results of one prober's key about living agents."""
+
+    answered: int
+    """Since ever, when the running period began."""
+    failed: int
+    """Likewise."""
+    is_reported: bool = False
+    """Whether too many failed in the last period that said anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTurn:
+    """A key of which too many results are failures now, or are no more."""
+
+    key: str
+    is_high: bool
+    results: int
+    """In the period that ended: measured results about living agents."""
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysWatched:
+    """All keys, compared once in a period."""
+
+    began_s: float = 0.0
+    keys: Mapping[str, KeyWatch] = field(default_factory=dict)
+
+
+def keys_after(
+    before: KeysWatched, sums: Mapping[str, tuple[int, int]], now_s: float, period_seconds: float
+) -> tuple[KeysWatched, list[KeyTurn]]:
+    """Return what is known of all keys now, and which turned: their shares of failures, period by period.
+
+    `sums` has how many results answered and failed since ever, by the key. A key whose sums fell begins anew.
+    """
+    if not is_due(before.began_s, now_s, period_seconds):
+        return before, []
+    largest = sorted(sums, key=lambda key: (-sum(sums[key]), key))[:MAX_KEYS]
+    keys: dict[str, KeyWatch] = {}
+    turns: list[KeyTurn] = []
+    for key in sorted(largest):
+        answered, failed = sums[key]
+        known = before.keys.get(key, KeyWatch(answered=answered, failed=failed))
+        more = answered - known.answered, failed - known.failed
+        is_high = known.is_reported
+        if min(more) >= 0 and sum(more) >= MIN_RESULTS:
+            is_high = more[1] > MAX_FAILED_RATIO * sum(more)
+        if is_high is not known.is_reported:
+            turns.append(KeyTurn(key=key, is_high=is_high, results=sum(more), failed=more[1]))
+        keys[key] = KeyWatch(answered=answered, failed=failed, is_reported=is_high)
+    return KeysWatched(began_s=now_s, keys=keys), turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What the last count found, as the registry keeps it."""
+
+    counted_at_s: float = 0.0
+    reasons: Mapping[UnknownReason, int] = field(default_factory=dict)
+    """Living agents with old evidence, by the reason; none that is 0."""
+    since_s: float | None = None
+    """Since when there is any such agent; None: there is none."""
+    is_reported: bool = False
+    """Whether it has lasted long enough to be reported."""
+    keys: KeysWatched = KeysWatched()
+
+    @property
+    def agents(self) -> int:
+        """How many living agents have old evidence."""
+        return sum(self.reasons.values())
+
+
+class EvidenceTurn(StrEnum):
+    """What is to be reported after a count."""
+
+    LOST = "lost"
+    RESTORED = "restored"
+
+
+def watched_after(
+    before: Watched, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
+) -> tuple[Watched, EvidenceTurn | None]:
+    """Return what is known after a count, and what to report: each loss and each end of one once.
+
+    A loss is reported once there was such an agent at every count for `lost_seconds`.
+    """
+    reasons = {
+        reason: number for reason, number in sorted(counted.items()) if number and reason in FAULTS_OF_OURS
+    }
+    if not reasons:
+        restored = Watched(counted_at_s=now_s, keys=before.keys)
+        return restored, EvidenceTurn.RESTORED if before.is_reported else None
+    # A moment that lies ahead was written before the clock was set back.
+    since_s = now_s if before.since_s is None else min(before.since_s, now_s)
+    is_reported = before.is_reported or now_s - since_s >= lost_seconds
+    watched = replace(before, counted_at_s=now_s, reasons=reasons, since_s=since_s, is_reported=is_reported)
+    return watched, EvidenceTurn.LOST if is_reported and not before.is_reported else None
+
+
+def is_due(counted_at_s: float, now_s: float, watch_seconds: float) -> bool:
+    """Whether it is time to count again; a last count that lies ahead was before the clock was set back."""
+    return not 0 <= now_s - counted_at_s < watch_seconds

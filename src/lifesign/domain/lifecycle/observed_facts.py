@@ -1,0 +1,344 @@
+"""Observed facts: what many probes of one agent add up to.
+
+A small value that is stored beside the agent's record and grows with every observation: it
+holds what `verdict` judges by and what a view shows, and of its history the half hour that is
+running (`agent_history`). Times are seconds since the epoch by the registry's clock; the order of the
+observations is the caller's affair (`registry/target_results`).
+"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.domain.base.clock_skew import not_before
+from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
+from lifesign.domain.lifecycle.agent_history import OpenSlot, gathered, half_hour_of
+from lifesign.domain.observation.decision import is_stale, stale_after_seconds
+from lifesign.domain.observation.evidence_age import (
+    Evidence,
+    Receipt,
+    shown_health,
+    unknown_reason,
+    why_unmeasured,
+)
+from lifesign.domain.observation.results import (
+    INCONCLUSIVE,
+    DocumentSeen,
+    LayerResult,
+    Observation,
+    ResultClass,
+    UnmeasuredReason,
+)
+
+MAX_INTERACTIONS: Final = 20
+"""How many measured interactions are remembered."""
+MAX_FAILURES_REMEMBERED: Final = 2
+"""Of measured failures in a row so many are remembered as interactions.
+
+What follows them is one silence, which is judged apart: an agent that returns from a long one and
+calls itself healthy is not contradicted by having been away. One that is away every other time is.
+"""
+MAX_IN_ROW: Final = 1000
+"""Rows are counted up to here: nothing asks for more."""
+
+_Moment = Annotated[float, Field(allow_inf_nan=False)]
+_Row = Annotated[int, Field(ge=0, le=MAX_IN_ROW)]
+
+
+class _Stored(BaseModel):
+    """What is kept as JSON in a row of the database: immutable, nothing unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LastResult(_Stored):
+    """How a layer answered the last time it was asked."""
+
+    layer: LayerResult
+    observed_at_s: _Moment
+
+
+class LastDocument(_Stored):
+    """The health document that was read last, and until when it says something."""
+
+    status: HealthStatus
+    timestamp_s: _Moment
+    """When the agent computed it, by the agent's clock."""
+    observed_at_s: _Moment
+    fresh_until_s: _Moment
+    """Later it is stale (`decision.is_stale`), by our clock."""
+    is_stale: bool
+    """Whether it already was when it was seen."""
+    response_ratio: Ratio | None
+    sample_count: Count | None
+    error_ratio: Ratio | None = None
+    latency_p50_ms: Quantity | None = None
+    latency_p99_ms: Quantity | None
+
+
+class Observed(_Stored):
+    """What is known of one agent from outside; `Observed()` is nothing."""
+
+    last_observed_at_s: _Moment | None = None
+    """When the last result of any kind was observed."""
+    measured_at_s: _Moment | None = None
+    """When the last measured result was observed."""
+    silence_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Observed silence: the sum of the gaps between consecutive measured results since the last sign of life.
+
+    A gap counts for at most two intervals, so that time without a working prober counts for little.
+    """
+    evidence_until_s: _Moment | None = None
+    """Until when the last measured result counts."""
+    results_until_s: _Moment | None = None
+    """When the next result of any kind is due at the latest."""
+    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    """Why the last result measured nothing; None if it measured."""
+    last_sign_of_life_at_s: _Moment | None = None
+    life_run_began_at_s: _Moment | None = None
+    """The first sign of life since the last measured failure; None if none came since."""
+    failures_in_row: _Row = 0
+    """Measured failures since the last sign of life, counted up to MAX_IN_ROW."""
+    recent_interactions: Annotated[str, Field(max_length=MAX_INTERACTIONS, pattern="^[01]*$")] = ""
+    """The last measured interactions, one per observation, oldest first: 1 answered, 0 failed.
+
+    An interaction is the message where one was sent, else the request to the declared interface.
+    """
+    discovery: LastResult | None = None
+    transport: LastResult | None = None
+    readiness: LastResult | None = None
+    message: LastResult | None = None
+    document: LastDocument | None = None
+    unhealthy_documents_in_row: _Row = 0
+    """Documents in a row that say unhealthy, counted once per `timestamp`; up to MAX_IN_ROW."""
+    last_unhealthy_timestamp_s: _Moment | None = None
+    """The `timestamp` of the last one counted; None if the row is empty."""
+    reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
+    """What the agent called itself last."""
+    slot: OpenSlot | None = None
+    """The half hour of the last observation."""
+
+    def to_json(self) -> str:
+        """Return compact JSON without what is not known."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Observed":
+        """Read what `to_json` wrote; pydantic's ValidationError if it is something else."""
+        return cls.model_validate_json(text)
+
+
+def expected(at_s: float, within_s: float) -> Observed:
+    """Return what is known of an agent that was registered at `at_s` to be probed: nothing yet.
+
+    If no result comes within `within_s`, no prober is at work.
+    """
+    return Observed(evidence_until_s=at_s + within_s, results_until_s=at_s + within_s)
+
+
+def fold(observed: Observed | None, observation: Observation, receipt: Receipt, since_s: float) -> Observed:
+    """Return what is known after one more observation, which is later than all before it.
+
+    `since_s` is since when the agent has its status: an agent that never answered is silent since then.
+    A layer that was not measured keeps its last result; an observation without any measured layer is
+    remembered by its time and its reason alone.
+    """
+    observed = observed or Observed()
+    # A batch that took longer on its way makes nothing look as if it had come before the last result.
+    at_s = not_before(receipt.at_s, observed.last_observed_at_s)
+    result = observation.result
+    if result in INCONCLUSIVE:
+        # Of an agent of which nothing was ever measured, no evidence counts.
+        measured: dict[str, Any] = {"evidence_until_s": observed.evidence_until_s or at_s}
+    else:
+        measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}
+        before_s = since_s if observed.measured_at_s is None else observed.measured_at_s
+        measured |= _life(observed, observation, at_s, min(max(0.0, at_s - before_s), receipt.max_gap_s))
+    failures_in_row = measured.get("failures_in_row", observed.failures_in_row)
+    return observed.model_copy(
+        update={
+            "last_observed_at_s": at_s,
+            "results_until_s": receipt.results_until_s,
+            "unmeasured": why_unmeasured(observation, result),
+            "slot": gathered(observed.slot, observation, at_s),
+            **_layers(observation, at_s),
+            **measured,
+            **_interaction(observed, observation, failures_in_row),
+            **_document(observed, observation, at_s),
+        }
+    )
+
+
+def reported_health(observed: Observed | None) -> HealthStatus:
+    """Return the agent's health as it said itself, as of the last result; `unknown` without a valid document.
+
+    Time alone does not change it: see `current_health`.
+    """
+    document = None if observed is None else observed.document
+    if observed is None or document is None or document.is_stale:
+        return HealthStatus.UNKNOWN
+    has_ended = (observed.last_observed_at_s or 0.0) > document.fresh_until_s
+    return HealthStatus.UNKNOWN if has_ended else document.status
+
+
+def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
+    """Return the agent's health as it is shown now: `unknown` also once what was seen is too old."""
+    return shown_health(reported_health(observed), evidence_of(observed), now_s)[0]
+
+
+def is_document_current(observed: Observed | None, now_s: float) -> bool:
+    """Whether the last health document still counts, whatever it says."""
+    document = None if observed is None else observed.document
+    if observed is None or document is None or document.is_stale:
+        return False
+    evidence = evidence_of(observed)
+    return unknown_reason(evidence, now_s) is None and now_s <= document.fresh_until_s
+
+
+def evidence_of(observed: Observed | None) -> Evidence:
+    """Return what is stored of the evidence in columns of its own, so that searches can compare it."""
+    if observed is None:
+        return Evidence()
+    document, until_s = observed.document, observed.evidence_until_s
+    health_until_s = None
+    if document is not None and not document.is_stale:
+        health_until_s = document.fresh_until_s if until_s is None else min(document.fresh_until_s, until_s)
+    return Evidence(
+        at_s=observed.measured_at_s,
+        until_s=until_s,
+        results_until_s=observed.results_until_s,
+        unmeasured=observed.unmeasured,
+        health_until_s=health_until_s,
+    )
+
+
+def document_age_s(document: DocumentSeen, at_s: float) -> float:
+    """Return a document's age in seconds when it was seen at `at_s`, by the registry's clock.
+
+    The answer's `Date` counts if there was one; below 0, the document is from the future.
+    """
+    return at_s - document.timestamp.timestamp() if document.age_s is None else document.age_s
+
+
+def with_document_age(observation: Observation, at_s: float) -> Observation:
+    """Return an observation whose document is stale, or is not, by the registry's clock.
+
+    Where the answer had no `Date`, the prober could only compare the document with its own clock.
+    """
+    document, readiness = observation.document, observation.readiness
+    if document is None or readiness is None or document.age_s is not None:
+        return observation
+    stale = is_stale(document_age_s(document, at_s), document.max_age_s)
+    if stale is document.is_stale:
+        return observation
+    result = ResultClass.STALE_DOCUMENT if stale else ResultClass.OK
+    changed = {
+        "document": document.model_copy(update={"is_stale": stale}),
+        "readiness": readiness.model_copy(update={"result": result}),
+    }
+    return observation.model_copy(update=changed)
+
+
+def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
+    """Return the same with what lies ahead of now moved by `by_s`, below 0: our clock was set back."""
+
+    def moved_s(at_s: float | None) -> float | None:
+        return at_s + by_s if at_s is not None and at_s > now_s else at_s
+
+    names = ("last_observed_at_s", "measured_at_s", "last_sign_of_life_at_s", "life_run_began_at_s")
+    update: dict[str, object] = {name: moved_s(getattr(observed, name)) for name in names}
+    if (observed.last_observed_at_s or 0.0) > now_s:
+        # What the last result promised lies that far ahead, too.
+        for name in ("evidence_until_s", "results_until_s"):
+            until_s = getattr(observed, name)
+            update[name] = None if until_s is None else until_s + by_s
+    document = observed.document
+    if document is not None and document.observed_at_s > now_s:
+        times_s = {
+            "observed_at_s": document.observed_at_s + by_s,
+            "fresh_until_s": document.fresh_until_s + by_s,
+        }
+        update["document"] = document.model_copy(update=times_s)
+    if observed.slot is not None:
+        number = min(observed.slot.number, half_hour_of(now_s))
+        update["slot"] = observed.slot.model_copy(update={"number": number})
+    return observed.model_copy(update=update)
+
+
+# Each of these returns what an observation changes, by the names of `Observed`.
+
+
+def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
+    layers = {
+        "discovery": observation.discovery,
+        "transport": observation.transport,
+        "readiness": observation.readiness,
+        "message": observation.message,
+    }
+    changed: dict[str, Any] = {
+        name: LastResult(layer=layer, observed_at_s=at_s)
+        for name, layer in layers.items()
+        if layer is not None and layer.is_measured
+    }
+    if observation.reported_agent_id is not None:
+        changed["reported_agent_id"] = observation.reported_agent_id
+    return changed
+
+
+def _life(observed: Observed, observation: Observation, at_s: float, gap_s: float) -> dict[str, Any]:
+    """Count silence and failures; `gap_s` is the time since the last measured result, as far as it counts."""
+    if observation.is_sign_of_life:
+        began_s = observed.life_run_began_at_s
+        return {
+            "last_sign_of_life_at_s": at_s,
+            "life_run_began_at_s": at_s if began_s is None else began_s,
+            "failures_in_row": 0,
+            "silence_s": 0.0,
+        }
+    silent = {"silence_s": observed.silence_s + gap_s}
+    if not observation.is_measured_failure:
+        return silent
+    row = min(observed.failures_in_row + 1, MAX_IN_ROW)
+    return {**silent, "failures_in_row": row, "life_run_began_at_s": None}
+
+
+def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:
+    """Remember the message if one was sent, even if it was not measured, else the transport."""
+    asked = observation.transport if observation.message is None else observation.message
+    is_one_silence = failures_in_row > MAX_FAILURES_REMEMBERED
+    if asked is None or not asked.is_measured or is_one_silence:
+        return {}
+    recent = observed.recent_interactions + ("1" if asked.has_answered else "0")
+    return {"recent_interactions": recent[-MAX_INTERACTIONS:]}
+
+
+def _document(observed: Observed, observation: Observation, at_s: float) -> dict[str, Any]:
+    """Hold the document, and count it if it is fresh: a stale one never adds to a row, or ends it."""
+    document = observation.document
+    if document is None:
+        return {}
+    changed: dict[str, Any] = {"document": _last_document(document, at_s)}
+    timestamp_s = document.timestamp.timestamp()
+    if not document.is_stale and document.status is not HealthStatus.UNHEALTHY:
+        changed |= {"unhealthy_documents_in_row": 0, "last_unhealthy_timestamp_s": None}
+    elif not document.is_stale and timestamp_s != observed.last_unhealthy_timestamp_s:
+        row = min(observed.unhealthy_documents_in_row + 1, MAX_IN_ROW)
+        changed |= {"unhealthy_documents_in_row": row, "last_unhealthy_timestamp_s": timestamp_s}
+    return changed
+
+
+def _last_document(document: DocumentSeen, at_s: float) -> LastDocument:
+    # A document from the near future is as old as one just computed: nobody stays fresh for longer.
+    computed_at_s = at_s - max(0.0, document_age_s(document, at_s))
+    return LastDocument(
+        status=document.status,
+        timestamp_s=document.timestamp.timestamp(),
+        observed_at_s=at_s,
+        fresh_until_s=computed_at_s + stale_after_seconds(document.max_age_s),
+        is_stale=document.is_stale,
+        response_ratio=document.response_ratio,
+        sample_count=document.sample_count,
+        error_ratio=document.error_ratio,
+        latency_p50_ms=document.latency_p50_ms,
+        latency_p99_ms=document.latency_p99_ms,
+    )

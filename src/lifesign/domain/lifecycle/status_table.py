@@ -1,0 +1,148 @@
+"""Which state may follow which, on which signal?"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from lifesign.errors import InvalidTransition
+
+
+class Status(StrEnum):
+    """Where an agent is in its life (RFC-0016 2.1)."""
+
+    REGISTERING = "registering"
+    """Before the first registration is accepted; only ever the previous status of an event."""
+    ACTIVE = "active"
+    """Alive, and accepting work."""
+    UNHEALTHY = "unhealthy"
+    """Silent or failing for a while; keeps its leases, and may recover."""
+    DRAINING = "draining"
+    """Finishing its work, accepting none."""
+    DEAD = "dead"
+    """Silent for too long; its leases are expired.
+
+    Only a new registration brings it back, or a prober that finds it alive again.
+    """
+    DEREGISTERED = "deregistered"
+    """Gone in good order. Only a new registration brings it back."""
+
+
+ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING})
+"""Who takes part; the others are kept for audit."""
+
+
+class Reason(StrEnum):
+    """Why a status changed: the closed list that `agent.lifecycle` events name (RFC-0016 2.3)."""
+
+    REGISTERED = "registered"
+    RE_REGISTERED = "re_registered"
+    SUPERSEDED = "superseded"
+    DEREGISTERED = "deregistered"
+    HEARTBEAT_TIMEOUT = "heartbeat_timeout"
+    HEARTBEAT_RESUMED = "heartbeat_resumed"
+    DRAIN_INITIATED = "drain_initiated"
+    DRAIN_COMPLETED = "drain_completed"
+    DRAIN_TIMEOUT = "drain_timeout"
+    PROBE_SILENCE = "probe_silence"
+    PROBE_RECOVERED = "probe_recovered"
+    PROBE_REDISCOVERED = "probe_rediscovered"
+    HEALTH_REPORTED_UNHEALTHY = "health_reported_unhealthy"
+    HEALTH_RECOVERED = "health_recovered"
+    OBSERVED_CONTRADICTS_REPORT = "observed_contradicts_report"
+    OPERATOR_OVERRIDE = "operator_override"
+    LINKED = "linked"
+
+
+class Signal(StrEnum):
+    """What happened to an agent that may change its status."""
+
+    REGISTERED = "registered"
+    RE_REGISTERED = "re_registered"
+    SUPERSEDED = "superseded"
+    """Its own key registers it again while it is alive: the old life ends."""
+    DEREGISTERED = "deregistered"
+    """It, a coordinator or an operator takes it off the list; or it left its directory, or opted out."""
+    HEARTBEAT_TIMEOUT = "heartbeat_timeout"
+    HEARTBEAT_RESUMED = "heartbeat_resumed"
+    DRAIN_INITIATED = "drain_initiated"
+    DRAIN_COMPLETED = "drain_completed"
+    """It holds nothing any more."""
+    DRAIN_TIMEOUT = "drain_timeout"
+    """It still holds leases when its time to drain is over."""
+    PROBE_SILENCE = "probe_silence"
+    PROBE_RECOVERED = "probe_recovered"
+    PROBE_REDISCOVERED = "probe_rediscovered"
+    HEALTH_REPORTED_UNHEALTHY = "health_reported_unhealthy"
+    HEALTH_RECOVERED = "health_recovered"
+    OBSERVED_CONTRADICTS_REPORT = "observed_contradicts_report"
+    DECLARED_ACTIVE = "declared_active"
+    """An operator says so, or no longer says that it is unhealthy."""
+    DECLARED_UNHEALTHY = "declared_unhealthy"
+    """An operator says so."""
+    LINKED = "linked"
+    """It is the record of a crawled target that is one record with a registered agent from now on."""
+
+
+# A pair absent from this table is refused. docs/lifecycle.md is drawn from it.
+TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
+    (Status.REGISTERING,  Signal.REGISTERED):                  Status.ACTIVE,
+
+    (Status.ACTIVE,       Signal.HEARTBEAT_TIMEOUT):           Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.PROBE_SILENCE):               Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.HEALTH_REPORTED_UNHEALTHY):   Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.OBSERVED_CONTRADICTS_REPORT): Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.DECLARED_UNHEALTHY):          Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.DRAIN_INITIATED):             Status.DRAINING,
+    (Status.ACTIVE,       Signal.DEREGISTERED):                Status.DEREGISTERED,
+    (Status.ACTIVE,       Signal.SUPERSEDED):                  Status.DEREGISTERED,
+    (Status.ACTIVE,       Signal.LINKED):                      Status.DEREGISTERED,
+
+    # Silence leads through unhealthy to dead: whoever is found silent for long makes two steps.
+    (Status.UNHEALTHY,    Signal.HEARTBEAT_TIMEOUT):           Status.DEAD,
+    (Status.UNHEALTHY,    Signal.PROBE_SILENCE):               Status.DEAD,
+    (Status.UNHEALTHY,    Signal.HEARTBEAT_RESUMED):           Status.ACTIVE,
+    (Status.UNHEALTHY,    Signal.PROBE_RECOVERED):             Status.ACTIVE,
+    (Status.UNHEALTHY,    Signal.HEALTH_RECOVERED):            Status.ACTIVE,
+    (Status.UNHEALTHY,    Signal.DECLARED_ACTIVE):             Status.ACTIVE,
+    (Status.UNHEALTHY,    Signal.DRAIN_INITIATED):             Status.DRAINING,
+    (Status.UNHEALTHY,    Signal.DEREGISTERED):                Status.DEREGISTERED,
+    (Status.UNHEALTHY,    Signal.SUPERSEDED):                  Status.DEREGISTERED,
+    (Status.UNHEALTHY,    Signal.LINKED):                      Status.DEREGISTERED,
+
+    # A draining agent still beats, but beating never brings it back, and silence changes nothing.
+    (Status.DRAINING,     Signal.DRAIN_COMPLETED):             Status.DEREGISTERED,
+    (Status.DRAINING,     Signal.DRAIN_TIMEOUT):               Status.DEAD,
+    (Status.DRAINING,     Signal.DEREGISTERED):                Status.DEREGISTERED,
+    (Status.DRAINING,     Signal.SUPERSEDED):                  Status.DEREGISTERED,
+    (Status.DRAINING,     Signal.LINKED):                      Status.DEREGISTERED,
+
+    (Status.DEAD,         Signal.RE_REGISTERED):               Status.ACTIVE,
+    (Status.DEAD,         Signal.PROBE_REDISCOVERED):          Status.ACTIVE,
+    (Status.DEAD,         Signal.LINKED):                      Status.DEREGISTERED,
+    (Status.DEREGISTERED, Signal.RE_REGISTERED):               Status.ACTIVE,
+})  # fmt: skip
+
+_DECLARATIONS = frozenset({Signal.DECLARED_ACTIVE, Signal.DECLARED_UNHEALTHY})
+
+
+def status_after(status: Status, signal: Signal) -> Status:
+    """Return the status that follows; InvalidTransition if the table has none."""
+    try:
+        return TRANSITIONS[status, signal]
+    except KeyError:
+        raise InvalidTransition(status, signal) from None
+
+
+def is_possible(status: Status, signal: Signal) -> bool:
+    """Whether the table has a status that follows."""
+    return (status, signal) in TRANSITIONS
+
+
+def reason_of(signal: Signal) -> Reason:
+    """Return what an event gives as the reason of this signal's transition."""
+    return Reason.OPERATOR_OVERRIDE if signal in _DECLARATIONS else Reason(signal.value)
+
+
+def begins_new_life(signal: Signal) -> bool:
+    """Whether the agent starts afresh: its incarnation rises by one, its version starts at 1 again."""
+    return signal in {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}

@@ -1,0 +1,471 @@
+"""Verdicts: what follows from heartbeats and observations.
+
+Two tracks of evidence are kept apart: `heartbeat` is what the agent says, authenticated;
+`observed` is what a prober saw. `judge` takes both, the policy and the time, and says which
+signals move the agent through `lifecycle`, what its health is, and when to judge it again.
+Nothing else decides. A heartbeat revives only what the silence of heartbeats brought down:
+a departure from RFC-0016 4.4, which knows no other reason. Times are seconds since the epoch.
+
+Missed heartbeats are a matter of time. A probed agent goes down only by a measured failure: time in which no
+probe measured anything moves nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Literal, TypeGuard
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.heartbeat_timeout import Span, Thresholds, deadline_s, silent_for_s
+from lifesign.domain.lifecycle.observed_facts import (
+    Observed,
+    current_health,
+    evidence_of,
+    is_document_current,
+    reported_health,
+)
+from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
+from lifesign.domain.observation.evidence_age import unknown_reason
+from lifesign.domain.text.durations import duration_text, excess_text
+from lifesign.domain.text.pluralize import counted, plural
+
+UNHEALTHY_AFTER_FAILURES: Final = 2
+"""A probed agent is unhealthy only after so many measured failures in a row, however long they took."""
+DEAD_AFTER_FAILURES: Final = 4
+"""The same for its death."""
+REDISCOVERED_AFTER_S: Final = 30.0
+"""Two signs of life of a dead agent lie at least this far apart."""
+UNHEALTHY_DOCUMENTS: Final = 2
+"""So many documents of different times say unhealthy before the agent is taken at its word."""
+MIN_INTERACTIONS: Final = 10
+"""With fewer measured interactions nobody is contradicted."""
+
+FLAP_WINDOW_S: Final = 3600.0
+RECOVERIES_PER_STEP: Final = 2
+MAX_DAMPING: Final = 4
+"""Flap damping: a probed agent's thresholds are multiplied by
+
+    min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
+
+with its recoveries since FLAP_WINDOW_S before its last sign of life. It lengthens the way down
+only: an agent that comes and goes all the time stays listed, with fewer events, and is in return found
+unhealthy after an hour instead of 15 minutes, and dead after four hours instead of one.
+The silence of heartbeats is not damped: its thresholds are the agent's own declaration.
+"""
+
+_MAX_STEPS: Final = 4
+"""Two are the most that is known: down and down, up and down, back to life and down."""
+
+
+class Monitoring(StrEnum):
+    """Which evidence decides about an agent."""
+
+    HEARTBEAT = "heartbeat"
+    """What it says; what a prober sees is shown, and decides nothing."""
+    PROBE = "probe"
+    """What a prober sees, and what its health document says."""
+    BOTH = "both"
+    """Its heartbeats, and what its health document says; its silence is that of its heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What an operator declared, in force until `until_s`: at that very moment it is over."""
+
+    status: Literal[Status.ACTIVE, Status.UNHEALTHY]
+    until_s: float
+
+
+@light_value()
+class Facts:
+    """All that is known of one agent when it is judged."""
+
+    status: Status
+    reason: Reason
+    """Why it has this status."""
+    status_since_s: float
+    monitoring: Monitoring
+    thresholds: Thresholds
+    last_heartbeat_at_s: float | None = None
+    """When we received it; registering counts as the first one."""
+    observed: Observed | None = None
+    drain_deadline_s: float | None = None
+    leases_held: int = 0
+    current_load: int = 0
+    """How many tasks it last said it was working on; looked at only while it drains."""
+    maintenance_until_s: float | None = None
+    """Nothing goes down before; at that very moment it is over."""
+    override: Override | None = None
+    recoveries_s: tuple[float, ...] = ()
+    """When it last went from unhealthy to active, in any order; see MAX_DAMPING."""
+
+
+@light_value()
+class Verdict:
+    """What follows from the facts at one moment."""
+
+    signals: tuple[Signal, ...]
+    """To be applied in this order; each is possible in the status that it meets. Empty: nothing changes."""
+    status: Status
+    """After all signals."""
+    reason: Reason
+    """Of that status."""
+    health: HealthStatus
+    """As of the last result, to be stored; what is shown depends on the time (`evidence_age`)."""
+    judge_at_s: float | None
+    """No verdict changes before this moment unless new facts arrive; None: time alone changes nothing.
+
+    It may lie in the past while decisions are suspended: judge again at the next sweep.
+    """
+    is_unreachable: bool
+    """Whether the declared interface failed when last asked, and no fresh document speaks for the agent.
+
+    It is shown, and decides nothing; False once what was seen is too old.
+    """
+    _last_step: "_Step | None"
+    _facts: Facts
+    """After all signals."""
+    _now_s: float
+    _excused: Sequence[Span]
+
+    @property
+    def explanation(self) -> str:
+        """One sentence for people, with the figures that count; most that is judged is told to nobody."""
+        if self._last_step is not None:
+            return self._last_step.explanation
+        return _standing(self._facts, self._now_s, self._excused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    signal: Signal
+    explanation: str
+
+
+_SILENCES: Final = frozenset({Reason.HEARTBEAT_TIMEOUT, Reason.PROBE_SILENCE})
+_OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
+    Reason.HEALTH_REPORTED_UNHEALTHY:   Signal.HEALTH_RECOVERED,
+    Reason.OBSERVED_CONTRADICTS_REPORT: Signal.PROBE_RECOVERED,
+})  # fmt: skip
+"""What observations bring down, and what brings it back."""
+
+
+def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> Verdict:
+    """Judge one agent: the same facts at the same moment give the same verdict.
+
+    `is_held` while decisions are suspended: no agent goes down by silence then, all else goes
+    on. `excused` is the time in which no missed heartbeat counts; of probes it says nothing.
+    """
+    if facts.monitoring is Monitoring.PROBE:
+        excused = ()
+    signals: list[Signal] = []
+    last_step = None
+    for _ in range(_MAX_STEPS):
+        step = _next_step(facts, now_s, is_held=is_held, excused=excused)
+        if step is None:
+            break
+        signals.append(step.signal)
+        last_step = step
+        status = status_after(facts.status, step.signal)
+        facts = replace(facts, status=status, reason=reason_of(step.signal), status_since_s=now_s)
+    return Verdict(
+        signals=tuple(signals),
+        status=facts.status,
+        reason=facts.reason,
+        health=_health(facts),
+        judge_at_s=_next_move_s(facts, now_s, excused),
+        is_unreachable=_is_unreachable(facts.observed, now_s),
+        _last_step=last_step,
+        _facts=facts,
+        _now_s=now_s,
+        _excused=excused,
+    )
+
+
+def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> _Step | None:
+    """Return the one signal that is due first, None if none is."""
+    match facts.status:
+        case Status.DRAINING:
+            return _drain(facts, now_s)
+        case Status.DEAD:
+            return _rediscovery(facts)
+        case Status.ACTIVE | Status.UNHEALTHY:
+            declared = _in_force(facts, now_s)
+            if declared is not None:
+                return _declaration(facts.status, declared, now_s)
+            return _move(facts, now_s, is_held=is_held, excused=excused)
+        case Status.REGISTERING | Status.DEREGISTERED:
+            return None
+
+
+def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> _Step | None:
+    """Return what the evidence does to an active or unhealthy agent that nobody declared anything."""
+    may_go_down = not is_in_force(facts.maintenance_until_s, now_s)
+    if may_go_down and not is_held and _is_silent(facts, now_s, excused):
+        return _silence(facts, now_s, excused)
+    if facts.status is Status.UNHEALTHY:
+        return _recovery(facts, now_s, excused)
+    return _observed_fault(facts, now_s) if may_go_down else None
+
+
+def _next_move_s(facts: Facts, now_s: float, excused: Sequence[Span]) -> float | None:
+    """Return the first moment at which time alone may move the agent, after all signals of now.
+
+    The only place that knows a deadline. A suspension is not looked at: it ends at any time.
+    """
+    if facts.status is Status.DRAINING:
+        return facts.drain_deadline_s
+    if facts.status not in {Status.ACTIVE, Status.UNHEALTHY}:
+        return None
+    declared = _in_force(facts, now_s)
+    if declared is not None:
+        return declared.until_s
+    if is_in_force(facts.maintenance_until_s, now_s):
+        return facts.maintenance_until_s
+    if facts.monitoring is not Monitoring.PROBE:
+        return _heartbeat_deadline_s(facts, excused)
+    # What a measured failure has made due waits for the next sweep.
+    is_due = facts.observed is not None and _has_failed_for_long(facts, now_s)
+    return facts.observed.measured_at_s if is_due and facts.observed is not None else None
+
+
+def _in_force(facts: Facts, now_s: float) -> Override | None:
+    override = facts.override
+    return override if override is not None and is_in_force(override.until_s, now_s) else None
+
+
+def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
+    """Whether what an operator decreed until a time holds; at that very moment it is over."""
+    return until_s is not None and now_s < until_s
+
+
+# What is silence?
+
+
+def _is_silent(facts: Facts, now_s: float, excused: Sequence[Span]) -> bool:
+    """Whether the next step down by silence is due."""
+    if facts.monitoring is Monitoring.PROBE:
+        return _has_failed_for_long(facts, now_s)
+    return now_s > _heartbeat_deadline_s(facts, excused)
+
+
+def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
+    """Whether measured failures have brought the next step down, and are not too old by now."""
+    seen = facts.observed
+    if seen is None or unknown_reason(evidence_of(seen), now_s) is not None:
+        return False
+    needed = UNHEALTHY_AFTER_FAILURES if facts.status is Status.ACTIVE else DEAD_AFTER_FAILURES
+    return seen.failures_in_row >= needed and seen.silence_s > _patience_s(facts)
+
+
+def _heartbeat_deadline_s(facts: Facts, excused: Sequence[Span]) -> float:
+    """Return the last moment before the next step down by missed heartbeats."""
+    return deadline_s(silent_since_s(facts), _patience_s(facts), excused)
+
+
+def silent_since_s(facts: Facts) -> float:
+    """Return when silence began: with the last sign, or without any with the status."""
+    last_s = _last_sign_s(facts)
+    return facts.status_since_s if last_s is None else last_s
+
+
+def _last_sign_s(facts: Facts) -> float | None:
+    """Return the last sign on the track that counts."""
+    if facts.monitoring is not Monitoring.PROBE:
+        return facts.last_heartbeat_at_s
+    return None if facts.observed is None else facts.observed.last_sign_of_life_at_s
+
+
+def _patience_s(facts: Facts) -> float:
+    """Return how much silence the next step down takes, flap damping included."""
+    is_active = facts.status is Status.ACTIVE
+    patience_s = facts.thresholds.unhealthy_after_s if is_active else facts.thresholds.dead_after_s
+    return patience_s * _damping(facts)
+
+
+def _damping(facts: Facts) -> int:
+    """Return the factor of MAX_DAMPING's formula, 1 or more; it depends on facts, never on now."""
+    if facts.monitoring is not Monitoring.PROBE:
+        return 1
+    since_s = silent_since_s(facts) - FLAP_WINDOW_S
+    recoveries = sum(at_s > since_s for at_s in facts.recoveries_s)
+    return min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
+
+
+def _silence(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step:
+    if facts.monitoring is not Monitoring.PROBE:
+        silent_s = silent_for_s(silent_since_s(facts), now_s, excused)
+        return _Step(
+            Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
+        )
+    seen = facts.observed or _UNSEEN
+    length = excess_text(seen.silence_s, _patience_s(facts))
+    text = f"no sign of life for {length}, and {counted(seen.failures_in_row, 'failure')} in a row"
+    return _Step(Signal.PROBE_SILENCE, text)
+
+
+# What moves an agent, apart from silence?
+
+
+def _drain(facts: Facts, now_s: float) -> _Step | None:
+    """Return how a drain ends (RFC-0016 2.1, 5.2); work without a lease is waited for, and kills nobody."""
+    if facts.leases_held == facts.current_load == 0:
+        return _Step(Signal.DRAIN_COMPLETED, "drained: it holds no lease and works on nothing")
+    if facts.drain_deadline_s is None or now_s < facts.drain_deadline_s:
+        return None
+    if facts.leases_held == 0:
+        return _Step(Signal.DRAIN_COMPLETED, "the time to drain is over, and it holds no lease")
+    held = _leases_text(facts.leases_held)
+    return _Step(Signal.DRAIN_TIMEOUT, f"the time to drain is over, and {held} still held")
+
+
+def _rediscovery(facts: Facts) -> _Step | None:
+    """Return the new life of an agent that fell silent, died, and was seen alive twice.
+
+    Who was alive when its drain timed out was told to go: it must fall silent before it is found
+    again. After a death by silence a first sign from just before it, which came late, counts from then.
+    """
+    seen = facts.observed
+    if facts.monitoring is not Monitoring.PROBE or seen is None:
+        return None
+    began_s, last_s = seen.life_run_began_at_s, seen.last_sign_of_life_at_s
+    if began_s is None or last_s is None:
+        return None
+    if began_s < facts.status_since_s and facts.reason not in _SILENCES:
+        return None
+    alive_s = last_s - max(began_s, facts.status_since_s)
+    if alive_s < REDISCOVERED_AFTER_S:
+        return None
+    return _Step(Signal.PROBE_REDISCOVERED, f"signs of life again, over {duration_text(alive_s)}")
+
+
+def _declaration(status: Status, override: Override, now_s: float) -> _Step | None:
+    if status is override.status:
+        return None
+    is_active = override.status is Status.ACTIVE
+    signal = Signal.DECLARED_ACTIVE if is_active else Signal.DECLARED_UNHEALTHY
+    return _Step(signal, _declared_text(override, now_s))
+
+
+def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
+    """Return what a prober's evidence, apart from silence, brings down."""
+    seen = facts.observed
+    if seen is None or facts.monitoring is Monitoring.HEARTBEAT:
+        return None
+    health = current_health(seen, now_s)
+    if health is HealthStatus.UNHEALTHY and seen.unhealthy_documents_in_row >= UNHEALTHY_DOCUMENTS:
+        count = seen.unhealthy_documents_in_row
+        return _Step(Signal.HEALTH_REPORTED_UNHEALTHY, f"its last {count} health documents say unhealthy")
+    is_enough = len(seen.recent_interactions) >= MIN_INTERACTIONS
+    if health is HealthStatus.HEALTHY and is_enough and not _half_succeed(seen):
+        return _Step(
+            Signal.OBSERVED_CONTRADICTS_REPORT, f"{_claim_text(seen, now_s)}, yet {_interactions_text(seen)}"
+        )
+    return None
+
+
+def _recovery(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | None:
+    """Return the way back of an unhealthy agent once its own reason has gone, None while it holds."""
+    if facts.reason is Reason.OPERATOR_OVERRIDE:
+        return _Step(Signal.DECLARED_ACTIVE, "what an operator declared is no longer in force")
+    if facts.reason in _SILENCES:
+        return _sign_again(facts, now_s, excused)
+    signal = _OBSERVED_FAULTS.get(facts.reason)
+    if signal is None:
+        return None
+    if facts.monitoring is Monitoring.HEARTBEAT or facts.observed is None:
+        return _Step(signal, "what a prober sees no longer decides about it")
+    if signal is Signal.HEALTH_RECOVERED:
+        health = current_health(facts.observed, now_s)
+        # Of a document that counts no more nothing follows, no recovery either.
+        has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
+        text = f"its health document says {health}"
+    else:
+        has_gone, text = _half_succeed(facts.observed), _interactions_text(facts.observed)
+    return _Step(signal, text) if has_gone else None
+
+
+def _sign_again(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | None:
+    """Return the end of a silence, on the track that counts now: the policy may have changed since."""
+    last_s, seen = _last_sign_s(facts), facts.observed
+    if last_s is None:
+        return None
+    ago = f"{duration_text(silent_for_s(last_s, now_s, excused))} ago"
+    if facts.monitoring is not Monitoring.PROBE:
+        is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excused)
+        return None if is_late else _Step(Signal.HEARTBEAT_RESUMED, f"a heartbeat {ago}")
+    is_failing = seen is not None and seen.failures_in_row >= UNHEALTHY_AFTER_FAILURES
+    return None if is_failing else _Step(Signal.PROBE_RECOVERED, f"a sign of life {ago}")
+
+
+def _half_succeed(seen: Observed) -> bool:
+    return 2 * seen.recent_interactions.count("1") >= len(seen.recent_interactions)
+
+
+def _health(facts: Facts) -> HealthStatus:
+    """Return the health to store: that of the observed half, but a probed agent that is dead has none."""
+    is_probed_and_dead = facts.status is Status.DEAD and facts.monitoring is Monitoring.PROBE
+    return HealthStatus.UNKNOWN if is_probed_and_dead else reported_health(facts.observed)
+
+
+def _is_unreachable(seen: Observed | None, now_s: float) -> bool:
+    if seen is None or seen.transport is None or not seen.transport.layer.has_failed:
+        return False
+    has_evidence = unknown_reason(evidence_of(seen), now_s) is None
+    return has_evidence and current_health(seen, now_s) is HealthStatus.UNKNOWN
+
+
+_UNSEEN: Final = Observed()
+
+
+# What is said about it?
+
+
+def _standing(facts: Facts, now_s: float, excused: Sequence[Span]) -> str:
+    """Tell why nothing changes."""
+    if facts.status is Status.DRAINING:
+        left = "" if facts.drain_deadline_s is None else f" for {_left_text(facts.drain_deadline_s, now_s)}"
+        return f"draining{left}, {_leases_text(facts.leases_held)} held"
+    since = f"{facts.status} for {duration_text(now_s - facts.status_since_s)} ({facts.reason})"
+    if facts.status not in {Status.ACTIVE, Status.UNHEALTHY}:
+        return since
+    declared = _in_force(facts, now_s)
+    if declared is not None:
+        return _declared_text(declared, now_s)
+    if is_in_force(facts.maintenance_until_s, now_s):
+        return f"{since}, in maintenance for {_left_text(facts.maintenance_until_s, now_s)}"
+    sign = "sign of life" if facts.monitoring is Monitoring.PROBE else "heartbeat"
+    last_s = _last_sign_s(facts)
+    if last_s is None:
+        return f"{since}; no {sign} yet"
+    return f"{since}; the last {sign} {duration_text(silent_for_s(last_s, now_s, excused))} ago"
+
+
+def _declared_text(override: Override, now_s: float) -> str:
+    return f"an operator declared it {override.status} for {_left_text(override.until_s, now_s)}"
+
+
+def _interactions_text(seen: Observed) -> str:
+    recent = seen.recent_interactions
+    return f"{recent.count('1')} of the last {len(recent)} interactions succeeded"
+
+
+def _claim_text(seen: Observed, now_s: float) -> str:
+    """Return that an agent calls itself healthy; if its document could not be read again, when it did."""
+    document, readiness = seen.document, seen.readiness
+    if document is None or readiness is None or readiness.observed_at_s <= document.observed_at_s:
+        return "it calls itself healthy"
+    layer = readiness.layer
+    result = layer.result if layer.status_code is None else f"{layer.result}, HTTP {layer.status_code}"
+    ago = duration_text(now_s - document.observed_at_s)
+    return f"its health document of {ago} ago says healthy (read again: {result})"
+
+
+def _leases_text(count: int) -> str:
+    return f"{count} {plural(count, 'lease is', 'leases are')}"
+
+
+def _left_text(until_s: float, now_s: float) -> str:
+    return f"another {duration_text(until_s - now_s)}"

@@ -1,0 +1,482 @@
+"""What is known of one agent, and what may it say of itself? (RFC-0016 1, 3, 4, 5)
+
+The bodies that the registry takes and the record that it gives. Members that are not named here are
+refused, so that a misspelt setting is not silently ignored.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.access.actor import OwnActor, is_reserved
+from lifesign.domain.health.document import WHOLE, HealthStatus, Time, write_short
+from lifesign.domain.lifecycle.status_table import Reason, Status
+from lifesign.domain.lifecycle.verdict import UNHEALTHY_AFTER_FAILURES, Monitoring
+from lifesign.domain.models.links import LinkShown
+from lifesign.domain.net.target import TARGET_ID_PATTERN, is_target_id
+from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.text.times import utc_text
+
+AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"
+AGENT_ID_PATTERN = f"^{AGENT_ID_CHARACTERS}$"
+# Names are shown and logged: no control characters, no line breaks.
+NAME_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+# Of what is looked for in names; may be empty.
+PART_OF_NAME_PATTERN = NAME_PATTERN.replace("]+$", "]*$")
+CAPABILITY_PATTERN = r"^[^\x00-\x20\x7f-\x9f,\u2028\u2029]{1,128}$"
+URL_PATTERN = r"^https?://[^\x00-\x20\x7f-\x9f\"<>\\^`{|}]+$"
+MAX_CAPABILITIES = 64
+MAX_TASKS = 1_000
+MAX_METADATA_BYTES = 16_384
+MAX_METADATA_DEPTH = 16
+MAX_DURATION_SECONDS = 604_800
+"""A week: the longest heartbeat interval, threshold or drain."""
+DEFAULT_DRAIN_SECONDS = 120
+
+_OURS = {"ours": ", ".join(OwnActor)}
+
+
+def _take_metadata(value: dict[str, Any]) -> dict[str, Any]:
+    return take_small(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
+
+
+def _take_no_name_of_ours(value: str) -> str:
+    if is_reserved(value):
+        raise PydanticCustomError(
+            "reserved", "expected another id: key:... and {ours} are names of the registry's own", _OURS
+        )
+    return value
+
+
+def _take_no_target(value: str) -> str:
+    if is_target_id(value):
+        raise PydanticCustomError(
+            "reserved", "expected another id: tgt_ and 32 hexadecimal digits are what probers find"
+        )
+    return value
+
+
+def take_path_segment(value: str) -> str:
+    """Return an id as it is, unless it is `.` or `..`.
+
+    Clients resolve both before they send a path: whoever is called so could not be asked for.
+    """
+    if value in {".", ".."}:
+        raise PydanticCustomError("no_path_segment", "expected another id: . and .. cannot stand in a path")
+    return value
+
+
+def _take_no_secret(value: str) -> str:
+    authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
+    if "@" in authority:
+        raise PydanticCustomError(
+            "user_information", "expected a URL without user and password: every reader sees it"
+        )
+    return value
+
+
+def _take_unique(values: list[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+AgentId = Annotated[
+    str,
+    StringConstraints(pattern=AGENT_ID_PATTERN),
+    Field(json_schema_extra={"not": {"enum": [".", "..", *OwnActor]}}),
+    AfterValidator(_take_no_name_of_ours),
+    AfterValidator(take_path_segment),
+]
+OwnAgentId = Annotated[
+    AgentId,
+    Field(
+        json_schema_extra={
+            "not": {"anyOf": [{"enum": [".", "..", *OwnActor]}, {"pattern": TARGET_ID_PATTERN}]}
+        }
+    ),
+    AfterValidator(_take_no_target),
+]
+"""By which somebody may register, or hold a key as that agent: none that is a target's."""
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
+RoleId = Annotated[
+    str,
+    StringConstraints(pattern=AGENT_ID_PATTERN),
+    Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
+    AfterValidator(take_path_segment),
+]
+Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
+Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
+Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
+WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), WHOLE]
+"""What RFC-0016 1.1 calls an integer."""
+Duration = Annotated[
+    float,
+    PlainSerializer(write_short, return_type=int | float, when_used="json"),
+    WithJsonSchema({"type": "number"}, mode="serialization"),
+]
+"""Written as 120, not 120.0: programs that were written for integers read it too."""
+Seconds = Annotated[Duration, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
+Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), WHOLE]
+TaskId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,256}$")]
+Metadata = Annotated[dict[str, Any], AfterValidator(_take_metadata)]
+
+
+class Body(BaseModel):
+    """A request's body: what is not named is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Capacity(Body):
+    """How much an agent can do at once (RFC-0016 1.1). Advisory."""
+
+    max_concurrent_tasks: Load | None = None
+    current_load: Load = 0
+
+
+class HeartbeatConfig(Body):
+    """How often an agent beats, and how long it may be silent (RFC-0016 1.1, 3.3)."""
+
+    interval_seconds: WholeSeconds = 30
+    unhealthy_after_seconds: WholeSeconds = 90
+    dead_after_seconds: WholeSeconds = 300
+
+    @model_validator(mode="after")
+    def _leave_room(self) -> Self:
+        if self.unhealthy_after_seconds < 2 * self.interval_seconds:
+            raise PydanticCustomError(
+                "threshold_too_short", "expected unhealthy_after_seconds to be at least 2 x interval_seconds"
+            )
+        if self.dead_after_seconds < 2 * self.unhealthy_after_seconds:
+            raise PydanticCustomError(
+                "threshold_too_short",
+                "expected dead_after_seconds to be at least 2 x unhealthy_after_seconds",
+            )
+        return self
+
+
+PROBED_CONFIG = HeartbeatConfig(interval_seconds=300, unhealthy_after_seconds=900, dead_after_seconds=3600)
+"""How long an agent that is watched by probes alone may show no sign of life."""
+
+
+class Declared(Body):
+    """What a record begins with."""
+
+    agent_id: AgentId | None = None
+    """Ours to choose if absent: `agent_<ulid>`."""
+    role_id: RoleId | None = None
+    name: Name | None = None
+    capabilities: Capabilities = []
+    capacity: Capacity = Capacity()
+    endpoint: Url | None = None
+    card_url: Url | None = None
+    heartbeat_config: HeartbeatConfig | None = None
+    drain_timeout_seconds: Seconds = DEFAULT_DRAIN_SECONDS
+    monitoring: Monitoring = Monitoring.HEARTBEAT
+    metadata: Metadata = {}
+
+    def thresholds(self) -> HeartbeatConfig:
+        """The declared thresholds, else the defaults of how it is monitored."""
+        if self.heartbeat_config is not None:
+            return self.heartbeat_config
+        return PROBED_CONFIG if self.monitoring is Monitoring.PROBE else HeartbeatConfig()
+
+
+class FoundAgent(Declared):
+    """What begins the record of a target: a prober saw its first sign of life, and it has said nothing."""
+
+    target_url: Annotated[str, StringConstraints(max_length=2048)]
+    """As `target.read_target` spells it."""
+    monitoring: Monitoring = Monitoring.PROBE
+
+
+class Registration(Declared):
+    """The body of `POST /api/v1/agents` (RFC-0016 3.1)."""
+
+    agent_id: OwnAgentId | None = None
+    supersede: StrictBool = False
+    """End the life of an agent of this id that is still alive, and begin a new one."""
+
+    @model_validator(mode="after")
+    def _can_be_probed(self) -> Self:
+        if self.monitoring is not Monitoring.HEARTBEAT and self.card_url is None:
+            raise PydanticCustomError(
+                "card_url_missing", "expected a card_url, which monitoring by probes needs"
+            )
+        return self
+
+
+class AgentUpdate(Body):
+    """The body of `PATCH /api/v1/agents/{agent_id}`: what is absent stays as it is."""
+
+    name: Name | None = None
+    capabilities: Capabilities | None = None
+    max_concurrent_tasks: Load | None = None
+    endpoint: Url | None = None
+    card_url: Url | None = None
+    heartbeat_config: HeartbeatConfig | None = None
+    drain_timeout_seconds: Seconds | None = None
+    metadata: Metadata | None = None
+
+
+class Heartbeat(Body):
+    """The body of `POST /api/v1/agents/{agent_id}/heartbeat` (RFC-0016 4.1)."""
+
+    status: Literal["active", "draining"]
+    current_load: Load | None = None
+    tasks_in_progress: Annotated[list[TaskId], Field(max_length=MAX_TASKS)] | None = None
+    client_timestamp: Annotated[AwareDatetime, Field(strict=True)]
+    """By the agent's clock; compared for drift, and judges nothing (RFC-0016 4.5)."""
+
+
+class StatusChange(Body):
+    """The body of `PATCH /api/v1/agents/{agent_id}/status` (RFC-0016 5.1)."""
+
+    status: Literal["draining", "deregistered"]
+    drain_timeout_seconds: Seconds | None = None
+
+
+class CommandRequest(Body):
+    """The body of `POST /api/v1/agents/{agent_id}/commands` (RFC-0016 5.3)."""
+
+    command: Literal["drain"]
+    reason: Name | None = None
+    drain_timeout_seconds: Seconds | None = None
+    expires_in_seconds: Seconds = 3600
+
+
+RENEW_LEASES: Final = "renew_leases"
+"""To an agent that names tasks which are not leased to it: told in the one reply, and kept nowhere."""
+
+
+class PendingCommand(BaseModel):
+    """A directive that rides home in a heartbeat's reply, until it is honoured or expires."""
+
+    id: str
+    command: str
+    reason: str | None = None
+    drain_timeout_seconds: Duration | None = None
+
+
+class SentCommand(PendingCommand):
+    """A command that waits for its agent."""
+
+    agent_id: str
+    created_at: Time
+    expires_at: Time
+
+
+class HeartbeatReply(BaseModel):
+    """The answer to a heartbeat (RFC-0016 4.2)."""
+
+    acknowledged: bool
+    server_timestamp: Time
+    agent_status: Status
+    pending_commands: list[PendingCommand]
+
+
+class AgentSummary(BaseModel):
+    """One agent in a listing (RFC-0016 6.1)."""
+
+    agent_id: str
+    role_id: str | None = None
+    name: str | None = None
+    capabilities: list[str]
+    capacity: Capacity
+    status: Status
+    health: HealthStatus
+    """`unknown` also once what was observed is too old: see `unknown_reason`."""
+    unknown_reason: UnknownReason | None = None
+    """Why `health` is unknown although a document was read, or nothing is known of a probed agent."""
+    evidence_at: Time | None = None
+    """When a probe last measured something; absent if none ever did."""
+    monitoring: Monitoring
+    last_heartbeat_at: Time | None = None
+    """Of who is to beat, its registration at first; absent where it is watched by probes alone."""
+    endpoint: str | None = None
+    card_url: str | None = None
+    """As it registered. Of a target that probers found: where its card was seen last; absent if none was."""
+    target_url: str | None = None
+    """Of a target that probers found: what a directory lists."""
+
+
+class Said(BaseModel):
+    """What an agent says of itself: its last heartbeat."""
+
+    last_heartbeat_at: Time | None = None
+    """As in a listing."""
+    current_load: int
+    tasks_in_progress: list[str]
+
+
+class LayerSeen(BaseModel):
+    """How one layer answered when it was last asked."""
+
+    result: ResultClass
+    reason: str
+    """The evidence, in words."""
+    status_code: int | None = None
+    latency_ms: float | None = None
+    observed_at: Time
+
+
+class DocumentShown(BaseModel):
+    """The health document that a prober read last."""
+
+    status: HealthStatus
+    timestamp: Time
+    observed_at: Time
+    is_stale: bool
+    response_ratio: float | None = None
+    sample_count: int | None = None
+    error_ratio: float | None = None
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+
+
+class Unmeasured(BaseModel):
+    """Why probers ask an agent nothing any more that they had asked before."""
+
+    since: Time
+    reason: str
+
+
+class Seen(BaseModel):
+    """What probers saw of an agent."""
+
+    last_observed_at: Time | None = None
+    last_sign_of_life_at: Time | None = None
+    unmeasured: Unmeasured | None = None
+    """Absent while it is asked; told where the record alone is asked for."""
+    failures_in_row: int
+    """Measured failures since the last sign of life."""
+    recent_interactions: str
+    """The last measured ones, oldest first: 1 answered, 0 failed."""
+    discovery: LayerSeen | None = None
+    transport: LayerSeen | None = None
+    readiness: LayerSeen | None = None
+    message: LayerSeen | None = None
+    document: DocumentShown | None = None
+    reported_agent_id: str | None = None
+    """What the agent calls itself; never a key."""
+
+
+class OverrideShown(BaseModel):
+    """What an operator declared."""
+
+    status: Status
+    until: Time
+
+
+class AgentRecord(AgentSummary):
+    """All that is known of one agent (RFC-0016 1); what it says and what was seen stand side by side."""
+
+    heartbeat_config: HeartbeatConfig
+    drain_timeout_seconds: Duration
+    metadata: dict[str, Any]
+    registered_at: Time
+    version: int
+    incarnation: int
+    etag: str
+    reason: Reason
+    status_since: Time
+    explanation: str
+    """Why it has this status, in words, as it was found when the status changed."""
+    standing: str | None = None
+    """How it stands now, in words."""
+    is_unreachable: bool = False
+    """A prober cannot reach it though it beats; decides nothing."""
+    drain_deadline: Time | None = None
+    maintenance_until: Time | None = None
+    override: OverrideShown | None = None
+    said: Said
+    seen: Seen | None = None
+    """Absent while no prober has looked."""
+    pending_commands: list[PendingCommand] | None = None
+    """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""
+    links: list[LinkShown] | None = None
+    """Crawled targets that it claims; told where the record alone is asked for."""
+    names: dict[str, str] | None = None
+    """Of the keys in `explanation`; told there too, to callers who may read all events."""
+    agent_key: Annotated[str | None, Field(repr=False)] = None
+    """Its own key; shown once, to whoever registered it with another key."""
+
+    @property
+    def has_old_evidence(self) -> bool:
+        """Whether nothing is known now of what a prober would see; a health document may end before that."""
+        return self.unknown_reason not in {None, UnknownReason.DOCUMENT_ENDED}
+
+    @property
+    def failing_probes(self) -> int:
+        """How many of its last probes failed though it is active; 0 if fewer than two, or too long ago.
+
+        Its status follows later, once the failures have lasted for `unhealthy_after_seconds`.
+        """
+        if self.status is not Status.ACTIVE or self.seen is None or self.has_old_evidence:
+            return 0
+        failures = self.seen.failures_in_row
+        return failures if failures >= UNHEALTHY_AFTER_FAILURES else 0
+
+
+class Pool(BaseModel):
+    """Agents that share a role (RFC-0016 7.2)."""
+
+    role_id: str
+    members: dict[Status, int]
+    """How many there are per status."""
+    max_concurrent_tasks: int
+    """Summed over the active members that say theirs."""
+    current_load: int
+    available_capacity: int
+
+
+class AgentList(BaseModel):
+    """The answer to `GET /api/v1/agents` (RFC-0016 6.1)."""
+
+    agents: list[AgentSummary]
+    total: int
+    """How many match. Where they are more than 1,000, it may have been counted up to five seconds ago."""
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+    pool: Pool | None = None
+
+
+class Erasure(BaseModel):
+    """What was erased of an agent, and what will be."""
+
+    agent_id: str
+    events: int
+    """How many payloads gave way to their hash."""
+    archived_sequence: int
+    """Events up to here are in archived files, perhaps some of this agent: they are erased there within an
+    hour, or once the files are back, and then `archive.erased` says so. 0 if there are none."""
+
+
+def etag_of(incarnation: int, version: int) -> str:
+    """The record's entity tag: an older life's tag never matches again, though the version starts anew."""
+    return f'"{version}"' if incarnation == 1 else f'"{incarnation}.{version}"'
+
+
+def moment(at_s: float) -> datetime:
+    """Seconds since the epoch as a time with a zone."""
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def moment_text(at_s: float) -> str:
+    """Seconds since the epoch as a `Time` is written."""
+    return utc_text(moment(at_s), "milliseconds")

@@ -1,0 +1,144 @@
+"""What does a registry count of all targets, for whoever takes a census? (`/api/v1/census`)
+
+Counts and no judgements: shares, platforms and trends are for `prober/census` to tell.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
+
+from lifesign.domain.health.document import HealthStatus, Quantity, Time
+from lifesign.domain.models.agents import NAME_PATTERN, Body, Name
+from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import ResultClass
+
+RUN_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+
+MAX_NOT_READ = 1_000
+"""Directories of one pass that are named."""
+
+NotRead = Annotated[tuple[Name, ...], Field(max_length=MAX_NOT_READ)]
+RunName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
+
+
+class TargetCount(BaseModel):
+    """So many targets whose last result was this."""
+
+    result: ResultClass | None = None
+    """Absent: never measured."""
+    count: int
+
+
+class DirectoryCount(TargetCount):
+    """The same, of those that one directory lists; who is listed twice counts in both."""
+
+    directory: str
+
+
+class HostCount(TargetCount):
+    """The same, of those on one host."""
+
+    host: str
+    protocol_version: str | None = None
+    """As their cards say it; told of the living alone."""
+
+
+class ProbeCount(BaseModel):
+    """So many probes of which one layer ended like this."""
+
+    layer: Layer
+    result: ResultClass
+    bucket: int
+    """Of the latency; -1 without one. See `lifesign.domain.observation.result_sums`."""
+    count: int
+
+
+class ShownCount(BaseModel):
+    """So many living targets whose layers ended like this, each the last time that it told anything."""
+
+    discovery: ResultClass | None = None
+    transport: ResultClass | None = None
+    readiness: ResultClass | None = None
+    message: ResultClass | None = None
+    count: int
+
+
+class Deadlines(BaseModel):
+    """How long one request may take before it counts as a timeout."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    connect_seconds: Quantity
+    """Until the connection stands."""
+    first_byte_seconds: Quantity
+    """From the request's last byte to the answer's first."""
+    total_seconds: Quantity
+    """For all of it, redirects included."""
+
+
+class CensusRun(BaseModel):
+    """One pass over all targets."""
+
+    run_id: str
+    name: str
+    """Of the probe definition."""
+    began_at: Time
+    ended_at: Time | None = None
+    """Absent: it goes on, or was broken off."""
+    deadlines: Deadlines | None = None
+    """Of its requests; absent: nobody said, or those who took part had different ones."""
+    not_read: NotRead = ()
+    """Directories that could not be read for it: who they listed before counts."""
+    counts: list[TargetCount]
+    """Targets by what it saw of them; `not_measured`: it learned nothing of them, though others may have."""
+
+
+class CensusCounts(BaseModel):
+    """The answer to `GET /api/v1/census`."""
+
+    made_at: Time
+    since: Time
+    until: Time
+    """`probes` are counted by whole hours, all that this period touches; or those of one run alone."""
+    targets: list[TargetCount]
+    """Each once."""
+    directories: list[DirectoryCount]
+    probes: list[ProbeCount]
+    health: dict[HealthStatus, int]
+    """How targets that show life call themselves."""
+    shown: list[ShownCount]
+    """By what those live that do: a card alone is no proof that anybody works behind it."""
+    evidence_at: Time | None = None
+    """When a probe of any target last measured something; absent if none ever did."""
+    old: dict[UnknownReason, int] = {}
+    """Targets whose last measured result is too old, by the reason. They count as `not_measured` everywhere.
+
+    A result of the run that is asked for does not age, nor does one from before it.
+    """
+    gone: dict[str, int]
+    """Those that are not probed any more, by the reason."""
+    runs: list[CensusRun]
+    """The last ones, the latest first."""
+
+
+class HostCounts(BaseModel):
+    """One page of `GET /api/v1/census/hosts`."""
+
+    hosts: list[HostCount]
+    """A host may come in several rows, all of them on one page."""
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class RunRequest(Body):
+    """The body of `PUT /api/v1/census/runs/{run_id}`."""
+
+    name: RunName
+    """Of the probe definition."""
+    deadlines: Deadlines | None = None
+    """That whoever begins it, or takes part, asks with."""
+    not_read: NotRead = ()
+    """Directories that whoever takes part could not read: they are named with those of the others."""
+    is_over: StrictBool = False
+    """Whether all targets were probed: then they are counted."""

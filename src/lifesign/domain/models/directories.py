@@ -1,0 +1,110 @@
+"""What may be said of a directory, and how is it shown? (`/api/v1/directories`)
+
+The bodies that the registry takes and the records that it gives, for its client too.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StrictBool, StringConstraints
+
+from lifesign.domain.health.document import WHOLE, Time
+from lifesign.domain.models.agents import NAME_PATTERN, Body
+from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
+
+MAX_PAGE_URLS = 10_000
+MAX_PAGES = 200
+"""Of one import: two million targets."""
+MAX_ENTRY_CHARS = 4096
+"""Of one entry as it comes; one that is too long for a URL is refused by itself, not its page."""
+MAX_PAGE_BYTES = 8_388_608
+DIRECTORY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+IMPORT_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+
+Source = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_CHARS, pattern=NAME_PATTERN)]
+Etag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ETAG_CHARS, pattern=NAME_PATTERN)]
+Entry = Annotated[str, StringConstraints(max_length=MAX_ENTRY_CHARS)]
+
+
+class ImportState(StrEnum):
+    """How far an import has come."""
+
+    UPLOADING = "uploading"
+    """Pages come in; nothing counts yet."""
+    ADDING = "adding"
+    """All pages have come; what they list is added."""
+    HELD = "held"
+    """So much has left that somebody has to confirm it; what came is there already."""
+    REMOVING = "removing"
+    """What is listed no more is removed."""
+    APPLIED = "applied"
+    DROPPED = "dropped"
+    """A later import has taken its place, or it was never finished."""
+
+
+class ImportPage(Body):
+    """The body of `PUT /api/v1/directories/{directory}/imports/{import_id}/pages/{page}`."""
+
+    urls: Annotated[list[Entry], Field(max_length=MAX_PAGE_URLS)]
+    """What the directory lists: URLs, or hosts."""
+    source: Source | None = None
+    """Where the list comes from, for people; of the first page that comes."""
+    etag: Etag | None = None
+    """Of the list, for whoever reads it next; of the first page that comes."""
+    allow_shrink: StrictBool = False
+    """Whether it may lose more than half of its entries unconfirmed; of the first page that comes."""
+
+
+class ImportEnd(Body):
+    """The body of `POST /api/v1/directories/{directory}/imports/{import_id}/apply`."""
+
+    pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True), WHOLE]
+    """How many there are: if one is missing, nothing is applied."""
+
+
+class ImportRecord(BaseModel):
+    """One list on its way to become what a directory lists."""
+
+    import_id: str
+    state: ImportState
+    state_since: Time
+    began_at: Time
+    source: str | None = None
+    etag: str | None = None
+    pages: int
+    """How many have come, or how many there are once all have."""
+    received: int
+    """Entries."""
+    refused: dict[str, int]
+    """How many are no targets, by the reason."""
+    duplicates: int
+    """How many name a target that the same list names already."""
+    size_before: int
+    added: int
+    removed: int
+    """Listed before and no more; while it is held, how many would be removed."""
+    explanation: str | None = None
+    """Why it is held."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is to be applied further."""
+        return self.state in {ImportState.ADDING, ImportState.REMOVING}
+
+
+class DirectoryRecord(BaseModel):
+    """A directory, and how it came to be as it is."""
+
+    name: str
+    size: int
+    """How many targets it lists."""
+    applied: ImportRecord | None = None
+    """The last list that was applied whole; absent before the first one."""
+    held: ImportRecord | None = None
+    """A list that waits to be confirmed."""
+
+
+class DirectoryList(BaseModel):
+    """The answer to `GET /api/v1/directories`."""
+
+    directories: list[DirectoryRecord]

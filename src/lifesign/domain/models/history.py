@@ -1,0 +1,115 @@
+"""How is an agent's history told? (`/api/v1/agents/{agent_id}/history`)
+
+What was seen stands beside what its health document said, slot by slot. What is not there is not there, and
+in words it is said why.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import BaseModel
+
+from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.agent_history import (
+    DAY_SECONDS,
+    HALF_HOUR_SECONDS,
+    RATIOS,
+    History,
+    Measure,
+    Slot,
+    Spread,
+)
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import moment
+
+NOT_PROBED = (
+    "it is watched by its heartbeats alone: no prober asks it or reads its health document, so there are no "
+    "shares and latencies of it (monitoring both, with a card_url, would have it probed too)"
+)
+NOT_YET = "no probe of it counted in the last 30 days: nobody has looked, which is not the same as down"
+NO_DOCUMENT = "no prober read a health document of it in this time: what it would say of itself is unknown"
+NO_ANSWER = "it answered no probe in this time: how long it takes is unknown"
+
+
+class SpreadShown(BaseModel):
+    """The values of one measure within a slot; of ratios 0 to 1, of latencies ms."""
+
+    lowest: float
+    mean: float
+    highest: float
+
+
+class SlotShown(BaseModel):
+    """A half hour or a day in which somebody looked, or was to look."""
+
+    begins_at: Time
+    alive: int
+    """How many probes saw a sign of life."""
+    failed: int
+    """How many were measured, and saw none."""
+    inconclusive: int
+    """How many told neither: the prober held back, or could not look."""
+    answer_ms: SpreadShown | None = None
+    """How long the agent took to answer: a message if one is sent, else its interface."""
+    response_ratio: SpreadShown | None = None
+    """This one and the others: as its health document said."""
+    error_ratio: SpreadShown | None = None
+    latency_p50_ms: SpreadShown | None = None
+    latency_p99_ms: SpreadShown | None = None
+
+    def measures(self) -> Iterator[tuple[Measure, SpreadShown]]:
+        """Return what was measured or said in it."""
+        for measure in Measure:
+            spread: SpreadShown | None = getattr(self, measure.value)
+            if spread is not None:
+                yield measure, spread
+
+
+class AgentHistory(BaseModel):
+    """The answer to `GET /api/v1/agents/{agent_id}/history`; both lists have the oldest first."""
+
+    agent_id: str
+    half_hours: list[SlotShown]
+    """Of the last 24 hours; one in which nobody looked is absent."""
+    days: list[SlotShown]
+    """Of the last 30, by UTC; likewise. Today's is told as far as it has gone."""
+    notes: list[str]
+    """What is not there, and why."""
+
+
+def told(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:
+    """Return what is to be shown of an agent."""
+    half_hours = [_slot(slot, HALF_HOUR_SECONDS) for slot in history.half_hours]
+    days = [_slot(slot, DAY_SECONDS) for slot in history.days]
+    notes = list(_notes(monitoring, [*history.half_hours, *history.days]))
+    return AgentHistory(agent_id=agent_id, half_hours=half_hours, days=days, notes=notes)
+
+
+def _notes(monitoring: Monitoring, slots: Sequence[Slot]) -> Iterator[str]:
+    if not slots:
+        yield NOT_PROBED if monitoring is Monitoring.HEARTBEAT else NOT_YET
+        return
+    measured = {measure for slot in slots for measure in slot.spreads}
+    if Measure.ANSWER_MS not in measured:
+        yield NO_ANSWER
+    if not measured - {Measure.ANSWER_MS}:
+        yield NO_DOCUMENT
+
+
+def _slot(slot: Slot, seconds: int) -> SlotShown:
+    return SlotShown(
+        begins_at=moment(slot.number * seconds),
+        alive=slot.alive,
+        failed=slot.failed,
+        inconclusive=slot.inconclusive,
+        **{measure.value: _spread(measure, spread) for measure, spread in slot.spreads.items()},
+    )
+
+
+def _spread(measure: Measure, spread: Spread) -> SpreadShown:
+    """Return it with as many digits as are known of it."""
+    low, mean, high = (_rounded(measure, value) for value in (spread.low, spread.mean, spread.high))
+    return SpreadShown(lowest=low, mean=mean, highest=high)
+
+
+def _rounded(measure: Measure, value: float) -> float:
+    return round(value, 5) if measure in RATIOS else float(f"{value:.3g}")

@@ -1,0 +1,57 @@
+"""How is a lease shown, and the state that one guards? (protocol 6)
+
+What the registry answers and its client reads. None of it is a secret: what protects a lease is its
+holder's key.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.domain.health.document import MAX_NUMBER, WHOLE, Time
+from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, EndReason
+
+TtlSeconds = Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)]
+Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), WHOLE]
+"""A fencing token, as a holder shows it."""
+
+
+class LeaseRecord(BaseModel):
+    """One lease. Whoever writes in its name shows `fencing_token`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    lease_id: str
+    resource: str
+    holder: str
+    """Agent id; `key:` and the key's id where no agent is behind it."""
+    fencing_token: int
+    acquired_at: Time
+    expires_at: Time
+    """By the registry's clock."""
+    ended_at: Time | None = None
+    """Absent while it is running."""
+    end_reason: EndReason | None = None
+
+
+class LeaseList(BaseModel):
+    """The answer to `GET /api/v1/leases`."""
+
+    leases: list[LeaseRecord]
+    total: int
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class StateRecord(BaseModel):
+    """The state of an intent's scope: a small JSON object that only the holder of its lease may write."""
+
+    resource: str
+    state: dict[str, Any]
+    version: int
+    """From 1; rises by one with each write."""
+    fencing_token: int
+    """Of the write."""
+    holder: str | None = None
+    """Who wrote; absent once that agent was erased."""
+    written_at: Time

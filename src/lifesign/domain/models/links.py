@@ -1,0 +1,49 @@
+"""Links and claims as the API shows them, and the body that asks for a token."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.link_rule import LinkState, Proof
+
+
+class LinkShown(BaseModel):
+    """One target that an agent claims, in the agent's own record."""
+
+    target_id: str
+    url: str
+    """Of the target."""
+    state: LinkState
+    proof: Proof | None = None
+    """Absent if nothing proves the claim."""
+    proven_at: Time | None = None
+    """When the proof was last seen."""
+    linked_at: Time | None = None
+    """Since when the two are one record; absent unless they are."""
+
+
+class LinkRequest(BaseModel):
+    """The body of `POST /api/v1/agents/{agent_id}/links`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    url: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    """Of the target that the agent claims."""
+
+
+class LinkToken(BaseModel):
+    """The answer: a token that the target's origin has to serve."""
+
+    target_id: str
+    url: str
+    token: Annotated[str, Field(repr=False)]
+    """To be put in a line of its own into the file at `proof_url`."""
+    proof_url: str
+    asked_at: Time
+    good_until: Time | None = None
+    """A token that was not found by then ends; absent once it was found."""
+    checked_at: Time | None = None
+    """When the registry last looked for it."""
+    proven_at: Time | None = None
+    """When it was last found."""

@@ -1,0 +1,99 @@
+"""Records of the monitor: suspensions, mass silence and lost evidence, as the API shows them (protocol 4).
+
+What the registry takes and answers, for its client too.
+"""
+
+from typing import Self
+
+from pydantic import BaseModel, model_validator
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
+from lifesign.domain.models.agents import AgentId, Body
+from lifesign.domain.models.shards import NetworkClassName
+from lifesign.domain.observation.evidence_age import UnknownReason
+
+
+class Release(Body):
+    """The query of `POST /api/v1/monitor/release`."""
+
+    track: Track | None = None
+    """Which track to release; absent: both."""
+
+
+class Confirmation(Body):
+    """The body of `POST /api/v1/monitor/confirm`: what an operator knows to be down."""
+
+    network_class: NetworkClassName | None = None
+    """All targets of this network class, such as `public_ipv4` or `10.1.0.0/16`."""
+    agent_id: AgentId | None = None
+    """This agent or target alone."""
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if (self.network_class is None) == (self.agent_id is None):
+            raise PydanticCustomError("one_subject", "expected exactly one of network_class and agent_id")
+        return self
+
+
+class Confirmed(BaseModel):
+    """The answer to it."""
+
+    network_class: str | None = None
+    agent_id: str | None = None
+    confirmed_at: Time
+    """A failure of a target whose last liveness signal is older needs no witness."""
+
+
+class ShownSpan(BaseModel):
+    """Time in which no missed heartbeat counts."""
+
+    begin: Time
+    end: Time
+
+
+class TrackRecord(BaseModel):
+    """Whether silence is believed on one track."""
+
+    state: MonitorState
+    since: Time
+    exits: int
+    """How many silence took down in this cadence; while held, how many wait."""
+    limit: int
+    """How many in one cadence are believed."""
+    baseline: float
+    """The mean number per cadence when all is well."""
+    unwitnessed: int
+    """While held: how many of those who wait no request of any agent bears out."""
+
+
+class LostEvidence(BaseModel):
+    """Living agents of which nothing is known through a fault of the monitoring."""
+
+    agents: int
+    reasons: dict[UnknownReason, int]
+    since: Time
+    """Since when there is any such agent."""
+    is_reported: bool
+    """Whether it has lasted for an interval, so that `monitor.evidence_lost` was logged."""
+
+
+class MonitorRecord(BaseModel):
+    """What is known of the monitoring itself."""
+
+    state: MonitorState
+    """`held` if either track is, else `recovering` if either is."""
+    since: Time
+    """When the track that has this state came to it."""
+    tracks: dict[Track, TrackRecord]
+    silent_classes: dict[str, Time] = {}
+    """Network classes in mass silence, each with when that was noticed."""
+    confirmed_classes: dict[str, Time] = {}
+    """Network classes that an operator confirmed, each with when."""
+    lost_evidence: LostEvidence | None = None
+    """Absent while there is evidence about every living agent, or a reason of its own why not."""
+    excused: list[ShownSpan]
+    """Our own downtime, jumps of the clock, and suspensions that are over: the latest of each."""
+    swept_at: Time | None = None
+    """When a sweep last ran; absent before the first one."""

@@ -1,0 +1,52 @@
+"""What does an agent write down when it has something to say? (lease protocol, "Progress reports")
+
+The latest report is what the next holder of the task goes on from.
+"""
+
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError, to_json
+
+from lifesign.domain.models.agents import Body
+
+MAX_REPORT_BYTES = 65_536
+"""Of a report as JSON in UTF-8."""
+MAX_ENTRIES = 1_000
+"""Of one list in a report."""
+
+Text = Annotated[str, Field(min_length=1, max_length=MAX_REPORT_BYTES)]
+
+
+class Attempt(Body):
+    """What was tried, and what came of it."""
+
+    action: Text
+    outcome: Text
+
+
+class ProgressReport(Body):
+    """A structured checkpoint, with the members of the source; at most 64 KiB."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    summary: Text
+    """What was done since the last report."""
+    beliefs: Annotated[list[Text], Field(max_length=MAX_ENTRIES)] = Field(default_factory=list)
+    """What is taken for true."""
+    attempted: Annotated[list[Attempt], Field(max_length=MAX_ENTRIES)] = Field(default_factory=list)
+    next_step: Annotated[Text | None, Field(alias="nextStep")] = None
+    blockers: Annotated[list[Text], Field(max_length=MAX_ENTRIES)] = Field(default_factory=list)
+    """What stands in the way."""
+
+    @model_validator(mode="after")
+    def _take_small(self) -> Self:
+        if len(to_json(self.members())) > MAX_REPORT_BYTES:
+            raise PydanticCustomError(
+                "too_large", "expected at most {most} bytes", {"most": MAX_REPORT_BYTES}
+            )
+        return self
+
+    def members(self) -> dict[str, Any]:
+        """Return it as it travels and is stored."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

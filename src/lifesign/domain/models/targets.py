@@ -1,0 +1,116 @@
+"""What is known of a target, as the registry shows it? (`/api/v1/targets`)
+
+Of a target that shows life there is a record as an agent beside it, under the same id: what follows from
+what was seen stands there.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+from lifesign.domain.health.document import HealthStatus, Time
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import DocumentSeen, LayerResult, ResultClass
+
+
+class TargetSummary(BaseModel):
+    """One target in a listing."""
+
+    target_id: str
+    """`tgt_...`, or the agent's id where an agent registered itself to be probed."""
+    url: str
+    result: ResultClass | None = None
+    """Of the last probe that told anything, else of the last one; absent: nobody has looked yet."""
+    result_since: Time | None = None
+    observed_at: Time | None = None
+    """When that probe ended: one that asked nobody is none; by the prober's clock."""
+    evidence_at: Time | None = None
+    """When a probe last measured something, by the registry's clock; absent if none ever did."""
+    unknown_reason: UnknownReason | None = None
+    """Why `result` says nothing any more of a target that is probed all the time: it is too old.
+
+    A census that makes single passes shows the date of its pass instead.
+    """
+    why: str | None = None
+    """What the probe saw that `result` is of, in one line: by what it lives, or what was there instead."""
+    gone_at: Time | None = None
+    """Since when it is not probed any more."""
+    gone_reason: str | None = None
+
+
+class TargetList(BaseModel):
+    """The answer to `GET /api/v1/targets`."""
+
+    targets: list[TargetSummary]
+    total: int
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class TargetSeen(BaseModel):
+    """What the last probe saw that told anything; a layer that was not asked is absent."""
+
+    # It is stored as the observation that it was, of whichever version of ours.
+    model_config = ConfigDict(extra="ignore")
+
+    observed_at: Time
+    """By the prober's clock."""
+    discovery: LayerResult | None = None
+    transport: LayerResult | None = None
+    readiness: LayerResult | None = None
+    message: LayerResult | None = None
+    document: DocumentSeen | None = None
+    reported_agent_id: str | None = None
+    """What the agent calls itself; never a key."""
+    certificate_expires_at: Time | None = None
+    paths: dict[str, LayerResult] | None = None
+    """What else was asked, by path; it decides nothing."""
+
+
+class ShownChange(BaseModel):
+    """One result that became another one."""
+
+    at: Time
+    layer: Layer
+    """`overall` for the probe as a whole."""
+    previous: ResultClass
+    result: ResultClass
+    evidence: str | None = None
+    """SHA-256 of the bytes that were seen, under which the prober keeps them."""
+
+
+class TargetRecord(TargetSummary):
+    """All that is known of one target."""
+
+    host: str
+    shard: int
+    directories: list[str]
+    """Which list it."""
+    is_registered: bool
+    """Whether an agent wants it to be probed."""
+    added_at: Time
+    probed_at: Time | None = None
+    """When its last probe ended, also one that measured nothing; by the prober's clock."""
+    recheck_at: Time | None = None
+    """When somebody last asked for a look now."""
+    memory: ProbeMemory | None = None
+    """What its last probe left for the next one."""
+    seen: TargetSeen | None = None
+    changes: list[ShownChange]
+    """The last ones, the latest first."""
+    agent_status: Status | None = None
+    """Of its record as an agent; absent if it has none."""
+    agent_health: HealthStatus | None = None
+
+
+class RecheckRecord(BaseModel):
+    """The answer to `POST /api/v1/targets/{target_id}/probe`."""
+
+    target_id: str
+    recheck_at: Time
+    """Its prober looks as soon as it sees this, which takes a few seconds, but not before `not_before`."""
+    observed_at: Time | None = None
+    """When it was last probed so far, whatever that told."""
+    not_before: Time | None = None
+    """Until then it asked to be left alone (`Retry-After`), and its prober looks no sooner; absent: no."""

@@ -1,0 +1,384 @@
+"""What is asked for about tasks, and how is a task shown? (lease protocol; protocol 6.7, 6.8)
+
+The bodies that the registry takes and the records that it gives.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.health.document import MAX_DEPTH, WHOLE, Time
+from lifesign.domain.models.agents import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
+from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
+from lifesign.domain.models.progress_report import ProgressReport
+from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.tasks.budget import AmountRecord, BudgetRecord, Spend
+from lifesign.domain.tasks.lease import TTL_SECONDS
+from lifesign.domain.tasks.task_states import (
+    BACKOFF_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_BACKOFF_SECONDS,
+    MOST_ATTEMPTS,
+    ExitReason,
+    TaskSignal,
+    TaskStatus,
+)
+from lifesign.domain.text.safe_text import harmless
+
+MAX_OBJECT_BYTES = 65_536
+"""Of a task's input, and of its output, as JSON."""
+MAX_NEEDS = 16
+"""Capabilities that a task may ask for."""
+MAX_WAIT_SECONDS = 30
+"""How long a claim may wait for work."""
+MAX_COMMENT_CHARACTERS = 2_000
+MAX_DETAIL_CHARACTERS = 500
+
+TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
+RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
+_BLANK = r"[ \u00a0\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2069\u3000\ufeff]"
+"""What nobody sees; control characters stand in no text of a line anyway."""
+CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
+
+def _take_no_blank(value: str) -> str:
+    if re.fullmatch(f"{_BLANK}*", value):
+        raise PydanticCustomError("blank", "expected text that can be read, not space alone")
+    return value
+
+
+def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
+    return take_small(value, MAX_DEPTH, MAX_OBJECT_BYTES)
+
+
+def detail_of(said: str) -> str:
+    """Return what a program said of its failure as a `detail`: bounded, and harmless to show and to keep."""
+    return harmless(said[:MAX_DETAIL_CHARACTERS])
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]
+Needs = Annotated[list[Capability], Field(max_length=MAX_NEEDS)]
+Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS)]
+Detail = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_DETAIL_CHARACTERS),
+    AfterValidator(detail_of),
+]
+Title = Annotated[
+    Name,
+    Field(json_schema_extra={"not": {"pattern": f"^{_BLANK}*$"}}),
+    AfterValidator(_take_no_blank),
+]
+TaskId = Annotated[str, StringConstraints(pattern=TASK_ID_PATTERN)]
+RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
+IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
+"""Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
+CallId = Annotated[str, StringConstraints(pattern=CALL_ID_PATTERN)]
+"""Chosen by whoever makes the call, another one for each call of a run."""
+Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True), WHOLE]
+BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
+
+
+class TaskRequest(Body):
+    """What is to be done, and by whom. An agent has to fit all it says."""
+
+    title: Title
+    input: JsonObject = Field(default_factory=dict)
+    """What the work needs; handed to each holder as it is."""
+    agent_id: AgentId | None = None
+    """Only this agent may have it."""
+    role_id: RoleId | None = None
+    """Only agents of this pool may have it."""
+    capabilities: Needs = Field(default_factory=list)
+    """Only agents that declare all of these may have it."""
+    lease_seconds: TtlSeconds = TTL_SECONDS
+    """How long a holder has it without renewing, at most: a claim or a renewal may ask for less."""
+    max_attempts: Attempts = MAX_ATTEMPTS
+    backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
+    budget: Spend = Spend()
+    """What its metered calls may cost; nothing unless it is said."""
+
+
+class TaskCreation(TaskRequest):
+    """The body of `POST /api/v1/tasks`."""
+
+    idempotency_key: IdempotencyKey | None = None
+    """Chosen by the creator, another one for each task: a retry gets the task that it created before."""
+
+
+class TaskClaim(Body):
+    """The body of `POST /api/v1/tasks/claim`."""
+
+    task_id: TaskId | None = None
+    """Only this task."""
+    role_id: RoleId | None = None
+    """Only tasks of this pool, which is the agent's own."""
+    capabilities: Needs | None = None
+    """Only tasks that ask for nothing beyond these, which the agent has declared."""
+    wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, strict=True)] = 0
+    """How long to wait for a task if there is none."""
+    ttl_seconds: TtlSeconds | None = None
+    """Of the lease; absent: as the task says, which is the most."""
+
+
+class RunWrite(Body):
+    """What every write in the name of a run shows."""
+
+    run_id: RunId
+    fencing_token: Token
+
+
+class FencedWrite(RunWrite):
+    """A write in the name of a run that may be retried."""
+
+    idempotency_key: IdempotencyKey
+
+
+class ProgressWrite(FencedWrite):
+    """The body of `POST …/progress`."""
+
+    report: ProgressReport
+
+
+class CompletionWrite(FencedWrite):
+    """The body of `POST …/complete`: the work is done, says its agent."""
+
+    output: JsonObject = Field(default_factory=dict)
+    report: ProgressReport | None = None
+
+
+class HelpWrite(FencedWrite):
+    """The body of `POST …/help`: a human has to take over."""
+
+    reason: Comment
+    report: ProgressReport | None = None
+
+
+class DelegationWrite(FencedWrite):
+    """The body of `POST …/delegate`: a child, whose budget is carved out of the task's own."""
+
+    task: TaskRequest
+
+
+class RunRelease(FencedWrite):
+    """The body of `POST …/release`: the run is over without a result."""
+
+    exit_reason: Literal[
+        ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS, ExitReason.KILLED, ExitReason.AUTH
+    ]
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), WHOLE] | None = None
+    """Of the agent's process; negative: the signal that ended it."""
+    detail: Detail | None = None
+    """What went wrong, in a line for people: it becomes a part of the task's `explanation`."""
+
+
+class CallReservation(RunWrite):
+    """The body of `POST …/calls`: what a call may cost at most."""
+
+    call_id: CallId
+    tool: Name
+    most: Spend
+
+
+class CallSettlement(RunWrite):
+    """The body of `POST …/calls/{call_id}/settle`."""
+
+    cost: Spend
+    """What it did cost."""
+
+
+class TaskReview(Body):
+    """The body of `POST …/review`. An agent reviews the children of a task that it holds, and shows so."""
+
+    verdict: Literal["accept", "reject"]
+    comment: Comment | None = None
+    fix: TaskRequest | None = None
+    """With `reject`: the new task; absent: the same task once more."""
+    run_id: RunId | None = None
+    """Of the parent, where an agent reviews; like `fencing_token`."""
+    fencing_token: Token | None = None
+
+
+class HandoffResolution(Body):
+    """The body of `POST …/resolve`: how a task goes on that was handed to people."""
+
+    resolution: Literal["requeue", "done"]
+    comment: Comment | None = None
+    output: JsonObject | None = None
+    """With `done`: the result."""
+
+
+class TaskCancellation(Body):
+    """The body of `POST …/cancel`."""
+
+    reason: Name | None = None
+
+
+class BudgetTopUp(Body):
+    """The body of `POST …/budget`."""
+
+    add: Spend
+
+
+class RunRecord(BaseModel):
+    """One run of a task."""
+
+    run_id: str
+    number: int
+    """From 1."""
+    holder: str | None = None
+    """Absent once the agent is erased."""
+    fencing_token: int
+    began_at: Time
+    ended_at: Time | None = None
+    exit_reason: ExitReason | None = None
+    exit_code: int | None = None
+
+
+def told_of_run(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
+    """Return in words how a run of a task with these comments ended; one that asked for help says so."""
+    if run.exit_reason is None:
+        return "under way"
+    asked_at = {said.said_at for said in comments if said.signal is TaskSignal.HELP_ASKED}
+    if run.exit_reason is ExitReason.COMPLETED and run.ended_at in asked_at:
+        return "asked for help"
+    return run.exit_reason.replace("_", " ")
+
+
+class ReportRecord(BaseModel):
+    """One progress report in its place."""
+
+    number: int
+    """From 1, over all runs."""
+    run_id: str
+    reported_at: Time
+    report: dict[str, Any]
+    """A ProgressReport."""
+
+
+class CommentRecord(BaseModel):
+    """What somebody said with a decision about a task, or an agent with its call for help."""
+
+    signal: TaskSignal
+    """With what: `help_asked`, `requeued`, `resolved`, `accepted`, `rejected`, `cancelled`."""
+    comment: str
+    said_by: str | None = None
+    """As in events: an agent by its id, others by the id of the key. Absent once the agent is erased."""
+    said_at: Time
+
+
+class TaskSummary(BaseModel):
+    """One task in a listing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task_id: str
+    title: str
+    status: TaskStatus
+    status_since: Time
+    explanation: str | None = None
+    """Why it has this status, where somebody said so."""
+    agent_id: str | None = None
+    role_id: str | None = None
+    capabilities: list[str]
+    holder: str | None = None
+    """Who has it now."""
+    attempts: int
+    """Runs since people last put it into the queue, but for those that were lost."""
+    lost_runs: int = 0
+    """Runs since then that ended as `killed` or `lease_expired`: no fault of the task, and no attempt."""
+    not_before: Time | None = None
+    """While it is queued: when it may be claimed, if not yet."""
+    no_progress_seconds: float | None = None
+    """While it is held: since its run last reported, or began. Told, never acted upon."""
+    parent_id: str | None = None
+    fix_of: str | None = None
+    """The task whose review has rejected the work."""
+    created_by: str | None = None
+    """As in events. Absent once the agent that did is erased."""
+    created_at: Time
+
+
+class TaskRecord(TaskSummary):
+    """All that is known of a task."""
+
+    input: dict[str, Any]
+    output: dict[str, Any] | None = None
+    lease_seconds: float
+    max_attempts: int
+    backoff_seconds: float
+    budget: BudgetRecord
+    latest_report: ReportRecord | None = None
+    comments: list[CommentRecord] = Field(default_factory=list)
+    """The latest, newest first; of a fix also those of the work that it repairs."""
+    runs: list[RunRecord]
+    """The latest, newest first."""
+    children: list[TaskSummary]
+    """The latest, newest first."""
+    names: dict[str, str] = Field(default_factory=dict)
+    """Of the keys in `created_by` and `said_by`, for callers who may read all events."""
+
+
+class TaskList(BaseModel):
+    """The answer to `GET /api/v1/tasks`."""
+
+    tasks: list[TaskSummary]
+    total: int
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class ReportList(BaseModel):
+    """The answer to `GET …/progress`, newest first."""
+
+    reports: list[ReportRecord]
+    cursor: str | None = None
+
+
+class TaskGrant(BaseModel):
+    """A task that was granted to whoever claimed."""
+
+    task: TaskSummary
+    input: dict[str, Any]
+    run_id: str
+    lease: LeaseRecord
+    """Its `fencing_token` goes with every write; renewed like any other lease."""
+    budget: BudgetRecord
+    latest_report: ReportRecord | None = None
+    """What an earlier holder wrote last: go on from there."""
+    comments: list[CommentRecord] = Field(default_factory=list)
+    """What was said meanwhile, newest first: questions of earlier holders, and what people answered."""
+
+
+class TaskWritten(BaseModel):
+    """The answer to a write in the name of a run; the same again for the same `idempotency_key`."""
+
+    task_id: str
+    run_id: str
+    status: TaskStatus
+    report: int | None = None
+    """The number of the report that came with it."""
+    child_id: str | None = None
+    """The task that was delegated."""
+
+
+class CallRecord(BaseModel):
+    """One metered call, and what is left after it."""
+
+    task_id: str
+    call_id: str
+    state: Literal["reserved", "settled", "released"]
+    available: AmountRecord
+    """What is left of the envelope; in a repeated answer, what is left now."""
+
+
+class Reviewed(BaseModel):
+    """The answer to a review."""
+
+    task: TaskSummary
+    """It is done, whatever the verdict."""
+    fix: TaskSummary | None = None
+    """The new task, if the work was rejected."""

@@ -1,0 +1,25 @@
+"""What is an agent called where people read?
+
+An id that its owner chose tells who it is; that of a target (`tgt_…`) tells nobody anything: there stands
+where it is, until it has a name.
+"""
+
+from lifesign.domain.net.target import is_target_id
+
+
+def called(agent_id: str, name: str | None = None, target_url: str | None = None) -> str:
+    """Return what an agent is called: its name, else, of what a prober found, its place, else its id."""
+    if name:
+        return name
+    return agent_id if target_url is None else place_of(target_url)
+
+
+def place_of(target_url: str) -> str:
+    """Return a target's URL without what goes without saying: https, and the slash behind a host alone."""
+    place = target_url.removeprefix("https://")
+    return place.removesuffix("/") if target_url.count("/") == 3 else place
+
+
+def has_speaking_id(agent_id: str) -> bool:
+    """Whether an id tells people whose it is."""
+    return not is_target_id(agent_id)

@@ -1,0 +1,50 @@
+"""Network classes: groups of addresses that a prober reaches, or fails to reach, by the same route.
+
+A failure counts against a target only if a witness of the same class answers the same prober after it.
+"""
+
+from collections.abc import Sequence
+from ipaddress import IPv6Address, IPv6Network
+from typing import Final
+
+from lifesign.domain.net.target_address import Address, Network
+
+THIS_MACHINE: Final = "this_machine"
+"""127.0.0.1 and ::1."""
+PUBLIC_IPV4: Final = "public_ipv4"
+PUBLIC_IPV6: Final = "public_ipv6"
+PUBLIC_CLASSES: Final = (PUBLIC_IPV4, PUBLIC_IPV6)
+IPV6_KEY_BITS: Final = 64
+"""One customer usually gets a /64 network: all of its addresses are one for counting."""
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
+
+
+def network_class_of(address: Address, allowed: Sequence[Network]) -> str:
+    """Return the network class of an address.
+
+    `this_machine`, the narrowest entry of `networks.allow` that contains it (as text, for example
+    `10.1.0.0/16`), `public_ipv4` or `public_ipv6`.
+    """
+    address = _mapped(address)
+    if str(address) in _LOOPBACK:
+        return THIS_MACHINE
+    containing = [network for network in allowed if address in network]
+    if containing:
+        return str(max(containing, key=lambda network: network.prefixlen))
+    return PUBLIC_IPV6 if isinstance(address, IPv6Address) else PUBLIC_IPV4
+
+
+def address_key(address: Address) -> str:
+    """Return what is counted as one address: an IPv4 address, or an IPv6 /64 network."""
+    address = _mapped(address)
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((int(address), IPV6_KEY_BITS), strict=False))
+    return str(address)
+
+
+def _mapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv4-mapped IPv6 address stands for, else the address itself."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

@@ -1,0 +1,82 @@
+"""How do others reach this server, and under which hosts may its pages be read?
+
+A site of somebody else may let its own name lead to a server that only its visitors reach (DNS rebinding):
+to their browsers it is one site with the server. What gives it away is the name. An address, and
+`localhost`, cannot be made to lead elsewhere.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Self
+from urllib.parse import urlsplit
+
+from lifesign.errors import InvalidSetting
+
+MAX_CHARACTERS = 2_048
+EXPECTED = (
+    "an http or https URL of a host, without user, path, query and fragment, such as https://registry.example"
+)
+
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?")
+_PRINTABLE = re.compile(r"[!-~]+")
+_HTTPS = "https"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicAddress:
+    """Where others reach this server."""
+
+    host: str
+    """In lower case, without port; that of an IPv6 address without brackets."""
+    place: str
+    """Host and port as a browser names them in `Host` and `Origin`."""
+    is_https: bool
+
+    @property
+    def origin(self) -> str:
+        """What a browser says in `Origin` of a page that it got there."""
+        return f"{_HTTPS if self.is_https else 'http'}://{self.place}"
+
+    @classmethod
+    def read(cls, url: str) -> Self:
+        """Read a URL of a whole host, for pages lead to `/`; InvalidSetting for anything else."""
+        try:
+            parts = urlsplit(url)
+            host, port = (parts.hostname or "").rstrip("."), parts.port
+        except ValueError:
+            raise InvalidSetting("public_url", url, EXPECTED) from None
+        is_plain = _PRINTABLE.fullmatch(url) is not None and len(url) <= MAX_CHARACTERS
+        is_whole = parts.path in {"", "/"}
+        is_bare = is_whole and not (
+            parts.query or parts.fragment or "?" in url or "#" in url or "@" in parts.netloc
+        )
+        is_known = parts.scheme in {"http", _HTTPS} and (is_address(host) or _NAME.fullmatch(host))
+        if not (is_plain and is_bare and is_known) or port == 0:
+            raise InvalidSetting("public_url", url, EXPECTED)
+        usual = 443 if parts.scheme == _HTTPS else 80
+        written = f"[{host}]" if ":" in host else host
+        place = written if port in {None, usual} else f"{written}:{port}"
+        return cls(host=host, place=place, is_https=parts.scheme == _HTTPS)
+
+
+def is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether what a request names as its `Host` is an address, `localhost`, or one of these names.
+
+    `names` are in lower case and without ports, which tell nothing of who is meant.
+    """
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    return name == "localhost" or name.endswith(".localhost") or name in names or is_address(name)
+
+
+def is_address(host: str) -> bool:
+    """Whether a text is an IPv4 or IPv6 address, without brackets."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

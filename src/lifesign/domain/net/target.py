@@ -1,0 +1,182 @@
+"""What is a target, and in whose shard does it lie?
+
+A target is an address that somebody listed as an agent's; it becomes an agent's record at its first
+sign of life. Which worker probes it is decided by its host alone, so that one worker sees all that is
+asked of one host; when within the interval, by its id, so that load is even and survives restarts.
+"""
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+from ipaddress import IPv6Address
+from typing import Final
+from urllib.parse import urlsplit
+
+from lifesign.domain.net.international_host import with_ascii_host
+from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, Refused, judge_url
+
+SHARDS: Final = 1024
+"""How many parts the work is cut into (protocol 8)."""
+TARGET_ID_PREFIX: Final = "tgt_"
+HASH_DIGITS: Final = 32
+TARGET_ID_PATTERN: Final = rf"^{TARGET_ID_PREFIX}[0-9a-f]{{{HASH_DIGITS}}}$"
+_TARGET_ID: Final = re.compile(TARGET_ID_PATTERN, re.IGNORECASE | re.ASCII)
+_PHASE_BYTES: Final = 6
+"""A fraction of so many bytes is below 1 as a float too."""
+_TURN_BYTES: Final = 4
+# What directories of a million lines are made of; `judge_url` would find nothing in it to refuse or to spell
+# differently, and takes eight times as long: a name whose last label begins with a letter is no address.
+_PLAIN: Final = re.compile(
+    r"(https?://)?((?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9_-]{0,61}[a-z0-9_])?)"
+    r"(/[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]*)?"
+)
+# Browsers read `%2e` as a dot too.
+_DOTS: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:[/?#]|$)")
+MAX_REMEMBERED: Final = 4_096
+"""Spellings that take long to read: a list may repeat one half a million times."""
+_MAX_PLAIN_CHARACTERS: Final = 250
+"""So that neither the host nor the URL can be too long."""
+# A URL may stand in the query of another one.
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
+
+
+def read_target(text: str) -> str | Refused:
+    """Return the URL of a target in the one spelling that we use, or why it is none.
+
+    A host without a scheme is meant as https. Scheme and host are in lower case, a name in another alphabet
+    is in ASCII (`xn--…`), an IPv6 address is in its shortest form, the port is left out where it is the
+    scheme's own, an empty path is `/`, `.` and `..` in a path are resolved (RFC 3986 6.2.2.3), and a fragment
+    goes: what differs only in these is one target. Two slashes in a row are not one. The result reads as
+    itself. Whether its addresses may be contacted is judged when it is probed; a URL with placeholders
+    (`{tenant}`) and any scheme but http and https are refused.
+    """
+    if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)) and not _DOTS.search(text):
+        return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
+    return _remembered(text) if len(text) <= _MAX_PLAIN_CHARACTERS else _read_odd(text)
+
+
+def _read_odd(text: str) -> str | Refused:
+    """Read a target that may be spelled in any way."""
+    url = with_ascii_host(with_scheme(text.strip()))
+    if isinstance(url, Refused):
+        return url
+    judged = judge_url(url)
+    # Which networks are open is the probe definition's matter: any address may be listed.
+    if isinstance(judged, Refused) and judged.name == "invalid_url":
+        return judged
+    scheme, _, rest = url.partition("#")[0].partition("://")
+    scheme = scheme.lower()
+    ends = [at for mark in "/?" if (at := rest.find(mark)) >= 0]
+    end = min(ends, default=len(rest))
+    host, port = _host_and_port(rest[:end].lower())
+    port = "" if port in {"", _DEFAULT_PORTS[scheme]} else f":{port}"
+    path = rest[end:] if rest[end : end + 1] == "/" else f"/{rest[end:]}"
+    if _DOTS.search(path):
+        path = _without_dots(path)
+    spelled = f"{scheme}://{host}{port}{path}"
+    if len(spelled) > MAX_URL_CHARACTERS:
+        return Refused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
+    return spelled
+
+
+def _without_dots(path: str) -> str:
+    """Return a path, perhaps with a query, whose `.` and `..` are resolved (RFC 3986 5.2.4)."""
+    path, mark, query = path.partition("?")
+    kept: list[str] = []
+    dots = ""
+    for segment in path.split("/")[1:]:
+        dots = segment.lower().replace("%2e", ".")
+        if dots == "..":
+            del kept[-1:]
+        elif dots != ".":
+            kept.append(segment)
+    # What ends in dots is a directory.
+    end = "/" if kept and dots in {".", ".."} else ""
+    return f"/{'/'.join(kept)}{end}{mark}{query}"
+
+
+_remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_odd)
+
+
+def with_scheme(text: str) -> str:
+    """Return what somebody typed as a URL: a host without a scheme is meant as https."""
+    return text if _SCHEME.match(text) else f"https://{text}"
+
+
+def _host_and_port(authority: str) -> tuple[str, str]:
+    """Return host and port, in the shortest spelling, of what `judge_url` found to be both."""
+    host, colon, port = authority.rpartition(":")
+    if not colon or authority.endswith("]"):
+        host, port = authority, ""
+    if host.startswith("["):
+        host = f"[{IPv6Address(host[1:-1])}]"
+    return host.removesuffix("."), str(int(port)) if port else ""
+
+
+def is_on_origin_of(url: str, target_url: str) -> bool:
+    """Whether a place stands on the origin of a target: same scheme, host and port (RFC 6454).
+
+    What stands elsewhere may be anybody's: it speaks for a target only while its card says so.
+    """
+    # As they are spelled nearly all are alike, which is told in a tenth of the time.
+    return url.split("/", 3)[:3] == target_url.split("/", 3)[:3] or _origin(url) == _origin(target_url)
+
+
+def _origin(url: str) -> tuple[str, str | None, str | None]:
+    parts = urlsplit(url)
+    port = _DEFAULT_PORTS.get(parts.scheme) if parts.port is None else str(parts.port)
+    return parts.scheme, parts.hostname, port
+
+
+def target_id(url: str) -> str:
+    """Return the id of a target, and of its record: `tgt_` and 32 digits of its URL's SHA-256."""
+    return f"{TARGET_ID_PREFIX}{sha256(url.encode()).hexdigest()[:HASH_DIGITS]}"
+
+
+def is_target_id(name: str) -> bool:
+    """Whether a name has the form of a target's id, in any case, since people read it.
+
+    Whoever knows a URL knows its target's id: no agent may be registered by it, and no key be its own.
+    """
+    return _TARGET_ID.fullmatch(name) is not None
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL as `read_target` spells it, in lower case, without brackets."""
+    authority = url.partition("://")[2].partition("/")[0].lower()
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def is_at_one_word(url: str) -> bool:
+    """Whether the host of a URL as `read_target` spells it is a single word, other than `localhost`.
+
+    An intranet may know it. Elsewhere it is more often a word that was taken for a host.
+    """
+    authority = url.partition("://")[2].partition("/")[0]
+    # An address has a dot, or brackets.
+    return "." not in authority and authority[0] != "[" and authority.partition(":")[0] != "localhost"
+
+
+def shard_of(host: str) -> int:
+    """Return the shard that a host's targets lie in, from 0 to SHARDS - 1."""
+    return int.from_bytes(sha256(host.encode()).digest()[:4]) % SHARDS
+
+
+def phase_of(subject_id: str) -> float:
+    """Return where in its interval a target or agent is probed, from 0 to below 1, for ever the same."""
+    return int.from_bytes(_rhythm_of(subject_id)[:_PHASE_BYTES]) / (1 << 8 * _PHASE_BYTES)
+
+
+def turn_of(subject_id: str) -> int:
+    """Return which of n intervals is a target's own where it is not probed in each of them: this, modulo n.
+
+    From 0 to 2**32 - 1, for ever the same, and independent of its phase.
+    """
+    return int.from_bytes(_rhythm_of(subject_id)[_PHASE_BYTES : _PHASE_BYTES + _TURN_BYTES])
+
+
+def _rhythm_of(subject_id: str) -> bytes:
+    return sha256(b"phase:" + subject_id.encode()).digest()

@@ -1,0 +1,174 @@
+"""Should I call this agent? (draft, appendix A)
+
+A healthy report is an operational signal. It never proves that the agent can be trusted (draft 7).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
+from lifesign.domain.health.document import HealthDocument, HealthStatus, Trend
+from lifesign.domain.health.inspection import InspectionNote, StatusRule, read_inspection
+from lifesign.domain.health.status import MINIMUM_SAMPLES
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import counted, plural
+
+RETRY_AFTER_SECONDS = 300
+"""When to ask an unhealthy agent again (draft, appendix A); also the shortest polling interval (draft 7)."""
+MAX_RETRY_AFTER_SECONDS = 86_400
+"""A peer that asks for more patience than a day is asked again after a day."""
+STALE_AFTER_SECONDS = 900
+"""A document up to this age is fresh, whatever its max-age: three polling intervals."""
+MAX_COUNTED_MAX_AGE_SECONDS = 3600
+"""A longer max-age counts as this much: nobody stays fresh by declaring so."""
+
+
+class Action(StrEnum):
+    """What to do about the agent."""
+
+    PROCEED = "proceed"
+    """Call it."""
+    PROCEED_WITH_CAUTION = "proceed_with_caution"
+    """Call it with shorter timeouts, simpler requests, a fallback at hand."""
+    AVOID = "avoid"
+    """Call another one, or this one later."""
+    PROCEED_AND_MONITOR = "proceed_and_monitor"
+    """Nothing is known: call it as usual, and watch for errors."""
+
+
+ACTIONS: Mapping[HealthStatus, Action] = MappingProxyType({
+    HealthStatus.HEALTHY:   Action.PROCEED,
+    HealthStatus.DEGRADED:  Action.PROCEED_WITH_CAUTION,
+    HealthStatus.UNHEALTHY: Action.AVOID,
+    HealthStatus.UNKNOWN:   Action.PROCEED_AND_MONITOR,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do about an agent, and why."""
+
+    action: Action
+    status: HealthStatus
+    """As the consumer must take it: `unknown` also if the document is stale or could not be read."""
+    reasons: tuple[str, ...]
+    """The facts behind it, for people; never empty. They may quote the peer: see to what prints them."""
+    retry_after_seconds: int | None
+    """Do not ask for the document again sooner; 0 to 86400. None if there is no need to wait."""
+
+
+def age_seconds(document: HealthDocument, now: datetime) -> float:
+    """Seconds since the state was computed; negative if the document comes from the future.
+
+    `now` is when the answer was served by the clock of whoever served it (its `Date`), so that a
+    difference between the clocks does not count; our own time if it does not say.
+    """
+    return (now - document.timestamp).total_seconds()
+
+
+def stale_after_seconds(max_age_seconds: float | None) -> float:
+    """Age beyond which a document says nothing any more: 900 s, or twice a longer max-age, up to 7200 s."""
+    max_age_seconds = min(max_age_seconds or 0, MAX_COUNTED_MAX_AGE_SECONDS)
+    return max(STALE_AFTER_SECONDS, 2 * max_age_seconds)
+
+
+def is_stale(age_seconds: float, max_age_seconds: float | None = None) -> bool:
+    """Whether a document of this age, served with this `Cache-Control: max-age`, says nothing any more."""
+    return age_seconds > stale_after_seconds(max_age_seconds) or age_seconds < -MAX_AHEAD_SECONDS
+
+
+def decide(
+    result: ResultClass,
+    document: HealthDocument | None = None,
+    *,
+    now: datetime,
+    max_age_seconds: float | None = None,
+    failure: str = "",
+    retry_after_seconds: int | None = None,
+) -> Decision:
+    """Decide from how the request for the health document ended, and from the document if there is one.
+
+    `now` has a zone and is the time that `age_seconds` measures from. `failure` says for people what
+    went wrong, `retry_after_seconds` how long the peer asked us to wait; both count only if the
+    document could not be read. A stale document is unknown, also if `result` is `ok`.
+    """
+    if document is not None and result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}:
+        age = age_seconds(document, now)
+        if result is ResultClass.OK and not is_stale(age, max_age_seconds):
+            status = document.health.status
+            wait_seconds = RETRY_AFTER_SECONDS if status is HealthStatus.UNHEALTHY else None
+            return Decision(ACTIONS[status], status, tuple(_reported(document, now)), wait_seconds)
+        failure = stale_reason(age, max_age_seconds)
+    reason = failure or f"the health document could not be read: {result.replace('_', ' ')}"
+    if result is ResultClass.RATE_LIMITED and retry_after_seconds is None:
+        retry_after_seconds = RETRY_AFTER_SECONDS
+    if retry_after_seconds is not None:
+        retry_after_seconds = min(max(retry_after_seconds, 0), MAX_RETRY_AFTER_SECONDS)
+    return Decision(Action.PROCEED_AND_MONITOR, HealthStatus.UNKNOWN, (reason,), retry_after_seconds)
+
+
+def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
+    """Tell the facts of a fresh document that bear on its status."""
+    status, calibration = document.health.status, document.calibration
+    yield f"the agent calls itself {status}"
+    if calibration is not None and calibration.response_ratio is not None:
+        window = duration_text(calibration.measurement_window_seconds)
+        ratio = shown_ratio(calibration.response_ratio)
+        yield f"response ratio {ratio} over {counted(calibration.sample_count, 'request')} within {window}"
+    if calibration is not None and calibration.sample_count < MINIMUM_SAMPLES:
+        samples = plural(calibration.sample_count, "sample is", "samples are")
+        yield f"{calibration.sample_count} {samples} too few to judge by"
+    note = read_inspection(document.extensions)
+    if note is not None and note.rule in _RULES_WITHOUT_INSPECTION:
+        yield _not_inspected(note)
+    trend = None if document.decay is None else document.decay.calibration_trend
+    if trend is Trend.DECLINING:
+        yield "worsening: the response ratio is declining"
+    elif trend is Trend.IMPROVING:
+        yield "recovering: the response ratio is improving"
+    if status is HealthStatus.UNHEALTHY:
+        yield _outage(document.health.last_healthy_at, now)
+
+
+_RULES_WITHOUT_INSPECTION = frozenset({StatusRule.FAILURES_SEEN, StatusRule.MOSTLY_NOT_INSPECTED})
+
+
+def _not_inspected(note: InspectionNote) -> str:
+    """Say why the ratio does not decide."""
+    missing = sum(note.tally.not_inspected.values())
+    reasons = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in note.tally.not_inspected.items()
+    )
+    total = counted(note.tally.inspected + missing, "answer")
+    return f"{missing} of {total} could not be inspected" + (f": {reasons}" if reasons else "")
+
+
+def _outage(last_healthy_at: datetime | None, now: datetime) -> str:
+    if last_healthy_at is None:
+        return "it does not say when it was last healthy"
+    return f"last healthy {duration_text((now - last_healthy_at).total_seconds())} ago"
+
+
+def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
+    """Say for people why a document of this age says nothing any more."""
+    if age < 0:
+        return f"the health document comes from {duration_text(-age)} in the future"
+    limit = duration_text(stale_after_seconds(max_age_seconds))
+    return f"the health document is {duration_text(age)} old; up to {limit} counts as fresh"
+
+
+def shown_ratio(ratio: float) -> str:
+    """Return a ratio with at most four decimals, rounded down: 0.94999 must not look like a healthy 0.95."""
+    # A double just below what was meant, such as 0.57, must not lose its last digit.
+    return f"{math.floor(ratio * 10_000 + 1e-6) / 10_000:g}"
+
+
+def age_text(seconds: float) -> str:
+    """Return the age of a document for people, such as `5 min old`; below -2 s it is `10 d in the future`."""
+    # A `Date` has whole seconds, and servers renew theirs once a second: less than two ahead is new.
+    return f"{duration_text(-seconds)} in the future" if seconds <= -2 else f"{duration_text(seconds)} old"

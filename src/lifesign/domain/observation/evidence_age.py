@@ -1,0 +1,142 @@
+"""Evidence age: until when the last measured result counts, and what is shown of a target after that.
+
+A result that is not repeated says less and less. The registry stores two moments with each result, and every
+view compares them with the current time: no job has to expire anything. Times are seconds since the epoch by
+the registry's clock.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason, unmeasured_reason
+from lifesign.domain.text.durations import duration_text
+
+EVIDENCE_INTERVALS: Final = 3
+"""A measured result counts for this many intervals of its crawl."""
+MAX_GAP_INTERVALS: Final = 2
+"""A gap between two measured results counts as silence for at most this many intervals."""
+
+
+class UnknownReason(StrEnum):
+    """Why nothing is known of an agent or a target at present, for programs."""
+
+    NO_PROBER = "no_prober"
+    """No result of any kind came for three intervals, and for the time that the target asked to wait."""
+    NOT_YET_PROBED = "not_yet_probed"
+    """It was registered a short time ago, and no result has come yet."""
+    DOCUMENT_ENDED = "document_ended"
+    """Its last health document is too old, and a later probe read none. Shown of `health` alone."""
+    NO_WITNESS = UnmeasuredReason.NO_WITNESS.value
+    """The target failed, and nothing else proved that the prober could have reached it."""
+    PROBER_SLOW = UnmeasuredReason.PROBER_SLOW.value
+    """The request timed out while the prober itself was overloaded or stopped."""
+    ASKED_TO_WAIT = UnmeasuredReason.ASKED_TO_WAIT.value
+    """The target asked for no requests before a later time."""
+    NOT_ALLOWED = UnmeasuredReason.NOT_ALLOWED.value
+    """Its robots.txt, its address or an opt-out forbids the request."""
+    NOT_PROBED = UnmeasuredReason.NOT_PROBED.value
+    """The probe did not take place, or its result was lost."""
+    PROBER_CLOCK = UnmeasuredReason.PROBER_CLOCK.value
+    """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
+    PROBER_FAULT = UnmeasuredReason.PROBER_FAULT.value
+    """A defect of the prober ended the probe."""
+
+
+REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
+    UnknownReason.NO_PROBER: "no prober reports results",
+    UnknownReason.NOT_YET_PROBED: "the first probe has not ended yet",
+    UnknownReason.DOCUMENT_ENDED: "its health document is too old",
+    UnknownReason.NO_WITNESS: "it failed, and no witness proves that the prober could reach it",
+    UnknownReason.PROBER_SLOW: "the prober is overloaded",
+    UnknownReason.ASKED_TO_WAIT: "it asked for no requests before a later time",
+    UnknownReason.NOT_ALLOWED: "its robots.txt, its address or an opt-out forbids probes",
+    UnknownReason.NOT_PROBED: "the probe did not take place",
+    UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
+    UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",
+})  # fmt: skip
+"""Each reason in words, for people."""
+
+FAULTS_OF_OURS: Final = frozenset({
+    UnknownReason.NO_PROBER,
+    UnknownReason.NO_WITNESS,
+    UnknownReason.PROBER_SLOW,
+})  # fmt: skip
+"""Reasons that operators must know of: the monitoring has a fault, not the agent."""
+
+
+@light_value(kw_only=True)
+class Receipt:
+    """When one result was observed, and what follows from its crawl's rhythm (`receipt.receipt_of`)."""
+
+    at_s: float
+    """When the probe ended."""
+    max_gap_s: float
+    """By how much this result can lengthen an observed silence, in seconds."""
+    evidence_until_s: float
+    """Until when the result counts, if it measured something."""
+    results_until_s: float
+    """When the next result of any kind is due at the latest."""
+
+
+@light_value(kw_only=True)
+class Evidence:
+    """What is stored of the evidence about one agent or one target; `Evidence()`: it is not probed."""
+
+    at_s: float | None = None
+    """When the last measured result was observed; None if none ever was."""
+    until_s: float | None = None
+    """Until when it counts; at that very moment it still does. If nothing was measured: no later than now,
+    or until when a first result is expected."""
+    results_until_s: float | None = None
+    """When the next result of any kind was due at the latest; later, no prober is at work."""
+    unmeasured: str | None = None
+    """Why the last result measured nothing (`UnmeasuredReason`); None if it measured."""
+    health_until_s: float | None = None
+    """Until when the last health document counts, not after `until_s`; None without a document."""
+
+
+def unknown_reason(evidence: Evidence, now_s: float) -> UnknownReason | None:
+    """Return why the observed state is unknown; None while the evidence counts, and if nothing is probed."""
+    if evidence.until_s is None or evidence.results_until_s is None:
+        return None
+    if now_s <= evidence.until_s:
+        return UnknownReason.NOT_YET_PROBED if evidence.at_s is None else None
+    if now_s > evidence.results_until_s:
+        return UnknownReason.NO_PROBER
+    if evidence.unmeasured is not None:
+        return UnknownReason(evidence.unmeasured)
+    # The last result was measured, and the next one is not due yet: only a wish of the target does that.
+    return UnknownReason.ASKED_TO_WAIT
+
+
+def shown_health(
+    health: HealthStatus, evidence: Evidence, now_s: float
+) -> tuple[HealthStatus, UnknownReason | None]:
+    """Return the health to show, and why it is unknown if age alone makes it so.
+
+    `health` is what is stored: what the last document said. It is `unknown` once the evidence does not count
+    any more, and after the document's own end.
+    """
+    reason = unknown_reason(evidence, now_s)
+    if reason is None and evidence.health_until_s is not None and now_s > evidence.health_until_s:
+        reason = UnknownReason.DOCUMENT_ENDED
+    return (health, None) if reason is None else (HealthStatus.UNKNOWN, reason)
+
+
+def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float) -> str:
+    """Return why nothing is known at present, and how old the last measured result is."""
+    if evidence_at is None:
+        return f"{REASON_WORDS[reason]}; no probe has measured anything yet"
+    age_s = now_s - evidence_at.timestamp()
+    return f"{REASON_WORDS[reason]}; the last measured probe was {duration_text(age_s)} ago"
+
+
+def why_unmeasured(observation: Observation, result: ResultClass) -> UnmeasuredReason | None:
+    """Return why an observation measured nothing; None if it measured. `result` is what it came to."""
+    by_class = unmeasured_reason(result)
+    return None if by_class is None else observation.unmeasured or by_class

@@ -1,0 +1,65 @@
+"""Does an interface that was asked by a mere GET answer as one?
+
+An A2A interface takes POST (JSON-RPC, HTTP+JSON); the prober sends no message unless it is told to, so it
+asks for what no interface has to offer, and reads from the refusal whether somebody refuses. Statuses
+are those of RFC 9110.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.observation.results import ResultClass
+
+_OK, _GATED = ResultClass.OK, ResultClass.GATED
+
+# What an interface may say to a GET. A status that is absent here is judged by its hundreds.
+ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
+    304: (ResultClass.HTTP_ERROR, "unchanged, though nothing was known"),
+    400: (_OK, "it misses the message in a GET"),
+    401: (_GATED, "it asks for credentials"),
+    402: (_GATED, "it asks for money"),
+    403: (_GATED, "it does not admit us"),
+    404: (ResultClass.NOT_AN_AGENT, "nothing is served here"),
+    405: (_OK, "it takes another method than GET"),
+    406: (_OK, "it answers in another format than we asked for"),
+    407: (_GATED, "a proxy asks for credentials"),
+    410: (ResultClass.NOT_AN_AGENT, "what was here is gone"),
+    411: (_OK, "it misses the message in a GET"),
+    415: (_OK, "it misses a message in JSON"),
+    422: (_OK, "it misses the message in a GET"),
+    426: (_OK, "it speaks another protocol than plain HTTP/1.1"),
+    428: (_OK, "it takes requests on a condition only"),
+    429: (ResultClass.RATE_LIMITED, "asked too often"),
+    # Python's http.server says so for every method that its handler does not have.
+    501: (_OK, "it takes another method than GET"),
+})  # fmt: skip
+
+
+def judge_interface(status: int) -> tuple[ResultClass, str]:
+    """Return what the status of an answer to a GET says about an interface, and why.
+
+    Whatever it serves is an answer: many agents have a page for people at the same address. Most of the
+    other 4xx blame the request, which was a plain one, and 5xx the server.
+    """
+    if found := ANSWERS.get(status):
+        result, meaning = found
+    elif 200 <= status < 400:
+        return ResultClass.OK, ""
+    else:
+        result, meaning = ResultClass.HTTP_ERROR, "no answer to a plain GET"
+    return result, f"HTTP {status}: {meaning}"
+
+
+def may_take_post(status: int | None) -> bool:
+    """Whether OPTIONS is worth a request: some frameworks call a place that takes POST alone `not found`."""
+    return status in {404, 410}
+
+
+def takes_post(status: int | None, allow: str) -> bool:
+    """Whether the answer to OPTIONS names POST in its `Allow` (RFC 9110 10.2.1).
+
+    What it allows to other origins (CORS) does not count: servers say that of every path.
+    """
+    methods = {method.strip().upper() for method in allow.split(",")}
+    return status is not None and 200 <= status < 300 and "POST" in methods

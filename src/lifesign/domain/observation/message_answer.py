@@ -1,0 +1,151 @@
+"""What did the answer to a message say about the agent?
+
+The agent works if it answers, whatever it answers: also who asks back, is still at it, or declines what
+we sent is there and speaks A2A. It has failed if it says so, by a task that FAILED or an internal error.
+A failure that is our spelling's fault is told apart, so that another spelling can be tried.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.json_answer import parse_or_none, task_state
+from lifesign.domain.health.outcome import Outcome, outcome_of_rpc_code
+from lifesign.domain.observation.interface_answer import judge_interface
+from lifesign.domain.observation.results import ResultClass
+
+EVENT_STREAM: Final = "text/event-stream"
+MAX_SHOWN_CHARS: Final = 120
+"""Of a peer's words in a reason."""
+MAX_CODE: Final = 10**9
+
+_OK, _FAILED = ResultClass.OK, ResultClass.HTTP_ERROR
+_AT_THE_DOOR: Final = frozenset({ResultClass.GATED, ResultClass.RATE_LIMITED})
+
+# A task's state in small letters, without the prefix of 1.0. A state that is absent here is an answer.
+_STATES: Final[Mapping[str, tuple[ResultClass, str]]] = MappingProxyType({
+    "completed":      (_OK, ""),
+    "failed":         (_FAILED, "the task failed"),
+    "rejected":       (_OK, "it declines the message: the task is rejected"),
+    "auth-required":  (ResultClass.GATED, "the task waits for credentials"),
+})  # fmt: skip
+
+# What an outcome (protocol section 2) says about an agent that got a message from us, the stranger.
+# Whom we have sent what it does not take has not failed.
+_CLASSES: Final[Mapping[Outcome, tuple[ResultClass, str]]] = MappingProxyType({
+    Outcome.ANSWERED:     (_OK, ""),
+    Outcome.NOT_INSPECTED: (_OK, "the answer could not be inspected"),
+    Outcome.CALLER_FAULT: (_OK, "it declines the message"),
+    Outcome.NO_OPERATION: (ResultClass.NOT_AN_AGENT, "it knows no such operation"),
+    Outcome.NOT_ADMITTED: (ResultClass.GATED, "it asks for credentials or money first"),
+    Outcome.RATE_LIMITED: (ResultClass.RATE_LIMITED, "asked too often"),
+    Outcome.SERVER_FAULT: (_FAILED, "it fails inside"),
+    Outcome.TASK_FAILED:  (_FAILED, "the task failed"),
+})  # fmt: skip
+
+# Parse error and invalid request (our JSON is neither), method not found, invalid params, version.
+_MISSPELT_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32009})
+# Where the operation is a path (HTTP+JSON), an unknown one has no place or takes no POST.
+_MISSPELT_PATHS: Final = frozenset({404, 405, 410})
+_MISSPELT_BODIES: Final = frozenset({400, 415, 422, 501})
+_DECLINES: Final = frozenset({400, 409, 413, 415, 422})
+# By one of these a result is known as A2A's, of any generation.
+_RESULT_MEMBERS: Final[tuple[tuple[str, type], ...]] = (
+    ("task", dict), ("message", dict), ("statusUpdate", dict), ("status", dict), ("parts", list),
+    ("artifacts", list),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAnswer:
+    """What an answer comes to."""
+
+    result: ResultClass
+    reason: str = ""
+    """What was seen, for people; empty if the class says it all. May quote the peer."""
+    is_misspelt: bool = False
+    """Whether another spelling may fare better."""
+
+
+def judge_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool) -> MessageAnswer:
+    """Judge a whole answer to a message sent by JSON-RPC (`is_rpc`) or HTTP+JSON."""
+    result, reason = judge_interface(status)
+    if result in _AT_THE_DOOR:
+        return MessageAnswer(result, reason)
+    is_good = 200 <= status < 300
+    if is_good and content_type == EVENT_STREAM:
+        return _judge_stream(body)
+    message = parse_or_none(body)
+    if isinstance(message, dict) and "jsonrpc" in message and message.get("error") is not None:
+        return _judge_error(message["error"])
+    if not is_good:
+        return _judge_status(status, message, is_rpc=is_rpc)
+    return _judge_result(message, content_type, is_rpc=is_rpc)
+
+
+def best_of(answers: list[MessageAnswer]) -> MessageAnswer:
+    """Return which of the answers to one message tells most, if no spelling was taken.
+
+    The first from somebody who knows the operation and declines; else the first. `answers` is not empty.
+    """
+    return next((one for one in answers if one.result is not ResultClass.NOT_AN_AGENT), answers[0])
+
+
+def _judge_error(error: object) -> MessageAnswer:
+    given = error.get("code") if isinstance(error, dict) else None
+    # A number may have more digits than Python agrees to print.
+    code = given if isinstance(given, int) and abs(given) < MAX_CODE else None
+    result, meaning = _CLASSES[outcome_of_rpc_code(code)]
+    reason = f"{meaning}: JSON-RPC error{'' if code is None else f' {code}'}{_said(error)}"
+    return MessageAnswer(result, reason, is_misspelt=code in _MISSPELT_CODES)
+
+
+def _judge_status(status: int, message: object, *, is_rpc: bool) -> MessageAnswer:
+    is_misspelt = status in _MISSPELT_BODIES or (status in _MISSPELT_PATHS and not is_rpc)
+    if status in _DECLINES and isinstance(message, dict):
+        # An agent's own words, not those of a server that knows no agent.
+        return MessageAnswer(_OK, f"HTTP {status}: it declines the message{_said(message)}", is_misspelt)
+    result = ResultClass.NOT_AN_AGENT if status in _MISSPELT_PATHS else _FAILED
+    meaning = "no message is taken here" if result is ResultClass.NOT_AN_AGENT else "no answer to a message"
+    return MessageAnswer(result, f"HTTP {status}: {meaning}{_said(message)}", is_misspelt)
+
+
+def _judge_result(message: object, content_type: str, *, is_rpc: bool) -> MessageAnswer:
+    if message is None:
+        if content_type.endswith("json"):
+            return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer claims to be JSON and is none")
+        what = ascii(content_type) if content_type else "of no content type"
+        return MessageAnswer(ResultClass.NOT_AN_AGENT, f"the answer is not JSON but {what}")
+    if not isinstance(message, dict) or (is_rpc and "jsonrpc" not in message):
+        return MessageAnswer(ResultClass.NOT_AN_AGENT, "JSON of another kind than an answer to a message")
+    result = message.get("result") if "jsonrpc" in message else message
+    if not isinstance(result, dict) or not any(
+        isinstance(result.get(name), kind) for name, kind in _RESULT_MEMBERS
+    ):
+        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer holds neither a task nor a message")
+    state = task_state(message)
+    if state is None:
+        return MessageAnswer(_OK)
+    name = state.removeprefix("TASK_STATE_").lower().replace("_", "-")
+    found, meaning = _STATES.get(name, (_OK, f"the task is {name[:MAX_SHOWN_CHARS]!a}"))
+    return MessageAnswer(found, meaning)
+
+
+def _judge_stream(body: bytes) -> MessageAnswer:
+    """Judge an answer in events, which nobody asked for and some agents give."""
+    end = read_event_stream(body)
+    if not end.has_events:
+        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer is a stream without any event")
+    if end.has_other_data and end.outcome in {Outcome.ANSWERED, Outcome.NOT_INSPECTED}:
+        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "an event of the answer is not JSON")
+    result, meaning = _CLASSES[end.outcome]
+    return MessageAnswer(result, f"a stream: {meaning}" if meaning else "")
+
+
+def _said(error: Any) -> str:
+    """Return what an error says of itself, in ASCII."""
+    inner = error.get("error", error) if isinstance(error, dict) else error
+    said = inner.get("message") if isinstance(inner, dict) else None
+    return f", {said[:MAX_SHOWN_CHARS]!a}" if isinstance(said, str) and said else ""

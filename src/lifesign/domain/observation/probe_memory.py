@@ -1,0 +1,92 @@
+"""What is remembered of a target from one probe to the next.
+
+It travels with the target, from worker to worker, and holds what `probe_cadence` decides by and what
+spares a request: where the card, the interface and the document were found. It holds no history.
+Times are seconds since the epoch, by the clock of the registry: a prober whose clock is wrong plans the same
+ticks.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.domain.observation.results import (
+    AGENT_ID_PATTERN,
+    MAX_ETAG_CHARS,
+    MAX_NETWORK_CLASS_CHARS,
+    MAX_URL_CHARS,
+    ResultClass,
+)
+
+MAX_IN_ROW: Final = 1000
+MAX_MEMORY_BYTES: Final = 16_384
+"""As JSON."""
+
+_Moment = Annotated[float, Field(allow_inf_nan=False)]
+_Url = Annotated[str, Field(max_length=MAX_URL_CHARS)]
+
+
+class ProbeMemory(BaseModel):
+    """What the last probes of one target left behind; `ProbeMemory()` is a target never probed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    probed_at_s: _Moment | None = None
+    """When the last probe began, whatever came of it."""
+    result: Annotated[ResultClass, Field(strict=False)] | None = None
+    """What the last measured probe came to (`Observation.result`)."""
+    failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """Measured failures since the last sign of life."""
+    confirm_at_s: _Moment | None = None
+    """When the recovery that was seen last is confirmed; None if there is nothing to confirm."""
+    not_before_s: _Moment | None = None
+    """The peer asked us not to come back earlier (Retry-After, 402, 429)."""
+    slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """How many answers in a row asked us to slow down."""
+    robots_read_at_s: _Moment | None = None
+    """When its host's robots.txt was read last."""
+    is_unwelcome: bool = False
+    """Whether that robots.txt keeps us out."""
+    is_opted_out: bool = False
+    """Whether a list of its prober's keeps us away, as of the last probe."""
+    card_read_at_s: _Moment | None = None
+    """When a card was read, or found unchanged."""
+    card_url: _Url | None = None
+    """Where."""
+    card_redirect: _Url | None = None
+    """Where a redirect led from there; None if it did not."""
+    card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
+    card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of its bytes."""
+    interface_url: _Url | None = None
+    """The card's first interface that we can ask."""
+    interface_binding: Annotated[str, Field(max_length=64)] | None = None
+    interface_tenant: Annotated[str, Field(max_length=128)] | None = None
+    """Whom it is asked for, where it serves several."""
+    protocol_version: Annotated[str, Field(max_length=64)] | None = None
+    """As the interface says; where it does not, the generation of the card."""
+    health_url: _Url | None = None
+    """Where a health document was read last; before the first one, where the card announces it."""
+
+    link_registry: _Url | None = None
+    """Registry that the card's health extension names; goes with `link_agent_id`."""
+    link_agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
+    """Agent of that registry that the card claims to be the card of."""
+    alive_at_s: _Moment | None = None
+    """When it last gave a liveness signal; None if it never did."""
+    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    """Network class of the address that answered last; before the first answer, of the one asked first."""
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether nobody looks at it, since its host or a list does not want that."""
+        return self.is_unwelcome or self.is_opted_out
+
+    def to_json(self) -> str:
+        """Return compact JSON without what is not known."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "ProbeMemory":
+        """Read what `to_json` wrote; pydantic's ValidationError if it is something else."""
+        return cls.model_validate_json(text)

@@ -1,0 +1,86 @@
+"""What did a probe see of a target, in one line for people?
+
+A result class says how a probe ended. Of who lives this says by what: a card alone is no proof that anybody
+works behind it. Of the others it says what was found where an agent should be.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import LayerResult, ResultClass, decisive
+
+LAYER_WORDS: Final[Mapping[str, str]] = MappingProxyType({
+    Layer.OVERALL: "as a whole",
+    Layer.DISCOVERY: "card",
+    Layer.TRANSPORT: "interface",
+    Layer.READINESS: "health document",
+    Layer.MESSAGE: "message",
+})  # fmt: skip
+"""What people read of a layer: the thing that it asks for. Programs read the layer's own name."""
+CARD: Final = "a card"
+CARD_ONLY: Final = "a card only"
+# What is absent here is no sign of life (`Observation.is_sign_of_life`).
+_SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
+    (Layer.DISCOVERY, ResultClass.OK): CARD,
+    (Layer.TRANSPORT, ResultClass.OK): "an interface that answers",
+    (Layer.TRANSPORT, ResultClass.GATED): "an interface that asks for credentials or money",
+    (Layer.READINESS, ResultClass.OK): "a health document",
+    (Layer.MESSAGE, ResultClass.OK): "an answer to a message",
+    (Layer.MESSAGE, ResultClass.GATED): "a message that takes credentials or money",
+})  # fmt: skip
+
+
+def sight(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
+    """Return what the layers of one probe came to, which are in the order in which they were asked.
+
+    Empty where no layer gives a reason: the result class says it all.
+    """
+    if told := signs_of_life(layers):
+        return told
+    last = decisive(layers)
+    return "" if last is None else last.reason
+
+
+def signs_of_life(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
+    """Return by what an agent shows that it lives, and what became of its interface; empty: by nothing."""
+    told = signs_in((layer, said.result) for layer, said in layers)
+    interface = next((said for layer, said in layers if layer is Layer.TRANSPORT), None)
+    if told == CARD_ONLY and interface is None:
+        return f"{told}: its interface was not asked"
+    if told and interface is not None and not interface.has_answered:
+        return f"{told}; its interface: {_ended(interface)}"
+    return told
+
+
+def beside_card(
+    layers: Sequence[tuple[Layer, LayerResult]], card: ResultClass | None
+) -> Sequence[tuple[Layer, LayerResult]]:
+    """Return what still stands after a probe: what it saw, and the card that is known; None: no card.
+
+    A card is read once a day, and counts until it is read again. All else is asked for each time: where it
+    was not, nothing is known of it any more. Who shows no life has what was seen last alone.
+    """
+    has_card = card is ResultClass.OK and all(layer is not Layer.DISCOVERY for layer, _ in layers)
+    if not has_card or not signs_of_life(layers):
+        return layers
+    return [(Layer.DISCOVERY, LayerResult(result=ResultClass.OK)), *layers]
+
+
+def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
+    """Whether an agent lives without the card that named its interface, so that this was not asked."""
+    seen = dict(layers)
+    card, interface = seen.get(Layer.DISCOVERY), seen.get(Layer.TRANSPORT)
+    is_nameless = card is not None and card.has_failed and (interface is None or not interface.is_measured)
+    return is_nameless and bool(signs_of_life(layers))
+
+
+def signs_in(results: Iterable[tuple[Layer, ResultClass]]) -> str:
+    """Return by what an agent shows that it lives, as its layers ended, in their order; empty: by nothing."""
+    told = ", ".join(sign for each in results if (sign := _SIGNS.get(each)) is not None)
+    return CARD_ONLY if told == CARD else told
+
+
+def _ended(layer: LayerResult) -> str:
+    return f"{layer.result} ({layer.reason})" if layer.reason else layer.result.value

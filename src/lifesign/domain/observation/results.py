@@ -1,0 +1,424 @@
+"""What one probe saw of an agent.
+
+Three layers, three facts, never mixed: is a card served (discovery), does the declared interface
+answer (transport), does the agent say or show that it works (readiness, message)? An observation
+is what a prober sends to the registry; what many of them add up to stands in `observed`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.health.document import (
+    MAX_AGENT_ID_CHARS,
+    MAX_NUMBER,
+    Count,
+    HealthStatus,
+    Quantity,
+    Ratio,
+    Time,
+)
+from lifesign.domain.text.safe_text import harmless
+
+MAX_REASON_CHARS: Final = 500
+MAX_URL_CHARS: Final = 2048
+MAX_ETAG_CHARS: Final = 512
+MAX_NETWORK_CLASS_CHARS: Final = 64
+MAX_ADDRESS_CHARS: Final = 64
+MAX_PATHS: Final = 8
+MAX_PATH_CHARS: Final = 512
+AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
+"""The registry's own identifiers; what an agent calls itself is `reported_agent_id`."""
+URL_PATTERN: Final = r"^https?://[!-~]+$"
+PATH_PATTERN: Final = r"^/[!-~]*$"
+EVIDENCE_PATTERN: Final = "^[0-9a-f]{64}$"
+
+
+class ResultClass(StrEnum):
+    """How one request to an agent ended, seen from outside.
+
+    Only `ok` says something about the agent's health, and then it is the document that says it:
+    a failed request means unknown, not unhealthy (draft, appendix A).
+    """
+
+    OK = "ok"
+    """It was read, and it is what was expected."""
+    GATED = "gated"
+    """401, 402, 403 or 407: somebody is there and asks for credentials or money first."""
+    NOT_AN_AGENT = "not_an_agent"
+    """404, 410, a page for people, an empty answer, or JSON of another kind."""
+    INVALID_DOCUMENT = "invalid_document"
+    """It was meant as what was expected, and breaks its rules."""
+    STALE_DOCUMENT = "stale_document"
+    """A valid health document, but too old to say how the agent is now, or from the future."""
+    REFUSED = "refused"
+    """No connection: the port is closed, or no way leads there."""
+    TIMEOUT = "timeout"
+    """Not finished before the deadline."""
+    DNS_FAILURE = "dns_failure"
+    """The host name has no address."""
+    TLS_FAILURE = "tls_failure"
+    """No trustworthy connection: an invalid certificate, or a failed handshake."""
+    HTTP_ERROR = "http_error"
+    """5xx, any other status that is no answer, or something that is not HTTP at all."""
+    TOO_LARGE = "too_large"
+    """The body or the header exceeds what we are willing to read."""
+    REDIRECT_REFUSED = "redirect_refused"
+    """It leads to where we do not follow: another origin, plain http, or in circles."""
+    RATE_LIMITED = "rate_limited"
+    """429: asked too often, by us or by others."""
+    BLOCKED_ADDRESS = "blocked_address"
+    """The host is, or resolves to, an address that may not be contacted; nothing was sent."""
+    INTERNAL = "internal"
+    """The fault is ours: a defect, or no resources left."""
+    NOT_MEASURED = "not_measured"
+    """Nothing is known: it was not asked, or nothing proves that the prober could have reached it."""
+
+
+class UnmeasuredReason(StrEnum):
+    """Why a probe measured nothing, for programs; the layers' `reason` says it for people."""
+
+    NO_WITNESS = "no_witness"
+    """The target failed, and nothing else proved that the prober could have reached it."""
+    PROBER_SLOW = "prober_slow"
+    """The request timed out while the prober itself was overloaded or stopped."""
+    ASKED_TO_WAIT = "asked_to_wait"
+    """The target asked for no requests before a later time."""
+    NOT_ALLOWED = "not_allowed"
+    """Its robots.txt, its address or an opt-out forbids the request."""
+    NOT_PROBED = "not_probed"
+    """The probe did not take place, or its result was lost."""
+    PROBER_CLOCK = "prober_clock"
+    """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
+    PROBER_FAULT = "prober_fault"
+    """A defect of the prober ended the probe."""
+
+
+ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED})
+"""Somebody is there."""
+# A member that is looked up through its Enum takes 75 ns, and this one is met in every probe.
+_OK: Final = ResultClass.OK
+INCONCLUSIVE: Final = frozenset({
+    ResultClass.BLOCKED_ADDRESS,
+    ResultClass.REDIRECT_REFUSED,
+    ResultClass.RATE_LIMITED,
+    ResultClass.INTERNAL,
+    ResultClass.NOT_MEASURED,
+})  # fmt: skip
+"""The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
+_UNMEASURED: Final = MappingProxyType({
+    ResultClass.BLOCKED_ADDRESS:  UnmeasuredReason.NOT_ALLOWED,
+    ResultClass.REDIRECT_REFUSED: UnmeasuredReason.NOT_ALLOWED,
+    ResultClass.RATE_LIMITED:     UnmeasuredReason.ASKED_TO_WAIT,
+    ResultClass.INTERNAL:         UnmeasuredReason.PROBER_FAULT,
+    ResultClass.NOT_MEASURED:     UnmeasuredReason.NOT_PROBED,
+})  # fmt: skip
+# A whole host may redirect to another origin, where cards are looked for, and documents never are.
+_ANOTHER_TIME: Final = INCONCLUSIVE - {ResultClass.REDIRECT_REFUSED}
+
+
+def _without_unprintable(text: object) -> object:
+    """Replace what breaks terminals, pages and databases: these texts quote a peer.
+
+    Before any check, so that a prober cannot stumble over half of a surrogate pair.
+    """
+    return harmless(text) if isinstance(text, str) else text
+
+
+# Behind what bounds a text: bounds behind it would be calls of Python, each time.
+_QUOTED: Final = BeforeValidator(_without_unprintable)
+# Without what writes 12.0 as 12, as a `Quantity` is written: there are a dozen in an observation.
+_Milliseconds = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+
+
+class _Wire(BaseModel):
+    """What travels from prober to registry: immutable, nothing unknown, no lenient conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Phases(_Wire):
+    """Where the time of the last request of a layer went, in ms, 0 or more; None: that did not happen."""
+
+    dns_ms: _Milliseconds | None = None
+    """Until the name had an address; None also where the address was known or given."""
+    connect_ms: _Milliseconds | None = None
+    """Until the TCP connection stood; None for a connection that was there already."""
+    tls_ms: _Milliseconds | None = None
+    """Until it was encrypted."""
+    first_byte_ms: _Milliseconds | None = None
+    """From the request's last byte to the answer's first."""
+    last_byte_ms: _Milliseconds | None = None
+    """From the answer's first byte to its last."""
+
+
+class LayerResult(_Wire):
+    """How one layer answered, and by what this is known."""
+
+    result: Annotated[ResultClass, Field(strict=False)]
+    """By its name, also where JSON was read before."""
+    reason: Annotated[str, Field(max_length=MAX_REASON_CHARS), _QUOTED] = ""
+    """What was seen, for people, up to 500 characters; empty if the class says it all."""
+    status_code: Annotated[int, Field(ge=100, le=599)] | None = None
+    """The HTTP status; None if none came."""
+    latency_ms: _Milliseconds | None = None
+    """Time to the end of the answer, 0 or more; None if none came."""
+    phases: Phases | None = None
+    evidence: Annotated[str, Field(pattern=EVIDENCE_PATTERN)] | None = None
+    """SHA-256 of the bytes that were seen, under which the prober keeps them; None if it does not."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it tells anything about the agent."""
+        return self.result not in INCONCLUSIVE
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether somebody was there, be it to ask for credentials or money."""
+        return self.result in ANSWERED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was measured, and nobody was there who answers as an agent does.
+
+        A stale document is no failure: it makes the health unknown, and nothing else.
+        """
+        return self.is_measured and not self.has_answered and self.result is not ResultClass.STALE_DOCUMENT
+
+
+class DocumentSeen(_Wire):
+    """What is kept of a valid health document."""
+
+    status: Annotated[HealthStatus, Field(strict=False)]
+    timestamp: Time
+    """When the agent computed it, by the agent's clock."""
+    is_stale: bool = False
+    """Whether it was too old, or too far in the future, when it was seen (`decision.is_stale`)."""
+    age_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Its age when it was served, by the clock of whoever served it (the answer's `Date`).
+
+    None if the answer does not say; the prober's clock decides then.
+    """
+    max_age_s: Quantity | None = None
+    """The answer's `Cache-Control: max-age` in seconds, 0 or more."""
+    response_ratio: Ratio | None = None
+    """Share of interactions that got a valid answer, as the agent says, 0 to 1."""
+    sample_count: Count | None = None
+    """How many interactions that is."""
+    error_ratio: Ratio | None = None
+    """Share of interactions that failed, as the agent says, 0 to 1."""
+    latency_p50_ms: Quantity | None = None
+    """As the agent says."""
+    latency_p99_ms: Quantity | None = None
+    """As the agent says."""
+
+
+_Path = Annotated[str, Field(max_length=MAX_PATH_CHARS, pattern=PATH_PATTERN)]
+_LAYERS: Final = ("discovery", "transport", "readiness", "message")
+
+
+class Observation(_Wire):
+    """What one probe of one agent saw; a layer that was not asked is None."""
+
+    agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
+    """The agent's record; None for a target that has none yet."""
+    target_url: Annotated[str, Field(max_length=MAX_URL_CHARS, pattern=URL_PATTERN)] | None = None
+    """The target; exactly one of the two is given."""
+    observed_at: Time
+    """When the probe ended, by the prober's clock."""
+    discovery: LayerResult | None = None
+    """Is the card served, and does it read as a card?"""
+    transport: LayerResult | None = None
+    """Does the declared interface answer at all?"""
+    readiness: LayerResult | None = None
+    """The health document: a document comes with `ok` and `stale_document`, and only with these."""
+    message: LayerResult | None = None
+    """A real message, where the probe's definition asks for one."""
+    document: DocumentSeen | None = None
+    reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS), _QUOTED] | None = (
+        None
+    )
+    """What the agent calls itself in its document; a claim, never a key."""
+    card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS), _QUOTED] | None = None
+    """The card's entity tag, as it was sent; None if there was none."""
+    certificate_expires_at: Time | None = None
+    """When the certificate that was shown ends."""
+    paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
+    """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
+    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    """Why nothing was measured; given if and only if `result` is inconclusive, absent from older probers."""
+    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
+    address: Annotated[str, Field(max_length=MAX_ADDRESS_CHARS)] | None = None
+    """Address that was asked, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if (self.agent_id is None) == (self.target_url is None):
+            raise PydanticCustomError("one_subject", "expected exactly one of agent_id and target_url")
+        result = self.readiness.result if self.readiness is not None else None
+        if (result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}) != (self.document is not None):
+            raise PydanticCustomError(
+                "document_and_readiness", "readiness `ok` or `stale_document` and a document go together"
+            )
+        if self.document is not None and self.document.is_stale != (result is ResultClass.STALE_DOCUMENT):
+            raise PydanticCustomError("stale_or_not", "is_stale and readiness say different things")
+        return self
+
+    @property
+    def is_sign_of_life(self) -> bool:
+        """Whether the agent is there: card `ok`, interface `ok` or `gated`, or a valid document.
+
+        The document's status does not matter: who calls itself unhealthy is alive.
+
+        A message that is answered shows what an interface that answers shows. A card or a document
+        that is gated shows a gate, not an agent; a stale document may be left over from a dead one.
+        """
+        if self._has_shown_itself:
+            return True
+        transport, message = self.transport, self.message
+        return (transport is not None and transport.has_answered) or (
+            message is not None and message.has_answered
+        )
+
+    @property
+    def is_measured_failure(self) -> bool:
+        """Whether something that counts was asked and failed, and nothing showed life."""
+        last = None if self.is_sign_of_life else decisive(self._asked())
+        return last is not None and last.has_failed
+
+    @property
+    def result(self) -> ResultClass:
+        """What the probe came to, as one class, for counting.
+
+        `ok` or `gated` with a sign of life; else what the `decisive` layer ended with; `not_measured` if none
+        was asked.
+        """
+        if self._has_shown_itself:
+            return _OK
+        asked = self._asked()
+        if self.is_sign_of_life:
+            is_ok = any(layer.result is ResultClass.OK for _, layer in asked)
+            return ResultClass.OK if is_ok else ResultClass.GATED
+        last = decisive(asked)
+        return ResultClass.NOT_MEASURED if last is None else last.result
+
+    def result_beside(self, card: ResultClass | None) -> ResultClass:
+        """Return what the probe came to, beside a card that is known and was not asked for; None: no card.
+
+        A card is read once a day, and counts until it is read again: nobody's class changes from one probe to
+        the next only because the one asked for the card and the other did not.
+        """
+        result = self.result
+        has_card = self.discovery is None and card is _OK
+        return _OK if has_card and result is ResultClass.GATED else result
+
+    def not_counted(
+        self, unmeasured: UnmeasuredReason, why: str, *, layers: Collection[str] | None = None
+    ) -> "Observation":
+        """Return it with its failed layers as not measured; their classes and reasons stay as text.
+
+        `why` is for people. `layers`: names of those that may change, None: all. What answered did answer.
+        The observation itself if nothing changes.
+        """
+        changed: dict[str, object] = {
+            name: _not_counted(layer, why)
+            for name in (_LAYERS if layers is None else layers)
+            if (layer := getattr(self, name)) is not None and layer.has_failed
+        }
+        if not changed:
+            return self
+        seen = self.model_copy(update=changed)
+        return seen.model_copy(update={"unmeasured": unmeasured}) if seen.result in INCONCLUSIVE else seen
+
+    def layers_with(self, result: ResultClass) -> tuple[str, ...]:
+        """Return the names of the layers that ended with a class."""
+        return tuple(name for name, layer in self._asked() if layer.result is result)
+
+    @property
+    def _has_shown_itself(self) -> bool:
+        """Whether card or document are what was expected, as with most who are alive."""
+        return _is(self.discovery, _OK) or _is(self.readiness, _OK)
+
+    def _asked(self) -> Sequence[tuple[str, LayerResult]]:
+        layers = (self.discovery, self.transport, self.readiness, self.message)
+        return [(name, layer) for name, layer in zip(_LAYERS, layers, strict=True) if layer is not None]
+
+
+def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
+    """Return the layer, of those given by name, that says how a probe without a sign of life ended.
+
+    The first failure that counts, else the first that was measured, else the first; None if none was asked.
+    """
+    layers = dict(asked)
+    counting = [layer for name, layer in asked if not _tells_nothing(name, layer, layers)]
+    for layer in counting:
+        if layer.has_failed:
+            return layer
+    return next((layer for layer in counting if layer.is_measured), counting[0] if counting else None)
+
+
+def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
+    """Return the layer that decides what a probe came to, of those that were asked, by their names."""
+    for name in ("discovery", "readiness"):
+        if _is(layer := layers[name], _OK):
+            return layer
+    for name in ("transport", "message"):
+        if (layer := layers[name]) is not None and layer.has_answered:
+            return layer
+    return decisive([(name, layer) for name in _LAYERS if (layer := layers[name]) is not None])
+
+
+def _tells_nothing(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
+    """Whether a failure is none of the agent's: card and document stand for one another where one is not had.
+
+    Nobody has to have a health document: that there is none tells nothing of an agent whose card could not be
+    asked, or is behind a gate. Nor does it that there is no card, while the document could not be asked.
+    """
+    if not layer.has_failed:
+        return False
+    if name == "readiness":
+        card = layers.get("discovery")
+        return card is not None and not card.has_failed
+    if name == "discovery" and layer.result is ResultClass.NOT_AN_AGENT:
+        document = layers.get("readiness")
+        return document is not None and document.result in _ANOTHER_TIME
+    return False
+
+
+def _is(layer: LayerResult | None, result: ResultClass) -> bool:
+    return layer is not None and layer.result is result
+
+
+def _not_counted(layer: LayerResult, why: str) -> LayerResult:
+    reason = f"{why} ({layer.result}{f': {layer.reason}' if layer.reason else ''})"
+    return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason[:MAX_REASON_CHARS])
+
+
+def unmeasured_reason(result: ResultClass) -> UnmeasuredReason | None:
+    """Return why a result measured nothing, as far as its class tells; None if it measured anything."""
+    return _UNMEASURED.get(result)
+
+
+def not_measured(
+    observed_at: datetime,
+    unmeasured: UnmeasuredReason,
+    why: str,
+    *,
+    agent_id: str | None = None,
+    target_url: str | None = None,
+) -> Observation:
+    """Return the observation of a probe that was due and did not take place; `why` is for people."""
+    layer = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
+    return Observation(
+        agent_id=agent_id,
+        target_url=target_url,
+        observed_at=observed_at,
+        discovery=layer,
+        unmeasured=unmeasured,
+    )

@@ -1,0 +1,91 @@
+"""Is what was served what was looked for: a card, or a health document?
+
+Whoever asks judges by the same rules, the client that wants to call an agent and the prober that watches
+it: what is broken is told from what never was one, and that from an answer that is there and is no use.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from lifesign.domain.a2a.agent_card import AgentCard, CardKind, read_agent_card
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.health.document_reader import read_document
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidDocument
+
+NOTHING: Final = "an empty answer"
+
+_ALWAYS_PRESENT: Final = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
+_MIN_DOCUMENT_EVIDENCE: Final = 2
+"""So many of the four members that are always present make JSON a health document, if a broken one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCard:
+    """What a body is that stood where a card was expected."""
+
+    result: ResultClass
+    """`ok`, `not_an_agent` or `invalid_document`."""
+    reason: str = ""
+    """Why it is none, for people; empty if it is one. May quote the peer."""
+    card: AgentCard | None = None
+    """Given with `ok`, and only then."""
+
+
+@light_value()
+class ServedDocument:
+    """What a body is that stood where a health document was expected."""
+
+    result: ResultClass
+    """`ok`, `not_an_agent` or `invalid_document`; whether it is stale depends on when it was served."""
+    reason: str = ""
+    """Why it is none, for people; empty if it is one. May quote the peer."""
+    document: HealthDocument | None = None
+    """Given with `ok`, and only then."""
+    findings: tuple[Finding, ...] = ()
+    """What is odd about the document, or its faults."""
+
+
+def judge_card(body: bytes, *, is_json: bool) -> ServedCard:
+    """Read a card; a content type that does not say JSON (`is_json`) is forgiven if it reads as one."""
+    if not body.strip():
+        return ServedCard(ResultClass.NOT_AN_AGENT, NOTHING)
+    card = read_agent_card(body)
+    if card.kind in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
+        return ServedCard(ResultClass.OK, card=card)
+    is_broken = card.kind is CardKind.NOT_JSON and is_json
+    result = ResultClass.INVALID_DOCUMENT if is_broken else ResultClass.NOT_AN_AGENT
+    return ServedCard(result, "; ".join(finding.message for finding in card.findings) or "not a card")
+
+
+def judge_document(body: bytes, *, content_type: str, is_json: bool) -> ServedDocument:
+    """Read a health document, and tell one that is broken from what never was one."""
+    if not body.strip():
+        return ServedDocument(ResultClass.NOT_AN_AGENT, NOTHING)
+    if not is_json:
+        reason = f"not JSON but {ascii(content_type) if content_type else 'of no content type'}"
+        return ServedDocument(ResultClass.NOT_AN_AGENT, reason)
+    try:
+        document, findings = read_document(body)
+    except InvalidDocument as error:
+        if _is_of_another_kind(error.faults):
+            return ServedDocument(ResultClass.NOT_AN_AGENT, "JSON of another kind than a health document")
+        more = f", and {len(error.faults) - 1} more" if len(error.faults) > 1 else ""
+        reason = f"the health document is invalid: {error.faults[0]}{more}"
+        return ServedDocument(ResultClass.INVALID_DOCUMENT, reason, findings=error.faults)
+    return ServedDocument(ResultClass.OK, document=document, findings=findings)
+
+
+def is_absent(result: ResultClass, status: int | None) -> bool:
+    """Whether a place holds nothing that could be meant, so that the next one is worth a look."""
+    if result is ResultClass.HTTP_ERROR:
+        return status is not None and 400 <= status < 500
+    return result is ResultClass.NOT_AN_AGENT
+
+
+def _is_of_another_kind(faults: tuple[Finding, ...]) -> bool:
+    missing = {fault.pointer for fault in faults if fault.name == "missing_member"} & _ALWAYS_PRESENT
+    is_no_object = any(fault.name == "not_an_object" for fault in faults)
+    return is_no_object or len(_ALWAYS_PRESENT) - len(missing) < _MIN_DOCUMENT_EVIDENCE

@@ -1,0 +1,138 @@
+"""The witness rule: when a failure that a prober saw counts against its target.
+
+A failure is evidence against an agent only if something else proves that the prober could have reached it.
+A witness is another host of the same network class that answers a request sent after the failure.
+All times are seconds of a clock that never goes back.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Final
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.net.network_class import THIS_MACHINE
+from lifesign.errors import InvalidSetting
+
+MAX_ASKED_TARGETS: Final = 3
+"""Targets that are asked as witnesses in one round, those that answered last first."""
+MIN_CANARY_RATIO: Final = 0.5
+"""Of the canaries configured for a network class, that must answer to be a witness."""
+MIN_PUBLIC_CANARY_HOSTS: Final = 5
+"""Of a public network class: fewer could all be down by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessPolicy:
+    """Durations of the witness rule in seconds; InvalidSetting, named as in a definition, below 0."""
+
+    round_s: float = 30.0
+    """The witnesses of one network class are asked at most once in this time, for all waiting failures."""
+    answer_s: float = 3.0
+    """Time that a witness has for its answer."""
+    next_answer_s: float = 5.0
+    """Time that a failure waits for the next answer of another target, before any target is asked for it."""
+    second_request_s: float = 60.0
+    """Time after a witness's answer within which the target is asked once more; later, the answer is void."""
+    max_clock_offset_s: float = 30.0
+    """With a clock that differs from the registry's by more, certificates that fail by date do not count."""
+
+    def __post_init__(self) -> None:
+        for name in ("round_s", "answer_s", "next_answer_s", "second_request_s", "max_clock_offset_s"):
+            value_s = getattr(self, name)
+            if not 0 <= value_s < inf:
+                raise InvalidSetting(f"{name.removesuffix('_s')}_seconds", value_s, "a time of 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A host that always answers."""
+
+    url: str
+    status: int | None = None
+    """HTTP status of its answer; None: any from 200 to 399."""
+
+    def is_answer(self, status: int | None) -> bool:
+        """Return whether a status is the answer that is expected; None stands for no answer."""
+        if status is None or self.status is None:
+            return status is not None and 200 <= status < 400
+        return status == self.status
+
+
+class Ruling(StrEnum):
+    """What follows from a failure."""
+
+    COUNTS = "counts"
+    """It counts as it is."""
+    ASK_CANARIES = "ask_canaries"
+    """It counts if the canaries of its network class answer, and the target fails again."""
+    ASK_TARGETS = "ask_targets"
+    """It counts if another target of its network class answers, and the target fails again."""
+    NO_WITNESS = "no_witness"
+    """Nothing can be a witness: it does not count."""
+
+
+@light_value(kw_only=True)
+class FailureFacts:
+    """What decides whether a failure needs a witness."""
+
+    network_class: str
+    """Of the target's address."""
+    alive_at_s: float | None
+    """When the target last gave a liveness signal, by the registry's clock; None if it never did."""
+    has_answered_itself: bool
+    """Whether its host gave an HTTP answer of any status over verified TLS, or from an allowed network."""
+    confirmed_at_s: float | None = None
+    """When an operator last confirmed the target or its class, by the registry's clock; None: never."""
+    has_canaries: bool = False
+    """Whether canaries are configured for the class."""
+    is_class_silent: bool = False
+    """Whether the registry says that the class is in mass silence."""
+
+
+def ruling(facts: FailureFacts) -> Ruling:
+    """Return what follows from a failure.
+
+    A target that never gave a liveness signal has nothing to lose. In a class that has canaries only
+    they are witnesses, so that mass silence there changes nothing.
+    """
+    if facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE:
+        return Ruling.COUNTS
+    if facts.confirmed_at_s is not None and facts.alive_at_s < facts.confirmed_at_s:
+        return Ruling.COUNTS
+    if facts.has_canaries:
+        return Ruling.ASK_CANARIES
+    return Ruling.NO_WITNESS if facts.is_class_silent else Ruling.ASK_TARGETS
+
+
+@light_value(kw_only=True)
+class WitnessAnswer:
+    """The answer of a witness, or of the canaries of a class together."""
+
+    network_class: str
+    sent_at_s: float
+    """When the request was sent; of several, the earliest."""
+    is_looked_up: bool = False
+    """Whether the name of a witness was looked up for it, at name servers and not in a memory."""
+
+
+def bears_out(
+    answer: WitnessAnswer, network_class: str, failed_at_s: float, *, is_name_failure: bool
+) -> bool:
+    """Return whether an answer is a witness for a failure.
+
+    A request that is sent when the failure is recorded is sent after it. A name that did not resolve needs a
+    witness whose own name was looked up after it.
+    """
+    is_of_class = answer.network_class == network_class
+    return is_of_class and answer.sent_at_s >= failed_at_s and (answer.is_looked_up or not is_name_failure)
+
+
+def is_canary_quorum(answered: int, configured: int) -> bool:
+    """Return whether enough of the canaries that are configured for a class have answered."""
+    return configured > 0 and answered >= MIN_CANARY_RATIO * configured
+
+
+def is_second_request_in_time(answered_at_s: float, asked_at_s: float, policy: WitnessPolicy) -> bool:
+    """Return whether the target was asked once more soon enough after the witness's answer."""
+    return asked_at_s - answered_at_s <= policy.second_request_s

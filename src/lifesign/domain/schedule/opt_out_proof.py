@@ -1,0 +1,76 @@
+"""How does the owner of an origin prove that nobody is to probe it?
+
+Whoever asks gets a token for one origin, and puts it into a file there, under `/.well-known/`; only its
+owner can. A token's prefix names what it proves: the same file proves that a target is an agent's.
+One GET that follows no redirect to another origin reads the file: if the token stands in it,
+the origin's targets are left alone from then on. The request does not hold the token, so that a server that
+repeats what it is asked proves nothing; and no account is needed on either side.
+"""
+
+import base64
+import hmac
+import re
+from typing import Final
+
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import Refused
+from lifesign.errors import InvalidSetting
+
+PROOF_PATH: Final = "/.well-known/agent-health-opt-out"
+"""Where the file stands: text, with the token in a line of its own."""
+MAX_PROOF_BYTES: Final = 4096
+"""Of that file; a longer one proves nothing."""
+TOKEN_PREFIX: Final = "aho_"  # noqa: S105 - what all of them begin with
+LINK_TOKEN_PREFIX: Final = "ahl_"  # noqa: S105 - what those begin with that link an agent and a target
+TOKEN_BYTES: Final = 32
+"""Of chance."""
+TOKEN_GOOD_SECONDS: Final = 7 * 86_400.0
+"""How long an owner may take to serve a token; then it takes a new one."""
+
+_TOKEN: Final = re.compile(rf"(?:{TOKEN_PREFIX}|{LINK_TOKEN_PREFIX})[A-Za-z0-9_-]{{43}}")
+
+
+def origin_of(url: str) -> str | Refused:
+    """Return the origin of a URL or domain, as in `https://agent.example:8443`, or why it has none."""
+    target = read_target(url)
+    if isinstance(target, Refused):
+        return target
+    scheme, _, rest = target.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
+    """Make a token of `TOKEN_BYTES` bytes that nobody can guess; InvalidSetting for more or fewer."""
+    if len(random_bytes) != TOKEN_BYTES:
+        raise InvalidSetting("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
+    return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
+
+
+def is_open(asked_at_s: float, now_s: float) -> bool:
+    """Whether a token that was given out at `asked_at_s` can still be proven."""
+    return now_s - asked_at_s < TOKEN_GOOD_SECONDS
+
+
+def is_proven(token: str, body: bytes) -> bool:
+    """Whether what an origin serves at PROOF_PATH holds the token in a line of its own.
+
+    To be asked of an answer with status 200 that came from the origin itself. Spaces around the token
+    and other lines do not matter; False for what is no token of ours.
+    """
+    if len(body) > MAX_PROOF_BYTES or _TOKEN.fullmatch(token) is None:
+        return False
+    lines = body.removeprefix(b"\xef\xbb\xbf").splitlines()
+    return any(hmac.compare_digest(line.strip(), token.encode()) for line in lines)
+
+
+def is_covered(url: str, origin: str) -> bool:
+    """Whether a target, as `read_target` spells it, is left alone because of a proof for `origin`.
+
+    It is if it lies on the origin. Who proved https also speaks for plain http on the same host, both
+    on their own ports; other ports may be somebody else's, and plain http proves nothing about https.
+    """
+    if url.startswith(f"{origin}/"):
+        return True
+    scheme, _, authority = origin.partition("://")
+    has_own_port = not re.search(r":[0-9]+$", authority)
+    return scheme == "https" and has_own_port and url.startswith(f"http://{authority}/")

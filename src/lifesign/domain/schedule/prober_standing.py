@@ -1,0 +1,119 @@
+"""Standing of probers: which workers share the shards, and which keep none for the time being.
+
+A fault of a prober's network, or of the prober itself, moves its shards to workers that do better. It changes
+nothing about any other target. Times are seconds since the epoch by the registry's clock.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from math import inf
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+
+NO_PROGRESS_INTERVALS = 2
+"""A worker that reports no result for so many of its intervals loses its shards."""
+MAX_BAR_S = 86_400.0
+"""No worker is kept from shards for longer than this, as long as it claims them."""
+DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
+"""Of a worker that does not say how often it probes."""
+
+
+class WithheldReason(StrEnum):
+    """Why a worker keeps no shard, for programs."""
+
+    REACHES_LESS = "reaches_less"
+    """Another worker that reports results reaches all of its network classes, and more."""
+    NO_PROGRESS = "no_progress"
+    """It or its key held shards for two intervals without a result, while another one reported."""
+
+
+@light_value(kw_only=True)
+class Idleness:
+    """How long a worker, or all workers of a key, held shards since the last result that came from there."""
+
+    at_s: float
+    """When this was last counted."""
+    idle_s: float = 0.0
+    """Seconds for which shards were held without a result, since then or since the last bar began."""
+    bar_s: float = 0.0
+    """How long the last bar lasts, 0 since the last result: each is twice as long as the one before."""
+    barred_until_s: float = -inf
+
+    def counted(self, reported_at_s: float, now_s: float, *, holds: bool) -> "Idleness":
+        """Return it as of now; `holds`: whether shards were held since it was last counted."""
+        has_reported = reported_at_s > self.at_s
+        held_s = max(0.0, now_s - max(self.at_s, reported_at_s)) if holds else 0.0
+        return Idleness(
+            at_s=now_s,
+            idle_s=held_s if has_reported else self.idle_s + held_s,
+            bar_s=0.0 if has_reported else self.bar_s,
+            barred_until_s=self.barred_until_s,
+        )
+
+    def barred(self, interval_s: float, now_s: float) -> "Idleness":
+        """Return it with a bar that begins now."""
+        bar_s = min(MAX_BAR_S, 2 * self.bar_s or NO_PROGRESS_INTERVALS * interval_s)
+        return Idleness(at_s=now_s, bar_s=bar_s, barred_until_s=now_s + bar_s)
+
+
+@light_value(kw_only=True)
+class Worker:
+    """A living worker, as it said with its last claim, and what it reported since."""
+
+    holder: str
+    """Of its leases."""
+    interval_s: float = DEFAULT_INTERVAL_S
+    reached: frozenset[str] | None = None
+    """Network classes in which a witness answered it within its last interval; None before it knows."""
+    reported_at_s: float = -inf
+    """Its last result of any kind."""
+    barred_until_s: float = -inf
+    """It or its key made no progress, and gets no shard before."""
+
+    def has_reported_lately(self, now_s: float) -> bool:
+        """Whether it reported a result within its last interval."""
+        return now_s - self.reported_at_s <= self.interval_s
+
+
+def within_known(reached: Iterable[str] | None, known: Collection[str]) -> frozenset[str] | None:
+    """Return those of the classes that a worker says it reaches in which any target is expected to answer.
+
+    A worker that makes up classes must not look as if it reached more than others.
+    """
+    return None if reached is None else frozenset(reached) & frozenset(known)
+
+
+def withheld(worker: Worker, others: Collection[Worker], now_s: float) -> WithheldReason | None:
+    """Return why a worker keeps no shard beside these others; None if it may."""
+    # A worker that only says that it reaches more takes no shard away.
+    reporting = {other.reached for other in others if other.has_reported_lately(now_s)}
+    if worker.reached is not None and any(
+        other is not None and worker.reached < other for other in reporting
+    ):
+        return WithheldReason.REACHES_LESS
+    if now_s < worker.barred_until_s and _does_another_report(others, now_s):
+        return WithheldReason.NO_PROGRESS
+    return None
+
+
+def makes_no_progress(idle_s: float, interval_s: float, others: Collection[Worker], now_s: float) -> bool:
+    """Whether shards with living agents that were held for so long without a result go to another worker.
+
+    A worker that says that it probes seldom is measured by those that report.
+    """
+    reporting = [other.interval_s for other in others if _is_reporting(other, now_s)]
+    return bool(reporting) and idle_s > NO_PROGRESS_INTERVALS * min(interval_s, max(reporting))
+
+
+def count_sharers(workers: Collection[Worker], now_s: float) -> int:
+    """Return how many of the living workers share the shards, at least 1."""
+    return max(1, sum(withheld(worker, workers, now_s) is None for worker in workers))
+
+
+def _does_another_report(others: Iterable[Worker], now_s: float) -> bool:
+    return any(_is_reporting(other, now_s) for other in others)
+
+
+def _is_reporting(worker: Worker, now_s: float) -> bool:
+    return worker.has_reported_lately(now_s) and now_s >= worker.barred_until_s

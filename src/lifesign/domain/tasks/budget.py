@@ -1,0 +1,184 @@
+"""May this call still be paid for? (lease protocol, "Tool calls that cost money"; protocol 6.9)
+
+Whole numbers inside, tokens and micro-dollars: sums are exact. A call reserves what it may cost at most,
+is carried out, and settles what it did cost; what it did not goes back. Nothing is ever promised twice:
+what is settled, reserved and carved out for children never exceeds the envelope.
+"""
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.health.document import WHOLE
+from lifesign.errors import BudgetExceeded, InvalidRequest
+
+MICRO_USD = 1_000_000
+"""In one dollar."""
+MAX_TOKENS = 10**12
+"""Of one envelope."""
+MAX_USD = 10**8
+"""Of one envelope: with six decimals still exact as a JSON number."""
+_DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Tokens and money, each counted apart: neither is exchanged for the other."""
+
+    tokens: int = 0
+    micro_usd: int = 0
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.tokens + other.tokens, self.micro_usd + other.micro_usd)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
+
+    def fits(self, room: "Amount") -> bool:
+        """Whether there is room for it, in tokens and in money."""
+        return self.tokens <= room.tokens and self.micro_usd <= room.micro_usd
+
+    def at_most(self, most: "Amount") -> "Amount":
+        """Return the smaller of both, in tokens and in money."""
+        return Amount(min(self.tokens, most.tokens), min(self.micro_usd, most.micro_usd))
+
+
+NOTHING = Amount()
+LARGEST = Amount(MAX_TOKENS, MAX_USD * MICRO_USD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a task may spend, and what has become of it."""
+
+    envelope: Amount = NOTHING
+    settled: Amount = NOTHING
+    """Spent: by calls, and by children that have ended."""
+    reserved: Amount = NOTHING
+    """Promised to calls that are under way."""
+    delegated: Amount = NOTHING
+    """Carved out for children that have not ended."""
+    overrun: Amount = NOTHING
+    """What calls did cost beyond what they had reserved and what was left. Not in `settled`: nobody may
+    hide it, and it buys nothing."""
+
+    @property
+    def room(self) -> Amount:
+        """What is left to be promised; never below zero."""
+        return self.envelope - self.settled - self.reserved - self.delegated
+
+    def reserve(self, amount: Amount) -> "Budget":
+        """Promise a call what it may cost; BudgetExceeded if that is not left."""
+        self._check_room(amount)
+        return replace(self, reserved=self.reserved + amount)
+
+    def settle(self, reserved: Amount, cost: Amount) -> "Budget":
+        """Take in what a call did cost in place of what it had reserved.
+
+        It has been spent, so it is never refused; what does not fit any more is `overrun`.
+        """
+        freed = self.release(reserved)
+        paid = cost.at_most(freed.room)
+        return replace(freed, settled=freed.settled + paid, overrun=freed.overrun + (cost - paid))
+
+    def release(self, reserved: Amount) -> "Budget":
+        """Take back what was reserved for a call that failed, or whose holder is gone."""
+        return replace(self, reserved=self.reserved - reserved)
+
+    def carve(self, envelope: Amount) -> "Budget":
+        """Put a child's envelope aside; BudgetExceeded if that is not left."""
+        self._check_room(envelope)
+        return replace(self, delegated=self.delegated + envelope)
+
+    def rejoin(self, child: "Budget", carved: Amount) -> "Budget":
+        """Take back what a child has left over of what was carved out for it, now that it has ended.
+
+        A child that was topped up may have spent more than that: the rest was never ours.
+        """
+        spent = child.settled.at_most(carved)
+        return replace(self, delegated=self.delegated - carved, settled=self.settled + spent)
+
+    def top_up(self, amount: Amount) -> "Budget":
+        """Add to the envelope; InvalidRequest if it would be larger than any may be."""
+        if not amount.fits(LARGEST - self.envelope):
+            expected = f"expected no envelope above {MAX_TOKENS} tokens and {MAX_USD} USD"
+            raise InvalidRequest([Finding("too_large", "/add", expected)])
+        return replace(self, envelope=self.envelope + amount)
+
+    def _check_room(self, amount: Amount) -> None:
+        if not amount.fits(self.room):
+            raise BudgetExceeded(spend_of(amount), spend_of(self.room))
+
+
+def _take_six_decimals(usd: float) -> float:
+    # Decimal of the text: what was meant by 0.1, not the double next to it.
+    if Decimal(repr(usd)) % Decimal(1).scaleb(-_DECIMALS):
+        raise PydanticCustomError("too_fine", "expected at most {most} decimals", {"most": _DECIMALS})
+    return usd
+
+
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True), WHOLE]
+Usd = Annotated[
+    float, Field(ge=0, le=MAX_USD, allow_inf_nan=False, strict=True), AfterValidator(_take_six_decimals)
+]
+
+
+class Spend(BaseModel):
+    """An amount as it travels: `{tokens, usd}`; dollars with at most six decimals."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    tokens: Tokens = 0
+    usd: Usd = 0
+
+    def amount(self) -> Amount:
+        """The same in whole numbers."""
+        return Amount(self.tokens, int(Decimal(repr(self.usd)).scaleb(_DECIMALS)))
+
+
+class AmountRecord(BaseModel):
+    """An amount as it is shown."""
+
+    tokens: int
+    usd: float
+
+
+class BudgetRecord(BaseModel):
+    """A budget as it is shown."""
+
+    envelope: AmountRecord
+    settled: AmountRecord
+    """Spent: by calls, and by children that have ended."""
+    reserved: AmountRecord
+    """Promised to calls that are under way."""
+    delegated: AmountRecord
+    """Carved out for children that have not ended."""
+    overrun: AmountRecord
+    """What calls did cost beyond what was left; not in `settled`."""
+    available: AmountRecord
+
+
+def spend_of(amount: Amount) -> dict[str, Any]:
+    """Return an amount as it is written; exact, since a double holds 15 digits."""
+    return {"tokens": amount.tokens, "usd": amount.micro_usd / MICRO_USD}
+
+
+def amount_record(amount: Amount) -> AmountRecord:
+    """Return an amount as it is shown."""
+    return AmountRecord(**spend_of(amount))
+
+
+def budget_record(budget: Budget) -> BudgetRecord:
+    """Return a budget as it is shown."""
+    return BudgetRecord(
+        envelope=amount_record(budget.envelope),
+        settled=amount_record(budget.settled),
+        reserved=amount_record(budget.reserved),
+        delegated=amount_record(budget.delegated),
+        overrun=amount_record(budget.overrun),
+        available=amount_record(budget.room),
+    )

@@ -1,0 +1,383 @@
+"""How long is a claim good, and which late write is refused?
+
+A worker that was believed dead may still write. A clock cannot stop it, since it may have slept through
+its own deadline; the fencing token can: whoever holds the resource now holds a higher one.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.lifecycle.status_table import ALIVE, Status
+from lifesign.errors import InvalidResource, InvalidSetting, TokensExhausted
+
+TTL_SECONDS = 300
+"""How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""
+MIN_TTL_SECONDS = 1
+MAX_TTL_SECONDS = 86_400
+TOLD_WITHIN_SECONDS = 0.002
+"""By so much two times with milliseconds may tell of a lease more or less than it has."""
+
+COUNTERS_PER_EPOCH = 2**32
+MAX_EPOCH = 2**31 - 1
+"""The highest epoch whose tokens all fit a signed 64-bit integer."""
+
+_EPOCH_SECONDS = 600
+_EPOCHS_BEGAN_AT_S = 1_767_225_600
+"""2026-01-01."""
+_LAST_EPOCH_BY_TIME = 2**21 - 2**16
+"""Leaves room below what events can tell (`event.MAX_LOGGED_EPOCH`)."""
+COUNTERS_PER_MS = 2**9
+"""By which a raised epoch begins higher for each millisecond of its 10 minutes."""
+_COUNTERS_BEFORE_SPAN = 2**29
+"""More than 10 minutes have: room for epochs that were raised before their own time has come."""
+
+MAX_RESOURCE_CHARACTERS = 512
+
+
+class ResourceKind(StrEnum):
+    """What a resource is: it decides who may ask for it."""
+
+    INTENT_SCOPE = "intent"
+    """`intent:{id}/{scope}`; the id holds no slash, the scope may."""
+    TASK = "task"
+    """`task:{id}`"""
+    SHARD = "shard"
+    """`shard:{n}`; n is decimal without leading zeros, so that a shard has one name."""
+    OTHER = "other"
+    """Any other name: whatever the callers agree on."""
+
+
+# A name that begins like one of these must have its form, or two names could mean one thing.
+_FORMS: Mapping[ResourceKind, re.Pattern[str]] = MappingProxyType({
+    ResourceKind.INTENT_SCOPE: re.compile(r"intent:[^/]+/.+"),
+    ResourceKind.TASK:         re.compile(r"task:.+"),
+    ResourceKind.SHARD:        re.compile(r"shard:(?:0|[1-9][0-9]{0,8})"),
+})  # fmt: skip
+
+_KINDS = MappingProxyType({f"{kind}:": kind for kind in _FORMS})
+_RESOLVED_AWAY = frozenset({".", ".."})
+"""As a part of a path: clients and proxies take a/../b for b before they ask (RFC 3986 5.2.4).
+
+Percent-encoded too (URL Standard 4.3), which a name has literally if it was encoded once too often.
+"""
+
+# Printable ASCII without space and without the three quotes.
+_CHARACTERS = re.compile(rf"[!#-&(-_a-~]{{1,{MAX_RESOURCE_CHARACTERS}}}")
+
+
+class EndReason(StrEnum):
+    """Why a lease ended: the closed list that events name."""
+
+    RELEASED = "released"
+    """By its holder."""
+    REVOKED = "revoked"
+    """By a coordinator or an operator."""
+    EXPIRED = "expired"
+    """Its time was over; says nothing about the agent (RFC-0016 9.1)."""
+    AGENT_DEAD = "agent_dead"
+    AGENT_DEREGISTERED = "agent_deregistered"
+    EPOCH_RAISED = "epoch_raised"
+    """The store was restored or failed over: what was granted before is void."""
+
+
+@light_value(kw_only=True)
+class Claim:
+    """The stored row of one resource: its last lease, current or ended.
+
+    A resource that was never leased has `lease_id` and `holder` None and everything else 0.
+    """
+
+    resource: str
+    lease_id: str | None = None
+    holder: str | None = None
+    """Agent id; the key's name where no agent is behind it, such as a prober."""
+    holder_incarnation: int = 0
+    """The life of the agent that took it, from 1; 0 without an agent."""
+    token: int = 0
+    """The last fencing token granted; stays when the lease ends."""
+    acquired_at_s: float = 0.0
+    expires_at_s: float = 0.0
+    ended_at_s: float | None = None
+    end_reason: EndReason | None = None
+    """None also for a lease whose time is over but that nobody has ended yet."""
+    id_secret: str | None = field(default=None, repr=False)
+    """From which the ids of this resource's leases follow; never shown. None before the first of them."""
+
+
+class RefusalCode(StrEnum):
+    """Why a lease request or a guarded write is refused."""
+
+    LEASE_HELD = "lease_held"
+    """Somebody holds the resource, perhaps the asker itself: a lease is not re-entrant."""
+    AGENT_DRAINING = "agent_draining"
+    """It finishes what it has and gets nothing new (RFC-0016 9.3)."""
+    AGENT_GONE = "agent_gone"
+    """It is dead or deregistered, and must register first."""
+    LEASE_NOT_FOUND = "lease_not_found"
+    LEASE_ENDED = "lease_ended"
+    """It was the asker's; it expired or was ended, and perhaps somebody else has the resource now."""
+    STALE_TOKEN = "stale_token"  # noqa: S105 - the name of a code
+    """The resource was granted again since."""
+    TOKEN_NOT_ISSUED = "token_not_issued"  # noqa: S105 - the name of a code
+    """Higher than any granted: made up, or granted by a store that has since been restored."""
+    NOT_HOLDER = "not_holder"
+    """The token is right and the asker is another."""
+    WRONG_RUN = "wrong_run"
+    """The token is right and the run is another one: these are the credentials of another task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not, and what stands in the way. Nothing was changed."""
+
+    code: RefusalCode
+    claim: Claim | None = None
+    """The resource's row as it was judged; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease to be written; the edge gives it its id."""
+
+    token: int
+    expires_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A later deadline, or an earlier one if the holder asks for less. The token stays."""
+
+    expires_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The end of a lease."""
+
+    end_reason: EndReason
+    is_repeat: bool
+    """It had ended in just this way before: a retried request, nothing is to be written."""
+
+
+def read_resource(text: str) -> ResourceKind:
+    """Return what kind of resource this names.
+
+    InvalidResource unless it is 1 to 512 printable ASCII characters without space, quote and
+    backquote, of its kind's form if it begins like `intent:`, `task:` or `shard:`, in any case, and no
+    part between slashes is `.` or `..`, with `%2e` for a dot too.
+    """
+    if not _CHARACTERS.fullmatch(text):
+        expected = f"1 to {MAX_RESOURCE_CHARACTERS} printable ASCII characters without spaces and quotes"
+        raise InvalidResource(text, expected)
+    # INTENT:a/b too: whoever reads it takes it for intent:a/b, which is another resource.
+    kind = kind_of(text.casefold())
+    if kind in _FORMS and not _FORMS[kind].fullmatch(text):
+        raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
+    named = text if kind is ResourceKind.OTHER else text.partition(":")[2]
+    if not _RESOLVED_AWAY.isdisjoint(named.casefold().replace("%2e", ".").split("/")):
+        expected = "no part . or .. between slashes, nor %2e: clients and proxies resolve them away"
+        raise InvalidResource(text, expected)
+    return kind
+
+
+def kind_of(resource: str) -> ResourceKind:
+    """Return what kind of resource a stored name is of: it was read before it was granted.
+
+    By the rules of then, which may have been laxer: nothing is refused here.
+    """
+    beginning, colon, _ = resource.partition(":")
+    return _KINDS.get(beginning + colon, ResourceKind.OTHER)
+
+
+def is_resource(text: str) -> bool:
+    """Whether `read_resource` takes it."""
+    try:
+        read_resource(text)
+    except InvalidResource:
+        return False
+    return True
+
+
+def intent_scope_resource(intent_id: str, scope: str) -> str:
+    """Name the resource of an intent's scope; InvalidResource if they do not make one.
+
+    An id with a slash is refused: `a/b` with `c` would be the same resource as `a` with `b/c`.
+    """
+    resource = f"intent:{intent_id}/{scope}"
+    if "/" in intent_id:
+        raise InvalidResource(resource, "an intent id without a slash")
+    read_resource(resource)
+    return resource
+
+
+def shard_resource(shard: int) -> str:
+    """Name the resource of a shard."""
+    return f"{ResourceKind.SHARD}:{shard}"
+
+
+def fencing_token(epoch: int, counter: int) -> int:
+    """Return epoch · 2^32 + counter: any token of an epoch is above all those of the one before.
+
+    Epoch 0 to 2^31 - 1, else InvalidSetting; counter 1 to 2^32 - 1, else TokensExhausted.
+    """
+    if not 0 <= epoch <= MAX_EPOCH:
+        raise InvalidSetting("epoch", epoch, f"0 to {MAX_EPOCH}")
+    if not 1 <= counter < COUNTERS_PER_EPOCH:
+        raise TokensExhausted(epoch)
+    return epoch * COUNTERS_PER_EPOCH + counter
+
+
+def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
+    """Return an epoch above all that are known, and above those that are not known any more.
+
+    A store that is lost twice may be restored twice from one backup: the epoch in between is in neither.
+    So an epoch is at least the number of 10 minutes since 2026, which lasts until 2065; later it only
+    counts on. InvalidSetting beyond MAX_EPOCH.
+    """
+    by_time = min(int((now_s - _EPOCHS_BEGAN_AT_S) // _EPOCH_SECONDS), _LAST_EPOCH_BY_TIME)
+    epoch = max(*(known + 1 for known in epochs), by_time, 1)
+    if epoch > MAX_EPOCH:
+        raise InvalidSetting("epoch", epoch, f"at most {MAX_EPOCH}")
+    return epoch
+
+
+def raised_floor(floors: Iterable[int], now_s: float, salt: int) -> int:
+    """Return a token that is in a raised epoch, and above which all new tokens are.
+
+    One backup may be restored to two stores that know nothing of each other, within the same 10 minutes:
+    the epoch is the same then. So its counter does not begin at 1, but the higher the later it is, by
+    `COUNTERS_PER_MS` for each millisecond; an epoch whose time has not come yet, since the backup was
+    of this one, stays below all that its own time will bring. `salt`, random, 0 to COUNTERS_PER_MS - 1,
+    tells apart what was restored in the same millisecond. At least 3/4 of the counters are left.
+    """
+    epoch = raised_epoch((floor // COUNTERS_PER_EPOCH for floor in floors), now_s)
+    span, ms_of_span = divmod(int((now_s - _EPOCHS_BEGAN_AT_S) * 1_000), _EPOCH_SECONDS * 1_000)
+    begin = _COUNTERS_BEFORE_SPAN if epoch == span else 0
+    return epoch * COUNTERS_PER_EPOCH + begin + ms_of_span * COUNTERS_PER_MS + salt
+
+
+def next_token(last_token: int, floor: int) -> int:
+    """Return the token of the next grant, above `last_token` whatever happened between; 0 for never.
+
+    It is above `floor` too, which rises with each epoch. A lower floor (read before it was raised) does
+    not lead back. TokensExhausted once an epoch's 2^32 - 1 counters are used up.
+    """
+    epoch, counter = divmod(max(last_token, floor), COUNTERS_PER_EPOCH)
+    return fencing_token(epoch, counter + 1)
+
+
+def read_window_s(told_s: float) -> float | None:
+    """Return how long a lease is good that was told to be good for so long; None for what nobody grants."""
+    window_s = min(max(told_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
+    return window_s if abs(told_s - window_s) <= TOLD_WITHIN_SECONDS else None
+
+
+def is_unexpired(claim: Claim, now_s: float) -> bool:
+    """Whether the claim is good: not ended, and its deadline lies ahead; at the deadline it is over."""
+    return claim.lease_id is not None and claim.ended_at_s is None and claim.expires_at_s > now_s
+
+
+def judge_acquire(
+    claim: Claim | None,
+    holder_status: Status | None,
+    *,
+    token_floor: int,
+    now_s: float,
+    ttl_seconds: float = TTL_SECONDS,
+) -> Grant | Refusal:
+    """Decide who asks for a resource (RFC-0016 9.2, 9.3).
+
+    `claim` is the resource's row, None if it has none; `holder_status` the asking agent's, None for a
+    key without an agent; the new token is above `token_floor`. An unhealthy agent is granted: it may well
+    be working.
+    """
+    if holder_status is Status.DRAINING:
+        return Refusal(RefusalCode.AGENT_DRAINING, claim)
+    if holder_status is not None and holder_status not in ALIVE:
+        return Refusal(RefusalCode.AGENT_GONE, claim)
+    if claim is not None and is_unexpired(claim, now_s):
+        return Refusal(RefusalCode.LEASE_HELD, claim)
+    last_token = 0 if claim is None else claim.token
+    return Grant(next_token(last_token, token_floor), _deadline_s(now_s, ttl_seconds))
+
+
+def judge_renew(
+    claim: Claim | None,
+    lease_id: str,
+    *,
+    holder: str,
+    token: int,
+    now_s: float,
+    ttl_seconds: float = TTL_SECONDS,
+) -> Renewal | Refusal:
+    """Decide on a renewal: a lease that is over is not brought back, even if nobody took the resource.
+
+    `claim` is the row of the resource that the lease was granted on; None if there never was one.
+    """
+    if claim is None:
+        return Refusal(RefusalCode.LEASE_NOT_FOUND)
+    if claim.lease_id != lease_id:
+        return Refusal(RefusalCode.LEASE_ENDED, claim)
+    return judge_write(claim, holder, token, now_s) or Renewal(_deadline_s(now_s, ttl_seconds))
+
+
+def judge_release(
+    claim: Claim | None, lease_id: str, *, holder: str, now_s: float, is_for_another: bool = False
+) -> Release | Refusal:
+    """Decide on the end of a lease; `is_for_another`: asked by who may end the leases of others.
+
+    Who releases for another revokes, whoever asks for its own lease releases. Asked again, it is granted
+    as a repeat; a lease that ended in another way was not the asker's to release any more.
+    """
+    if claim is None:
+        return Refusal(RefusalCode.LEASE_NOT_FOUND)
+    if claim.lease_id != lease_id:
+        return Refusal(RefusalCode.LEASE_ENDED, claim)
+    if claim.holder != holder and not is_for_another:
+        return Refusal(RefusalCode.NOT_HOLDER, claim)
+    end_reason = EndReason.RELEASED if claim.holder == holder else EndReason.REVOKED
+    if is_unexpired(claim, now_s):
+        return Release(end_reason, is_repeat=False)
+    if claim.end_reason is end_reason:
+        return Release(end_reason, is_repeat=True)
+    return Refusal(RefusalCode.LEASE_ENDED, claim)
+
+
+def judge_write(claim: Claim | None, holder: str, token: int, now_s: float) -> Refusal | None:
+    """Refuse a guarded write, or None: by the holder, with exactly the current token, before the deadline.
+
+    To be asked in the transaction that carries the write out, or the answer may be old.
+    """
+    if claim is None:
+        return Refusal(RefusalCode.TOKEN_NOT_ISSUED)
+    # The token comes first: to a late writer that was replaced it says more than "not you".
+    if token != claim.token:
+        is_higher = token > claim.token
+        return Refusal(RefusalCode.TOKEN_NOT_ISSUED if is_higher else RefusalCode.STALE_TOKEN, claim)
+    if holder != claim.holder:
+        return Refusal(RefusalCode.NOT_HOLDER, claim)
+    if not is_unexpired(claim, now_s):
+        return Refusal(RefusalCode.LEASE_ENDED, claim)
+    return None
+
+
+def ended(claim: Claim, end_reason: EndReason, now_s: float) -> Claim:
+    """Return the claim as it stands once ended; what ended before keeps the first reason and time.
+
+    A lease whose time is over ended `expired` at its deadline, whatever comes to end it later.
+    """
+    if claim.lease_id is None or claim.ended_at_s is not None:
+        return claim
+    if not is_unexpired(claim, now_s):
+        return replace(claim, ended_at_s=claim.expires_at_s, end_reason=EndReason.EXPIRED)
+    return replace(claim, ended_at_s=now_s, end_reason=end_reason)
+
+
+def _deadline_s(now_s: float, ttl_seconds: float) -> float:
+    if not MIN_TTL_SECONDS <= ttl_seconds <= MAX_TTL_SECONDS:
+        raise InvalidSetting("ttl_seconds", ttl_seconds, f"{MIN_TTL_SECONDS} to {MAX_TTL_SECONDS}")
+    return now_s + ttl_seconds

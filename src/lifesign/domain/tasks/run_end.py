@@ -1,0 +1,108 @@
+"""Why did a run end, and what is its task told? (lease protocol, "What happens on failure"; protocol 6.10)"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from lifesign.domain.tasks.task_states import ExitReason
+
+AUTH_EXIT_CODE: Final = 77
+"""With which an agent says that it was refused what it needs (EX_NOPERM of sysexits.h)."""
+
+
+class Stop(StrEnum):
+    """Why whoever runs an agent's process has ended it."""
+
+    LOST = "lost"
+    """The registry says that the lease is over: by its time, by an operator, with the agent's life."""
+    EXPIRED = "expired"
+    """The holder's own deadline passed; what the registry thinks is not known."""
+    UNAUTHORIZED = "unauthorized"
+    """The registry does not take the holder's key any more."""
+    TIMEOUT = "timeout"
+    NO_PROGRESS = "no_progress"
+    """The agent's process showed no sign of progress for too long: it counts as hung."""
+    BUDGET = "budget"
+    """What its calls may cost is used up."""
+    DRAIN = "drain"
+    """The holder leaves, and the time for that is up."""
+    OVER = "over"
+    """The agent has ended the run itself, and went on."""
+
+
+class Telling(StrEnum):
+    """What is written in the run's name when its process is gone."""
+
+    COMPLETE = "complete"
+    HELP = "help"
+    RELEASE = "release"
+    NOTHING = "nothing"
+    """The run is over already, or its holder may not write any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended."""
+
+    exit_reason: ExitReason
+    telling: Telling
+    asks_people: bool = False
+    """Whether its task is with people now, who have to look at what it left."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it did what it could."""
+        return self.exit_reason is ExitReason.COMPLETED
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a result was handed in; if not, its workspace is kept for whoever looks into it."""
+        return self.is_done and not self.asks_people
+
+
+_STOPPED: Final = {
+    Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    # Of an end that nobody has written: the lease is kept no longer, and may be somebody else's.
+    Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, Telling.NOTHING),
+    Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, Telling.RELEASE),
+    Stop.NO_PROGRESS:  RunEnd(ExitReason.NO_PROGRESS, Telling.RELEASE),
+    # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
+    # has asked for help is complete.
+    Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, Telling.HELP, asks_people=True),
+    Stop.DRAIN:        RunEnd(ExitReason.KILLED, Telling.RELEASE),
+}  # fmt: skip
+
+
+def judge_end(
+    stopped: Stop | None,
+    exit_code: int,
+    *,
+    written: Telling | None,
+    completes_on_exit: bool,
+    was_signalled: bool = False,
+    has_output: bool = False,
+) -> RunEnd:
+    """Decide what a run that is over has come to.
+
+    `exit_code` is that of the agent's process, negative for a signal; `written`: with what the agent
+    has ended its run itself, COMPLETE or HELP; `completes_on_exit`: exit code 0 is as good as that;
+    `was_signalled`: the agent was asked to end, so that it did not end by itself; `has_output`: it left
+    an output file.
+    """
+    if written is not None:
+        # What it did afterwards, and how it ended, changes nothing of a finished task.
+        return RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=written is Telling.HELP)
+    if stopped is not None and _STOPPED[stopped].telling is Telling.NOTHING:
+        return _STOPPED[stopped]
+    # Many programs exit with 0 on SIGTERM, also hung ones. Only one that has to leave in time may have
+    # finished its work for that: then there is an output.
+    is_finished = not was_signalled or (stopped is Stop.DRAIN and has_output)
+    if exit_code == 0 and completes_on_exit and is_finished:
+        return RunEnd(ExitReason.COMPLETED, Telling.COMPLETE)
+    if stopped is not None:
+        return _STOPPED[stopped]
+    if exit_code == AUTH_EXIT_CODE:
+        return RunEnd(ExitReason.AUTH, Telling.RELEASE)
+    return RunEnd(ExitReason.CRASH, Telling.RELEASE)

@@ -1,0 +1,257 @@
+"""How does a task move from queue to review? (lease protocol; protocol 6.7)
+
+A task is worked at in runs. Each grant of its lease is a run; the lease's end is the run's end, whatever
+brought it about. A finished task is never changed: a fix is a new task.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from lifesign.domain.tasks.lease import EndReason, ResourceKind
+from lifesign.errors import InvalidSetting, InvalidTaskTransition
+
+MAX_ATTEMPTS = 3
+"""How often a task is tried before it is handed to people, unless whoever creates it says otherwise."""
+MOST_ATTEMPTS = 100
+MAX_LOST_RUNS = 10
+"""How many runs of a task may be lost, which are no attempts, before it is handed to people; `max_attempts`
+if that is more. A task that is the death of its holders would go round for ever otherwise."""
+BACKOFF_SECONDS = 10.0
+"""Before the second attempt after a crash; each one after that waits twice as long."""
+MAX_BACKOFF_SECONDS = 3_600.0
+"""However often it was tried."""
+
+_TASK_ID = re.compile(r"task_[0-9a-hjkmnp-tv-z]{26}")
+
+
+class TaskStatus(StrEnum):
+    """Where a task is."""
+
+    QUEUED = "queued"
+    """Whoever can may claim it; perhaps not before a time. It may wait for ever."""
+    ASSIGNED = "assigned"
+    """Leased to an agent that has not reported yet."""
+    RUNNING = "running"
+    """Leased to an agent that has reported."""
+    FAILED = "failed"
+    """Its run ended without a result; never at rest, since what follows is decided at once."""
+    HANDOFF = "handoff"
+    """Parked until a human says how it goes on."""
+    REVIEW = "review"
+    """Its agent thinks that it is done; somebody has to say whether it is."""
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+HELD = frozenset({TaskStatus.ASSIGNED, TaskStatus.RUNNING})
+"""Just these have a lease that runs."""
+FINISHED = frozenset({TaskStatus.DONE, TaskStatus.CANCELLED})
+
+
+class TaskSignal(StrEnum):
+    """What happened to a task."""
+
+    GRANTED = "granted"
+    REPORTED = "reported"
+    """Its holder has told of progress."""
+    COMPLETED = "completed"
+    HELP_ASKED = "help_asked"
+    """Its holder wants a human to take over."""
+    RUN_FAILED = "run_failed"
+    RETRIED = "retried"
+    ESCALATED = "escalated"
+    """It was tried often enough, or trying again would not help."""
+    CANCELLED = "cancelled"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    """The reviewer wants it otherwise: this one is done, a new task is for the fix."""
+    REQUEUED = "requeued"
+    """A human has helped: an agent may go on; attempts count anew."""
+    RESOLVED = "resolved"
+    """A human has done it, or says that nothing is left to do."""
+
+
+# A pair absent from this table is refused. docs/task-lifecycle.md is drawn from it.
+TRANSITIONS: Mapping[tuple[TaskStatus, TaskSignal], TaskStatus] = MappingProxyType({
+    (TaskStatus.QUEUED,   TaskSignal.GRANTED):    TaskStatus.ASSIGNED,
+    (TaskStatus.QUEUED,   TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
+
+    (TaskStatus.ASSIGNED, TaskSignal.REPORTED):   TaskStatus.RUNNING,
+    (TaskStatus.ASSIGNED, TaskSignal.COMPLETED):  TaskStatus.REVIEW,
+    (TaskStatus.ASSIGNED, TaskSignal.HELP_ASKED): TaskStatus.HANDOFF,
+    (TaskStatus.ASSIGNED, TaskSignal.RUN_FAILED): TaskStatus.FAILED,
+    (TaskStatus.ASSIGNED, TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
+
+    (TaskStatus.RUNNING,  TaskSignal.REPORTED):   TaskStatus.RUNNING,
+    (TaskStatus.RUNNING,  TaskSignal.COMPLETED):  TaskStatus.REVIEW,
+    (TaskStatus.RUNNING,  TaskSignal.HELP_ASKED): TaskStatus.HANDOFF,
+    (TaskStatus.RUNNING,  TaskSignal.RUN_FAILED): TaskStatus.FAILED,
+    (TaskStatus.RUNNING,  TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
+
+    (TaskStatus.FAILED,   TaskSignal.RETRIED):    TaskStatus.QUEUED,
+    (TaskStatus.FAILED,   TaskSignal.ESCALATED):  TaskStatus.HANDOFF,
+
+    (TaskStatus.HANDOFF,  TaskSignal.REQUEUED):   TaskStatus.QUEUED,
+    (TaskStatus.HANDOFF,  TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
+    (TaskStatus.HANDOFF,  TaskSignal.RESOLVED):   TaskStatus.DONE,
+
+    # Work that is there to be looked at is not thrown away: it is rejected.
+    (TaskStatus.REVIEW,   TaskSignal.ACCEPTED):   TaskStatus.DONE,
+    (TaskStatus.REVIEW,   TaskSignal.REJECTED):   TaskStatus.DONE,
+})  # fmt: skip
+
+
+class ExitReason(StrEnum):
+    """Why a run ended: the closed list (protocol 6.10)."""
+
+    COMPLETED = "completed"
+    """Its holder said so, or asked a human for help: the run did what it could."""
+    CRASH = "crash"
+    """The agent's process ended without a result, whatever its exit code."""
+    TIMEOUT = "timeout"
+    """The adapter gave it up: it took too long."""
+    NO_PROGRESS = "no_progress"
+    """The adapter gave it up: the agent's process showed no sign of progress for too long."""
+    LEASE_EXPIRED = "lease_expired"
+    """Nobody renewed, or the holder is dead."""
+    KILLED = "killed"
+    """Somebody ended it: the holder gave the lease back, an operator took it, the agent was deregistered."""
+    AUTH = "auth"
+    """The agent was refused what it needs: a key is wrong, and stays so however often it is tried."""
+
+
+TOLD_BY_HOLDER = frozenset({
+    ExitReason.CRASH,
+    ExitReason.TIMEOUT,
+    ExitReason.NO_PROGRESS,
+    ExitReason.KILLED,
+    ExitReason.AUTH,
+})  # fmt: skip
+"""What an adapter may say; the others the registry finds out itself."""
+_BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS})
+"""After these the task itself is suspected; a lost holder is not its fault, and others may go on at once."""
+_LOST = frozenset({ExitReason.LEASE_EXPIRED, ExitReason.KILLED})
+"""No fault of the task, and no attempt."""
+_EXIT_REASONS: Mapping[EndReason, ExitReason] = MappingProxyType({
+    EndReason.RELEASED:           ExitReason.KILLED,
+    EndReason.REVOKED:            ExitReason.KILLED,
+    EndReason.EXPIRED:            ExitReason.LEASE_EXPIRED,
+    EndReason.AGENT_DEAD:         ExitReason.LEASE_EXPIRED,
+    EndReason.AGENT_DEREGISTERED: ExitReason.KILLED,
+    EndReason.EPOCH_RAISED:       ExitReason.LEASE_EXPIRED,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a task is tried, and how long it waits between."""
+
+    max_attempts: int = MAX_ATTEMPTS
+    """1 to 100; counted anew when a human puts the task back into the queue. A run that was lost is none."""
+    backoff_seconds: float = BACKOFF_SECONDS
+    """0 to 3600, before the second attempt."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_attempts <= MOST_ATTEMPTS:
+            raise InvalidSetting("max_attempts", self.max_attempts, f"1 to {MOST_ATTEMPTS}")
+        if not 0 <= self.backoff_seconds <= MAX_BACKOFF_SECONDS:
+            raise InvalidSetting("backoff_seconds", self.backoff_seconds, f"0 to {MAX_BACKOFF_SECONDS:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class AfterFailure:
+    """What follows when a run has failed."""
+
+    signal: TaskSignal
+    """RETRIED or ESCALATED."""
+    wait_s: float = 0.0
+    """How long nobody may claim it."""
+
+
+def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:
+    """Return the status that follows; InvalidTaskTransition if the table has none."""
+    try:
+        return TRANSITIONS[status, signal]
+    except KeyError:
+        raise InvalidTaskTransition(status, signal) from None
+
+
+def ends_run(signal: TaskSignal) -> bool:
+    """Whether the lease, if one runs, ends in the same transaction."""
+    return not {following for (_, named), following in TRANSITIONS.items() if named is signal} & HELD
+
+
+def is_never_queued_again(status: TaskStatus) -> bool:
+    """Whether no way leads from here back into the queue: whoever waits for this task waits in vain."""
+    seen, ways = {status}, [status]
+    while ways:
+        before = ways.pop()
+        following = {to for (at, _), to in TRANSITIONS.items() if at is before} - seen
+        seen |= following
+        ways += following
+    return TaskStatus.QUEUED not in seen
+
+
+def exit_reason_of(end_reason: EndReason) -> ExitReason:
+    """Return why a run ended whose lease ended otherwise than by a write of its holder."""
+    return _EXIT_REASONS[end_reason]
+
+
+def told_of_end(signal: str, exit_reason: str | None) -> str:
+    """Return in words what happened to a task: with its signal, and why its run ended if that says more.
+
+    A run that asked for help ends as `completed` too, which must not read like a success.
+    """
+    told = [signal] if exit_reason in {None, ExitReason.COMPLETED} else [signal, exit_reason]
+    return ", ".join(word.replace("_", " ") for word in told if word)
+
+
+def is_lost(exit_reason: ExitReason | None) -> bool:
+    """Whether a run that ended like this is no attempt: its holder was lost, or somebody ended it."""
+    return exit_reason in _LOST
+
+
+def most_lost_runs(policy: RetryPolicy) -> int:
+    """Return how many runs of a task may be lost until people have to look at it."""
+    return max(MAX_LOST_RUNS, policy.max_attempts)
+
+
+def after_failure(
+    exit_reason: ExitReason, attempts: int, policy: RetryPolicy, *, lost_runs: int = 0
+) -> AfterFailure:
+    """Decide how a task goes on whose run failed.
+
+    `attempts` and `lost_runs` are its runs since it was last queued by people, with this one: each is either.
+    """
+    used, most = (
+        (lost_runs, most_lost_runs(policy)) if is_lost(exit_reason) else (attempts, policy.max_attempts)
+    )
+    if exit_reason is ExitReason.AUTH or used >= most:
+        return AfterFailure(TaskSignal.ESCALATED)
+    if exit_reason not in _BACKED_OFF:
+        return AfterFailure(TaskSignal.RETRIED)
+    # MOST_ATTEMPTS keeps the power small enough for a float.
+    wait_s = policy.backoff_seconds * 2.0 ** (max(1, attempts) - 1)
+    return AfterFailure(TaskSignal.RETRIED, min(wait_s, MAX_BACKOFF_SECONDS))
+
+
+def task_resource(task_id: str) -> str:
+    """Name the resource whose lease is the task's."""
+    return f"{ResourceKind.TASK}:{task_id}"
+
+
+def is_task_id(text: str) -> bool:
+    """Whether this is the form of the ids that the registry gives: `task_` and a ULID in lower case."""
+    return _TASK_ID.fullmatch(text) is not None
+
+
+def task_in(resource: str) -> str | None:
+    """Return which of the registry's tasks a resource belongs to; None for any other.
+
+    `task:anything` is a resource like all others, of somebody who keeps tasks elsewhere.
+    """
+    kind, _, task_id = resource.partition(":")
+    return task_id if kind == ResourceKind.TASK and is_task_id(task_id) else None

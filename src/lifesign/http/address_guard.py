@@ -1,0 +1,58 @@
+"""Address guard: which URLs and addresses an HTTP client may contact (SSRF guard).
+
+A name is resolved, each of its addresses is vetted, and the connection goes to a vetted address: a name that
+leads elsewhere a moment later changes nothing. Each hop of a redirect is vetted like the first URL.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import aiohttp
+from yarl import URL
+
+from lifesign.domain.net.target_address import Address, Network, Refused, TargetUrl, judge_address, judge_url
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.redirects import MAX_SHOWN_CHARS
+
+
+class PrivateAddressRefused(aiohttp.ClientError):
+    """A URL or a name leads to an address that is not contacted; nothing was sent."""
+
+    result = ResultClass.BLOCKED_ADDRESS
+
+    def __init__(self, host: str, refused: Refused) -> None:
+        """`host` is quoted in ASCII."""
+        super().__init__(f"{host[:MAX_SHOWN_CHARS]!a} is not contacted: {refused.reason}")
+        self.refused = refused
+
+
+class AddressGuard:
+    """Vets URLs and addresses: those of the public internet, and those of allowed networks."""
+
+    def __init__(self, allowed: Sequence[Network] = ()) -> None:
+        """`allowed`: networks that may be contacted besides the public internet."""
+        self._allowed = tuple(allowed)
+
+    def vet_url(self, url: URL) -> TargetUrl | Refused:
+        """Return whom a URL leads to, or why that is not contacted."""
+        return _read_alike(url, judge_url(str(url), self._allowed))
+
+    def vetted(self, found: Iterable[Address]) -> tuple[list[Address], Refused | None]:
+        """Return the addresses that may be contacted, and why the first of the others may not be."""
+        vetted: list[Address] = []
+        first_refused: Refused | None = None
+        for address in found:
+            refused = judge_address(address, self._allowed)
+            if refused is None:
+                vetted.append(address)
+            first_refused = first_refused or refused
+        return vetted, first_refused
+
+
+def _read_alike(url: URL, target: TargetUrl | Refused) -> TargetUrl | Refused:
+    """Refuse a URL in which the guard reads another scheme, host or port than the sender of the request."""
+    if isinstance(target, Refused):
+        return target
+    host = (url.raw_host or "").removesuffix(".")
+    if (url.scheme, host, url.port) == (target.scheme, target.host, target.port):
+        return target
+    return Refused("invalid_url", "the URL is read in two ways")

@@ -1,0 +1,135 @@
+"""What an answer's status and header say, before its body is read."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict
+
+from yarl import URL
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.failures import UNPACKED, undecodable
+from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links, whole_number
+from lifesign.http.redirects import MAX_SHOWN_CHARS
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
+MAX_DATES: Final = 64
+"""Times of answers that are remembered as they were read."""
+
+
+@light_value(kw_only=True)
+class Answer:
+    """What came back. All but `url`, `result` and `reason` is empty if nothing did."""
+
+    url: URL
+    """Where it was found: the last address that was asked."""
+    result: ResultClass
+    """`ok` for a body that was read whole; what it is has yet to be judged."""
+    reason: str = ""
+    """What went wrong, for people; empty if `result` is `ok`. It may quote the peer, in ASCII."""
+    status: int | None = None
+    content_type: str = ""
+    """Lower case, without parameters."""
+    body: bytes = b""
+    served_at: datetime | None = None
+    """By the clock of whoever served it: `Date`, plus the time that a cache kept it (`Age`)."""
+    max_age_seconds: int | None = None
+    retry_after_seconds: int | None = None
+    status_links: tuple[str, ...] = ()
+    """Targets of `Link: rel="status"` (RFC 8631), as sent."""
+    latency_ms: float = 0.0
+    """From the first request to the last byte, redirects included."""
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body claims to be JSON."""
+        return self.content_type == "application/json" or self.content_type.endswith("+json")
+
+
+def in_ms(seconds: float) -> float:
+    """Return a duration in ms, to the microsecond: what would stand behind that was not measured."""
+    return round(seconds * 1000.0, 3)
+
+
+class WithHeader(Protocol):
+    """An answer whose header was read."""
+
+    @property
+    def status(self) -> int: ...  # noqa: D102 - see its name
+    @property
+    def headers(self) -> "CIMultiDictProxy[str]": ...  # noqa: D102
+
+
+def unread_coding(response: WithHeader) -> tuple[ResultClass, str] | None:
+    """Name what is wrong with a body that is packed in another way than was asked for; None if it is not.
+
+    One coding is taken off, and no second one: what is packed twice would reach the reader packed.
+    """
+    fields = response.headers.getall("Content-Encoding", ())
+    if not fields:
+        return None
+    codings = {coding.strip().lower() for field in fields for coding in field.split(",")}
+    if codings <= {"", "identity"} or (len(fields) == 1 and fields[0].strip().lower() in UNPACKED):
+        return None
+    return ResultClass.HTTP_ERROR, undecodable(", ".join(fields))
+
+
+class Head(TypedDict):
+    """What the header of an answer says, as `Answer` has it."""
+
+    status: int
+    content_type: str
+    served_at: datetime | None
+    max_age_seconds: int | None
+    retry_after_seconds: int | None
+    status_links: tuple[str, ...]
+
+
+def read_head(response: WithHeader) -> Head:
+    """Read the header of an answer; what cannot be read counts as absent."""
+    headers = response.headers
+    return {
+        "status": response.status,
+        "content_type": media_type(headers)[:MAX_SHOWN_CHARS],
+        "served_at": _served_at(headers.get("Date", ""), headers.get("Age", "")),
+        "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
+        "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
+        "status_links": status_links(headers.getall("Link", [])),
+    }
+
+
+def _served_at(date: str, age: str) -> datetime | None:
+    """Return when an answer was made; None for what is no time."""
+    try:
+        made_at = _read_date(date) if date else None
+        return made_at and made_at + timedelta(seconds=whole_number(age) or 0)
+    except (ValueError, OverflowError):
+        return None
+
+
+@lru_cache(maxsize=MAX_DATES)
+def _read_date(text: str) -> datetime:
+    """Return a time of HTTP; what hundreds of servers say within one second is the same."""
+    date = parsedate_to_datetime(text)
+    return date.replace(tzinfo=date.tzinfo or UTC)
+
+
+def judge_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:
+    """Tell what a status means by itself, before there is a body; `ok` says nothing of the body."""
+    match status:
+        case 200 | 203:
+            return ResultClass.OK, ""
+        case 401 | 402 | 403 | 407:
+            result, meaning = ResultClass.GATED, "it asks for credentials or money first"
+        case 404 | 410:
+            result, meaning = ResultClass.NOT_AN_AGENT, "nothing is served here"
+        case 429:
+            result, meaning = ResultClass.RATE_LIMITED, "asked too often"
+        case _ if 200 <= status < 300:
+            result, meaning = ResultClass.NOT_AN_AGENT, "an answer without a document"
+        case _:
+            result, meaning = ResultClass.HTTP_ERROR, f"no answer to a plain {method}"
+    return result, f"HTTP {status}: {meaning}"

@@ -1,0 +1,105 @@
+"""One GET with its redirects: bounded in bytes, hops and time, and safe for any peer.
+
+Whatever a peer can do wrong is a `ResultClass` with a reason, never an exception.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import metadata
+from time import perf_counter
+
+import aiohttp
+from yarl import URL
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
+from lifesign.http.bounded_body import read_bounded
+from lifesign.http.byte_counter import READ_BYTES
+from lifesign.http.counted_sessions import counter_of
+from lifesign.http.failures import FAILURES, MAX_HEADER_LINE_BYTES, MAX_HEADERS, judge_failure, too_large
+from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.http.redirects import REDIRECTS, next_hop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request and its limits."""
+
+    max_bytes: int
+    """The largest body that is read."""
+    deadline_s: float
+    """When to give up, on the event loop's clock: for all hops and the whole body together."""
+    token: str | None = None
+    """Sent as Bearer, and never to another origin."""
+    may_leave_origin: bool = False
+    """Whether a redirect may lead to another origin; from http to https of one host it always may."""
+
+
+@cache
+def user_agent() -> str:
+    """Return the `User-Agent` of all requests but those of the prober, which names its operator."""
+    try:
+        version = metadata.version("agent-health")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    return f"agent-health/{version} (+https://github.com/agent-health)"
+
+
+async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:
+    """Get `url`, following redirects by hand; never raises for what the peer does."""
+    started_s = perf_counter()
+    followed = 0
+    while True:
+        answer, location = await _ask_once(sessions.session_for(url), url, ask)
+        answer = replace(answer, latency_ms=in_ms(perf_counter() - started_s))
+        if location is None:
+            return answer
+        target = next_hop(
+            url,
+            location,
+            followed=followed,
+            has_token=ask.token is not None,
+            may_leave_origin=ask.may_leave_origin,
+        )
+        if isinstance(target, str):
+            return replace(answer, result=ResultClass.REDIRECT_REFUSED, reason=target)
+        url = target
+        followed += 1
+
+
+async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple[Answer, str | None]:
+    """Return the answer to one request, and where it redirects to if it does."""
+    headers = {"Accept": "application/json", "User-Agent": user_agent()}
+    if ask.token is not None:
+        headers["Authorization"] = f"Bearer {ask.token}"
+    try:
+        async with (
+            asyncio.timeout_at(ask.deadline_s),
+            session.get(
+                url,
+                headers=headers,
+                allow_redirects=False,
+                raise_for_status=False,
+                # The one deadline counts, not what the session allows to each step.
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=True,
+                read_bufsize=READ_BYTES,
+                max_line_size=MAX_HEADER_LINE_BYTES,
+                max_field_size=MAX_HEADER_LINE_BYTES,
+                max_headers=MAX_HEADERS,
+            ) as response,
+        ):
+            result, reason = judge_status(response.status)
+            body: bytes | None = b""
+            if result is ResultClass.OK and (unread := unread_coding(response)) is not None:
+                result, reason = unread
+            elif result is ResultClass.OK:
+                body = await read_bounded(response, ask.max_bytes, counter_of(response))
+                if body is None:
+                    result, reason = too_large(ask.max_bytes)
+            answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
+            return answer, response.headers.get("Location") if response.status in REDIRECTS else None
+    except FAILURES as error:
+        result, reason = judge_failure(url, error)
+        return Answer(url=url, result=result, reason=reason), None

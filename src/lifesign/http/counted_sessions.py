@@ -1,0 +1,128 @@
+"""aiohttp sessions whose connections count every received byte.
+
+aiohttp bounds single header lines and, read in pieces, the body. What stands between them it does not bound:
+a chunk extension without end, for example. So a protocol of our own stands between each connection's
+transport and aiohttp's protocol. It counts, and ends a connection that exceeds its limit.
+"""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
+
+import aiohttp
+
+from lifesign.http.byte_counter import READ_BYTES, ByteCounter
+from lifesign.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
+
+if TYPE_CHECKING:
+    from aiohttp import ClientRequest, ClientTimeout
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+
+def counted_session(connector: "CountedConnector") -> aiohttp.ClientSession:
+    """Return a session without cookies, redirects of its own, and proxies or credentials of the environment.
+
+    Bodies stay compressed, unless a request says otherwise.
+    """
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        auto_decompress=False,
+        read_bufsize=READ_BYTES,
+        max_line_size=MAX_HEADER_LINE_BYTES,
+        max_field_size=MAX_HEADER_LINE_BYTES,
+        max_headers=MAX_HEADERS,
+    )
+
+
+class CountedConnector(aiohttp.TCPConnector):
+    """Makes connections that count what they receive, anew for each request."""
+
+    async def connect(
+        self,
+        req: "ClientRequest",
+        traces: "list[Trace]",
+        timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
+    ) -> "Connection":
+        """Connect, and count what comes back from now on."""
+        connection = await super().connect(req, traces, timeout)
+        _count(connection)
+        return connection
+
+
+class Response(Protocol):
+    """An answer of aiohttp."""
+
+    @property
+    def connection(self) -> "Connection | None":
+        """The connection; None once the answer is complete."""
+
+
+def counter_of(response: Response) -> ByteCounter:
+    """Return what counts the bytes of an answer.
+
+    An answer of a session that is not ours is counted from now on.
+    """
+    connection = response.connection
+    return ByteCounter() if connection is None else _count(connection, is_ours=False)
+
+
+class _CountingProtocol(asyncio.Protocol):
+    """Stands between a transport and aiohttp's protocol, and hands on what is within the limit."""
+
+    def __init__(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> None:
+        self.counter: ByteCounter | None = None
+        """Of the answer that is being received; None if no request is under way."""
+        self._inner = inner
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.counter is None or not self.counter.receive(len(data)):
+            # Between two answers nobody asked for anything.
+            self._transport.abort()
+        else:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.counter is not None and self.counter.is_exceeded:
+            exc = TooManyBytes()
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def end(self, counter: ByteCounter) -> None:
+        """Expect nothing any more, unless another answer has begun meanwhile."""
+        if self.counter is counter:
+            self.counter = None
+
+    def leave(self) -> None:
+        """Give the transport back to aiohttp's protocol."""
+        self._transport.set_protocol(self._inner)
+
+
+def _count(connection: "Connection", *, is_ours: bool = True) -> ByteCounter:
+    """Count what a connection receives for one answer."""
+    transport = connection.transport
+    if transport is None:
+        return ByteCounter()
+    protocol = transport.get_protocol()
+    if isinstance(protocol, _CountingProtocol):
+        if not is_ours and protocol.counter is not None:
+            return protocol.counter
+    else:
+        protocol = _CountingProtocol(cast("asyncio.Protocol", protocol), transport)
+        transport.set_protocol(protocol)
+        if not is_ours:
+            connection.add_callback(protocol.leave)
+    counter = protocol.counter = ByteCounter()
+    connection.add_callback(partial(protocol.end, counter))
+    return counter

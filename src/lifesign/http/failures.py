@@ -1,0 +1,107 @@
+"""What can go wrong with a request, and the result class and reason of each failure."""
+
+import os
+import re
+import ssl
+from typing import Final
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.address_guard import PrivateAddressRefused
+from lifesign.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
+from lifesign.http.redirects import MAX_SHOWN_CHARS
+
+MAX_HEADER_LINE_BYTES: Final = 8190
+"""Of the status line, and of each header field."""
+MAX_HEADERS: Final = 128
+UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
+"""What aiohttp takes off, or says that it cannot, without a library for it."""
+
+# What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
+# resolver accepts (UnicodeError) and headers that are no text reach us as they are.
+FAILURES: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
+# aiohttp has no class of its own for these.
+_NO_STATUS_LINE = "Bad status line"
+_NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
+_ASKED = "one of gzip and deflate was asked for"
+_QUOTED_BYTES = re.compile(r"""^[ ]*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)[ ]*$""", re.MULTILINE)
+_HEADER_TOO_LARGE = ("Got more than", "Too many headers")
+
+
+class TooManyBytes(aiohttp.ClientError):
+    """More bytes arrived than an answer may have; the connection was ended."""
+
+    result = ResultClass.TOO_LARGE
+
+    def __init__(self, *, is_in_header: bool = False) -> None:
+        most = MAX_HEADER_BYTES if is_in_header else MAX_SPARE_BYTES
+        what = "of header" if is_in_header else "besides the body"
+        super().__init__(f"more than {most} bytes {what} arrived")
+
+
+def too_large(max_bytes: int) -> tuple[ResultClass, str]:
+    """Name what is wrong with a body that has more bytes."""
+    return ResultClass.TOO_LARGE, f"the body has more than {max_bytes} bytes"
+
+
+def undecodable(coding: str) -> str:
+    """Say that a body is packed in another way than was asked for."""
+    return f"the body cannot be unpacked: its Content-Encoding is {_in_ascii(coding)!r}, and only {_ASKED}"
+
+
+def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
+    """Name what went wrong before there was an answer, or within it."""
+    place = f"{url.raw_host}:{url.port}"
+    cause = error.__cause__
+    match error:
+        case TimeoutError():
+            found = ResultClass.TIMEOUT, f"no complete answer from {place} in time"
+        case PrivateAddressRefused() | TooManyBytes():
+            found = error.result, str(error)
+        case aiohttp.ClientConnectorDNSError() | UnicodeError():
+            found = ResultClass.DNS_FAILURE, f"the host name {url.raw_host!a} has no address"
+        case aiohttp.ClientSSLError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():
+            found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {told(cause or error)}"
+        case aiohttp.ClientConnectorError():
+            found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
+        case aiohttp.ClientResponseError() | HttpProcessingError() if error.message.startswith(
+            _HEADER_TOO_LARGE
+        ):
+            limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
+            found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
+        case aiohttp.ClientResponseError() | HttpProcessingError() if (
+            coding := _NO_LIBRARY.search(error.message)
+        ) is not None:
+            found = ResultClass.HTTP_ERROR, undecodable(coding[1])
+        case aiohttp.ClientPayloadError():
+            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {told(error)}"
+        case aiohttp.ClientResponseError() | HttpProcessingError():
+            found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {_breach(error.message)}"
+        case _:
+            found = ResultClass.HTTP_ERROR, f"the connection broke: {told(error)}"
+    return found
+
+
+def _breach(message: str) -> str:
+    """Tell in our words which rule of HTTP an answer broke, and by which line; aiohttp draws a picture."""
+    is_start = message.startswith(_NO_STATUS_LINE)
+    what = "it begins with no status line" if is_start else "its header is malformed"
+    quoted = _QUOTED_BYTES.search(message)
+    return what if quoted is None else f"{what}: {_in_ascii(quoted['bytes'])}"
+
+
+def told(error: BaseException) -> str:
+    """Tell an error in one short line of ASCII: it may quote the peer."""
+    # OpenSSL counts its errors in a way of its own.
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        told = os.strerror(error.errno)
+    else:
+        told = str(error)
+    return _in_ascii(told) or type(error).__name__
+
+
+def _in_ascii(text: str) -> str:
+    return " ".join(text.split())[: 2 * MAX_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,143 @@
+"""aiohttp sessions for hosts that strangers chose: each address is vetted while connecting (SSRF guard).
+
+An agent chooses where its card and its redirects lead, and may choose a host that only this machine reaches.
+So hosts are contacted at public addresses and in allowed networks only. One host may be trusted: the one
+that the user typed may be anywhere.
+"""
+
+import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from lifesign.domain.net.target_address import Network, Refused
+from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
+from lifesign.http.counted_sessions import CountedConnector, counted_session
+
+if TYPE_CHECKING:
+    from aiohttp import ClientRequest, ClientTimeout
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+MAX_CONNECTIONS: Final = 4
+"""Of one session."""
+
+
+class GuardedSessions:
+    """Sessions for the requests of one check; used as a context manager."""
+
+    def __init__(
+        self,
+        allowed: Sequence[Network] = (),
+        *,
+        trusted: URL | None = None,
+        session: aiohttp.ClientSession | None = None,
+    ) -> None:
+        """`allowed`: networks that may be contacted besides the public internet.
+
+        The host of `trusted` may be anywhere. `session` sends the requests to that host, and no others: it
+        may bear secrets.
+        """
+        self._guard = AddressGuard(allowed)
+        self._trusted_host = None if trusted is None else trusted.raw_host
+        self._given = session
+        self._own: aiohttp.ClientSession | None = None
+        self._resolver: GuardedResolver | None = None
+
+    async def __aenter__(self) -> Self:
+        """Return itself; a session is opened by the first request that needs one."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections, but not those of a session that was given."""
+        if self._own is not None:
+            await self._own.close()
+        if self._resolver is not None:
+            await self._resolver.close()
+
+    def session_for(self, url: URL) -> aiohttp.ClientSession:
+        """Return the session that sends requests to the host of `url`."""
+        if self._given is not None and url.raw_host == self._trusted_host:
+            return self._given
+        if self._own is None:
+            self._resolver = GuardedResolver(self._guard, self._trusted_host)
+            self._own = counted_session(GuardedConnector(self._guard, self._resolver, self._trusted_host))
+        return self._own
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves a name to those of its addresses that may be contacted."""
+
+    def __init__(self, guard: AddressGuard, trusted_host: str | None = None) -> None:
+        self._guard = guard
+        self._trusted_host = trusted_host
+        self._names = aiohttp.ThreadedResolver()
+        self._found: list[ResolveResult] = []
+        """The addresses of the trusted host."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return at least one address. OSError if there is none, PrivateAddressRefused if none is allowed."""
+        if host == self._trusted_host:
+            if not self._found:
+                self._found = await self._names.resolve(host, port, family)
+            return [{**found, "port": port} for found in self._found]
+        found = {
+            ip_address(result["host"]): result for result in await self._names.resolve(host, port, family)
+        }
+        vetted, refused = self._guard.vetted(found)
+        if not vetted and refused is not None:
+            raise PrivateAddressRefused(host, refused)
+        return [{**found[address], "port": port} for address in vetted]
+
+    def keep_to(self, address: str) -> None:
+        """Resolve the trusted host to `address` only, which has answered for it.
+
+        Without this, its name could lead to another machine as soon as it redirects to another port.
+        """
+        self._found = [found for found in self._found if found["host"] == address] or self._found
+
+    async def close(self) -> None:
+        """Close the resolver."""
+        await self._names.close()
+
+
+class GuardedConnector(CountedConnector):
+    """Makes connections to the trusted host, and to vetted addresses."""
+
+    def __init__(
+        self, guard: AddressGuard, resolver: GuardedResolver, trusted_host: str | None = None
+    ) -> None:
+        """The resolver stays open when this is closed."""
+        # The resolver itself keeps the trusted host's addresses, for all its ports alike.
+        super().__init__(limit=MAX_CONNECTIONS, resolver=resolver, use_dns_cache=False)
+        self._guard = guard
+        self._guarded_resolver = resolver
+        self._trusted_host = trusted_host
+
+    async def connect(
+        self,
+        req: "ClientRequest",
+        traces: "list[Trace]",
+        timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
+    ) -> "Connection":
+        """Connect, or raise PrivateAddressRefused; a literal address does not pass the resolver."""
+        host = req.url.raw_host or ""
+        if host != self._trusted_host:
+            target = self._guard.vet_url(req.url.origin())
+            if isinstance(target, Refused):
+                raise PrivateAddressRefused(host, target)
+            return await super().connect(req, traces, timeout)
+        connection = await super().connect(req, traces, timeout)
+        peer = None if connection.transport is None else connection.transport.get_extra_info("peername")
+        if peer:
+            self._guarded_resolver.keep_to(peer[0])
+        return connection

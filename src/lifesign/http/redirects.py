@@ -1,0 +1,82 @@
+"""Redirects: where one leads, and whether it is followed."""
+
+from typing import Final
+
+from yarl import URL
+
+from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""Status codes."""
+MAX_REDIRECTS: Final = 3
+"""Of one request."""
+MAX_SHOWN_CHARS: Final = 80
+"""Of an address in a reason."""
+
+
+def is_same_origin(one: URL, other: URL) -> bool:
+    """Whether scheme, host and port are the same (RFC 6454)."""
+    return (one.scheme, one.raw_host, one.port) == (other.scheme, other.raw_host, other.port)
+
+
+def parsed(text: str) -> URL:
+    """Parse a URL that a peer may have written; ValueError, and nothing else, if it is none."""
+    try:
+        return URL(text)
+    except IndexError:
+        # What yarl raises for `http://[::1]@`.
+        raise ValueError("an authority without a host") from None
+
+
+def joined(base: URL, place: str) -> URL | None:
+    """Return what `place` means on a page at `base`; None if that is no http(s) URL."""
+    if len(place) > MAX_URL_CHARS:
+        return None
+    try:
+        target = base.join(parsed(place)).with_fragment(None)
+        is_callable = target.scheme in {"http", "https"} and bool(target.raw_host) and target.port != 0
+    except ValueError:
+        return None
+    return target if is_callable else None
+
+
+def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_leave_origin: bool) -> URL | str:
+    """Return where a redirect from `url` leads if it is followed, else the reason.
+
+    `followed` is the number of redirects before this one.
+    """
+    if followed == MAX_REDIRECTS:
+        return f"more than {MAX_REDIRECTS} redirects"
+    target = joined(url, location)
+    reason = refusal(url, target, has_token=has_token, may_leave_origin=may_leave_origin)
+    if target is None or reason is not None:
+        return reason or ""
+    return target
+
+
+def refusal(url: URL, target: URL | None, *, has_token: bool, may_leave_origin: bool) -> str | None:
+    """Say why a redirect from `url` to `target` is not followed; None if it is.
+
+    From http to https of one host it is no other origin, unless there is a token.
+    """
+    if target is None:
+        return "redirected to something that is no http(s) URL"
+    if target.raw_user is not None or target.raw_password is not None:
+        return "redirected to a URL with credentials in it"
+    where = ascii(str(target)[:MAX_SHOWN_CHARS])
+    if url.scheme == "https" and target.scheme == "http":
+        return f"redirected from https to plain http: {where}"
+    is_followed = not has_token and (may_leave_origin or _is_upgrade(url, target))
+    if is_followed or is_same_origin(url, target):
+        return None
+    return f"redirected to another origin{', where the token must not go' if has_token else ''}: {where}"
+
+
+def _is_upgrade(url: URL, target: URL) -> bool:
+    """Whether it only changes from http to https, both on their own ports."""
+    return (
+        (url.scheme, target.scheme) == ("http", "https")
+        and url.raw_host == target.raw_host
+        and url.is_default_port()
+        and target.is_default_port()
+    )

@@ -1,0 +1,177 @@
+"""How does a call become an answer, whatever goes wrong?
+
+What a model can do something about is the tool's own answer, marked as an error, in words: it never sees a
+traceback, and nobody's key. What is a fault of ours stands in the log, on standard error. Of the SDK
+there are only its models.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from mcp_types import Tool as ListedTool
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+
+from lifesign.client.registry_errors import (
+    InvalidAnswer,
+    NotAuthorized,
+    NotPermitted,
+    RateLimited,
+    RegistryError,
+    RegistryFailure,
+    Unavailable,
+    Unreachable,
+)
+from lifesign.domain.files.validation_messages import invalid_setting
+from lifesign.domain.text.safe_text import visible
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.tool import Reach, Told, Tool, ToolFailed
+
+MAX_NAME_CHARS: Final = 100
+"""Of the name of a tool that is not there, as it is told."""
+ERROR_KEY: Final = "agent-health/error"
+"""Of a refusal's `_meta`: its code, for programs."""
+
+_REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (
+    (NotAuthorized, "whoever runs this server must give it a key that the registry knows (--key-file)"),
+    (NotPermitted, "the key of this server is not for that: whoever runs it can give it another"),
+    (RateLimited, "ask less often"),
+    (Unavailable, "ask again in a few seconds"),
+    (Unreachable, "ask again later; whoever runs this server can see whether the registry runs"),
+    (InvalidAnswer, "whoever runs this server should look at the registry's URL (--registry)"),
+)
+"""What can be done about it; the first that fits."""
+
+_log = logging.getLogger("lifesign.mcp")
+
+
+Read = Callable[[Tool, dict[str, Any]], Awaitable[BaseModel]]
+"""How arguments are read; as `read_arguments`."""
+
+
+async def read_at_once(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
+    """Read them here and now."""
+    return read_arguments(tool, arguments)
+
+
+async def answer(
+    tool: Tool, arguments: dict[str, Any], reach: Reach, *, read: Read = read_at_once
+) -> CallToolResult:
+    """Run a tool; whatever it raises becomes words."""
+    try:
+        told = await tool.run(await read(tool, arguments), reach)
+    except ToolFailed as error:
+        failed = error
+    except InvalidSetting as error:
+        failed = ToolFailed(str(error), code=RefusalCode.INVALID_ARGUMENT)
+    except RegistryError as error:
+        failed = _refused(error)
+    except Exception:  # noqa: BLE001 - one call must not end the server for all that follow
+        _log.exception("the tool %s failed", tool.name)
+        what = "a fault of this server, which its log tells; asking again may help"
+        failed = ToolFailed(what, code=RefusalCode.INTERNAL_ERROR)
+    else:
+        return _written(tool, told)
+    return failure(failed)
+
+
+def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
+    """Return what a tool takes; InvalidSetting if these arguments are none of its."""
+    try:
+        return tool.takes.model_validate_json(json.dumps(arguments))
+    except ValidationError as error:
+        raise invalid_setting(error, "arguments", model=tool.takes) from None
+    except ValueError:
+        # Half a surrogate pair, a number without end.
+        raise InvalidSetting("arguments", None, "plain JSON") from None
+
+
+def _refused(error: RegistryError) -> ToolFailed:
+    remedy = next((words for kind, words in _REMEDIES if isinstance(error, kind)), "")
+    is_away = isinstance(error, RegistryFailure | RateLimited)
+    code = RefusalCode.UNAVAILABLE if is_away else error.code or RefusalCode.REFUSED
+    return ToolFailed(f"{error}: {remedy}" if remedy else str(error), code=code)
+
+
+def _written(tool: Tool, told: Told) -> CallToolResult:
+    content = told.content.model_dump(mode="json", by_alias=True, exclude_none=not tool.shows_absent)
+    return CallToolResult(
+        content=[TextContent(type="text", text=visible(told.text))],
+        structured_content=_all_visible(content),
+        is_error=told.is_error,
+    )
+
+
+def _all_visible(value: Any) -> Any:
+    """Return JSON whose texts say nothing that people would not see: agents have written some of them."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(name): _all_visible(inner) for name, inner in value.items()}
+        case list():
+            return [_all_visible(inner) for inner in value]
+        case _:
+            return value
+
+
+def failure(error: ToolFailed) -> CallToolResult:
+    """Return a refusal: a text that begins with its code, and the code in `_meta`.
+
+    There is no structured content. A client that holds it against the tool's output schema, as the TypeScript
+    SDK does, would report its own error in place of the refusal.
+    """
+    return CallToolResult(
+        content=[TextContent(type="text", text=visible(str(error)))],
+        _meta={ERROR_KEY: str(error.code)},
+        is_error=True,
+    )
+
+
+def code_of(result: CallToolResult) -> str | None:
+    """Return the code of a refusal; None for any other result."""
+    return (result.meta or {}).get(ERROR_KEY)
+
+
+def busy(most: int) -> CallToolResult:
+    """Return what is told of a call beyond those that go on at once."""
+    what = f"{most} calls are under way: wait for one of them, then ask again"
+    return failure(ToolFailed(what, code=RefusalCode.BUSY))
+
+
+def listed(tool: Tool) -> ListedTool:
+    """Return a tool as a model reads of it before it calls any."""
+    return ListedTool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=_schema(tool.takes, "validation"),
+        output_schema=_schema(tool.gives, "serialization"),
+        annotations=ToolAnnotations(
+            title=tool.title,
+            read_only_hint=tool.is_read_only,
+            destructive_hint=False,
+            idempotent_hint=True,
+            open_world_hint=tool.asks_strangers,
+        ),
+    )
+
+
+class _Terse(GenerateJsonSchema):
+    """Writes no titles: they repeat the names, and a model reads all of it before its first call."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic calls it so
+        return False
+
+
+def _schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
+    schema = model.model_json_schema(by_alias=True, mode=mode, schema_generator=_Terse)
+    # What a class says of itself is for whoever reads the code.
+    for described in (schema, *schema.get("$defs", {}).values()):
+        described.pop("title", None)
+        described.pop("description", None)
+    return schema

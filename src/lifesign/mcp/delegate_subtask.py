@@ -1,0 +1,63 @@
+"""How does the holder of a task give a part of it to another agent? (lease protocol, "Release")"""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.models.agents import AgentId, RoleId
+from lifesign.domain.models.tasks import Attempts, JsonObject, Needs, Title
+from lifesign.domain.tasks.budget import Spend
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.tool import Reach, Told, Tool
+
+NAME: Final = "delegate_subtask"
+
+
+class Subtask(TaskArguments):
+    """What another agent has to do."""
+
+    title: Annotated[Title, Field(description="What to do, in a line")]
+    input: Annotated[JsonObject | None, Field(description="What the work needs: JSON of at most 64 KiB")] = (
+        None
+    )
+    agent_id: Annotated[AgentId | None, Field(description="Only this agent")] = None
+    role_id: Annotated[RoleId | None, Field(description="Only agents of this role (pool)")] = None
+    capabilities: Annotated[
+        Needs | None, Field(description="Only agents that have all of these may have it")
+    ] = None
+    budget: Annotated[
+        Spend | None,
+        Field(description="What its metered calls may cost, out of your own budget; nothing if absent"),
+    ] = None
+    max_attempts: Annotated[
+        Attempts | None, Field(description="How many runs may fail before people are asked")
+    ] = None
+
+
+async def delegate_subtask(asked: Subtask, reach: Reach) -> Told:
+    """Put a child into the queue; the task stays held."""
+    run = run_of(asked, reach)
+    members = set(Subtask.model_fields) - set(TaskArguments.model_fields)
+    task = asked.model_dump(mode="json", exclude_none=True, include=members)
+    try:
+        written = await tasks_of(reach).delegate_subtask(run, task, idempotency_key=key_of(NAME, asked, run))
+    except RegistryError as error:
+        raise refusal(error) from None
+    return told(written, f"{written.child_id} is queued; you still hold {written.task_id}")
+
+
+DELEGATE_SUBTASK: Final = Tool(
+    name=NAME,
+    title="Give a part of a task to another agent",
+    description=(
+        "Queues a part of the task that you hold as a task of its own, for whichever agent fits what you "
+        "say of it: its name, its role, its capabilities. You keep your task, and go on. Its budget is "
+        "taken out of yours. What it needs to know belongs into the input: it sees nothing of yours."
+    ),
+    takes=Subtask,
+    gives=Written,
+    run=delegate_subtask,
+    is_in_run=True,
+    is_read_only=False,
+)

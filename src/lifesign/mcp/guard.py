@@ -1,0 +1,168 @@
+"""Who may speak to that socket, how much, and for how long?
+
+Whoever shows the token, and nobody else, on this machine too: every user and every program of a machine
+reaches its loopback, a page in a browser does as well, and the tools speak to the registry with a key that
+is none of theirs. There is nothing here that nobody in particular may see, not even which tools there are.
+"""
+
+import asyncio
+import hmac
+import json
+import re
+import secrets
+from contextlib import suppress
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lifesign.errors import InvalidSetting
+
+PATH: Final = "/mcp"
+MAX_BODY_BYTES: Final = 262_144
+BODY_SECONDS: Final = 10.0
+"""From a request's head to the end of its body."""
+CALL_SECONDS: Final = 90.0
+"""For all of one request: the longest check of an agent, and what stands before and behind it."""
+TOKEN_BYTES: Final = 32
+MIN_TOKEN_CHARS: Final = 22
+"""Of a token that somebody else made: 128 bits, if they are by chance."""
+MAX_TOKEN_CHARS: Final = 4_096
+
+_TOKEN: Final = re.compile(r"[!-~]+")
+_CLOSES: Final = {"connection": "close"}
+_REFUSED: Final = -32_600
+"""JSON-RPC's code of a request that is none."""
+_TOO_LONG: Final = f"a body has at most {MAX_BODY_BYTES} bytes"
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def check_token(token: str, name: str) -> str:
+    """Return a token that was given; InvalidSetting, naming `name` and not the token, for a weak one."""
+    if not (MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS and _TOKEN.fullmatch(token)):
+        expected = f"a token of {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} visible ASCII characters"
+        raise InvalidSetting(name, None, expected)
+    return token
+
+
+class Guard:
+    """An ASGI app that lets nobody near another one without the token."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        *,
+        body_seconds: float = BODY_SECONDS,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
+        self._app = app
+        self._digest = _digest(token.encode("ascii"))
+        self._body_seconds = body_seconds
+        self._call_seconds = call_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        await self._bounded(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        is_known = hmac.compare_digest(_digest(token.strip()), self._digest)
+        if scheme.lower() != b"bearer" or not is_known:
+            text = "the token of this server is needed: Authorization: Bearer ..."
+            return 401, text, {"www-authenticate": 'Bearer realm="agent-health"'}
+        if scope["path"] != PATH:
+            return 404, f"MCP is spoken at {PATH}", {}
+        if scope["method"] != "POST":
+            # There are no sessions to end, and nothing is sent without a question.
+            return 405, "only POST is answered here", {"allow": "POST"}
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if any(_is_too_long(value) for value in lengths):
+            return 413, _TOO_LONG, _CLOSES
+        return None
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on once it is there, as long as neither it nor its answer takes too long."""
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                body = await _body(receive)
+        except TimeoutError:
+            await _answer_late(send, 408, self._body_seconds)
+            return
+        except ClientDisconnect:
+            return
+        if len(body) > MAX_BODY_BYTES:
+            await _answer(send, 413, _TOO_LONG, _CLOSES)
+            return
+        read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        has_begun = False
+
+        async def receive_read() -> Message:
+            return read.pop() if read else await receive()
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        # What began to be answered and is cut off shows as such: there is nothing better to say.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._call_seconds):
+                await self._app(scope, receive_read, send_noting)
+            return
+        if not has_begun:
+            await _answer_late(send, 504, self._call_seconds)
+
+
+def _is_too_long(length: bytes) -> bool:
+    """Whether a body that is said to have this length need not be waited for."""
+    digits = length.strip().lstrip(b"0")
+    return digits.isdigit() and (len(digits) > len(str(MAX_BODY_BYTES)) or int(digits) > MAX_BODY_BYTES)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return a whole body, or what shows that it is too long; ClientDisconnect."""
+    body = bytearray()
+    while len(body) <= MAX_BODY_BYTES:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    return bytes(body)
+
+
+async def _answer_late(send: Send, status: int, seconds: float) -> None:
+    await _answer(send, status, f"it took longer than {seconds:g} s", _CLOSES)
+
+
+def _digest(token: bytes) -> bytes:
+    # Of one length, so that comparing tells nothing of the token's.
+    return sha256(token).digest()
+
+
+async def _answer(send: Send, status: int, message: str, headers: dict[str, str]) -> None:
+    told: dict[str, object] = {"error": message}
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        # In the form that MCP's clients hand on: of any other they tell that something is wrong.
+        told = {"jsonrpc": "2.0", "id": None, "error": {"code": _REFUSED, "message": message}}
+    body = json.dumps(told).encode()
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

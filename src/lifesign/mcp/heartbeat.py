@@ -1,0 +1,188 @@
+"""How does an agent say that it is alive, by calling a tool? (heartbeat tool)
+
+The contract's fields, and its four error texts to the letter. Its words for our statuses: `terminated` is
+deregistered, `inactive` is dead; `idle` is no status of ours and stands in the record's metadata, as does
+what the agent says of its work.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+from lifesign.client.registry_agents import RegistryAgents
+from lifesign.client.registry_errors import Gone, NotAuthorized, NotFound, NotPermitted, RegistryError, Stale
+from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import AgentId, AgentRecord
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.tool import Reach, Told, Tool, registry_of
+
+METADATA_MEMBER: Final = "heartbeat"
+"""Of a record's metadata: what the agent said last by this tool."""
+MAX_WRITES: Final = 3
+"""Of the metadata, where somebody else changes the record each time."""
+
+_log = logging.getLogger("lifesign.mcp")
+
+_AGENT_ID: Final[TypeAdapter[str]] = TypeAdapter(AgentId)
+_CAMEL: Final = ConfigDict(alias_generator=to_camel, validate_by_name=True, hide_input_in_errors=True)
+
+
+class HeartbeatInput(BaseModel):
+    """The contract's input; further members are passed over, as there."""
+
+    model_config = _CAMEL
+
+    agent_id: Annotated[str, Field(min_length=1, description="ID of the agent sending the heartbeat")]
+    team_name: Annotated[
+        str, Field(min_length=1, description="Team the agent belongs to: its role_id in the registry")
+    ]
+    status: Annotated[
+        Literal["active", "idle"] | None,
+        Field(description="Optional status override. Defaults to current status."),
+    ] = None
+    metadata: Annotated[
+        dict[str, Any] | None,
+        Field(description="Optional metadata (current task, progress, etc.), at most 16 kB of JSON"),
+    ] = None
+
+
+class HeartbeatOutput(BaseModel):
+    """The contract's output; where it fails there are no times."""
+
+    model_config = _CAMEL
+
+    success: bool
+    heartbeat_ts: Annotated[
+        Time | None, Field(description="When the registry took it; absent on failure")
+    ] = None
+    next_deadline: Annotated[
+        Time | None, Field(description="When the next one must have arrived; absent on failure")
+    ] = None
+    agent_status: Annotated[
+        str | None,
+        Field(description="active, idle, unhealthy or draining; draining: finish, and take nothing new"),
+    ] = None
+    error: Annotated[str | None, Field(description="What went wrong; absent on success")] = None
+
+
+async def heartbeat(asked: HeartbeatInput, reach: Reach) -> Told:
+    """Tell the registry that an agent is alive, then what it says of its work."""
+    agents = registry_of(reach).agents
+    try:
+        _AGENT_ID.validate_python(asked.agent_id)
+        return await _beat(asked, agents)
+    except (NotFound, ValidationError):
+        # What is no id, nobody has.
+        return _failed(_not_found(asked.agent_id))
+    except (NotAuthorized, NotPermitted) as error:
+        what = "whoever runs this server must give it the agent's own key"
+        return _failed(f"Failed to update heartbeat: {error}: {what}")
+    except (RegistryError, InvalidSetting) as error:
+        return _failed(f"Failed to update heartbeat: {error}")
+
+
+async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> Told:
+    record = await _record_of(asked.agent_id, agents)
+    if record.role_id != asked.team_name:
+        return _failed(_not_found(asked.agent_id))
+    ended = _ended(record)
+    if ended is not None:
+        return _failed(ended)
+    try:
+        # First of all it is alive, whatever becomes of the rest.
+        reply = await agents.heartbeat(asked.agent_id, incarnation=record.incarnation)
+    except Gone:
+        # Its life ended in between; or it began another one, of which nothing is wrong but the moment.
+        ended = _ended(await agents.get(asked.agent_id))
+        return _failed(ended or "Failed to update heartbeat: the agent has just registered anew: try again")
+    said = await _stored(asked, agents, record)
+    status = str(reply.agent_status)
+    if reply.agent_status is Status.ACTIVE and said.get("status") == "idle":
+        status = "idle"
+    deadline = reply.server_timestamp + timedelta(seconds=record.heartbeat_config.unhealthy_after_seconds)
+    content = HeartbeatOutput(
+        success=True, heartbeat_ts=reply.server_timestamp, next_deadline=deadline, agent_status=status
+    )
+    text = f"{asked.agent_id} is {status}; the next heartbeat is due before {deadline:%H:%M:%S} UTC"
+    waiting = ", ".join(f"{command.command}" for command in reply.pending_commands)
+    return Told(content=content, text=f"{text}; the registry asks it to: {waiting}" if waiting else text)
+
+
+async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
+    """Return an agent's record; NotFound for one that the key of another agent asks for.
+
+    The registry answers 403 for each id but that agent's own, whether there is such an agent or not.
+    """
+    try:
+        return await agents.get(agent_id)
+    except NotPermitted as error:
+        try:
+            # An agent's own key lists that agent. One that only enrols lists nothing.
+            await agents.list(limit=1)
+        except NotPermitted:
+            raise error from None
+        _log.warning("heartbeat for %s: the key of this server is another agent's own", agent_id)
+        raise NotFound(str(error), code=error.code, status=error.status) from None
+
+
+async def _stored(asked: HeartbeatInput, agents: RegistryAgents, record: AgentRecord) -> Mapping[str, Any]:
+    """Store what the agent says of its work, if that is news; return all that is known of it."""
+    for attempt in range(1, MAX_WRITES + 1):
+        before = record.metadata.get(METADATA_MEMBER)
+        known = before if isinstance(before, dict) else {}
+        said = dict(known)
+        if asked.status is not None:
+            said["status"] = asked.status
+        if asked.metadata is not None:
+            said["metadata"] = asked.metadata
+        if said == known:
+            return known
+        metadata = {**record.metadata, METADATA_MEMBER: said}
+        try:
+            await agents.update(asked.agent_id, if_match=record.etag, metadata=metadata)
+        except Stale:
+            if attempt == MAX_WRITES:
+                raise
+            record = await agents.get(asked.agent_id)
+        else:
+            return said
+    return {}
+
+
+def _ended(record: AgentRecord) -> str | None:
+    """Return why an agent beats no more, in the contract's words; None if it may."""
+    if record.status is Status.DEREGISTERED:
+        return "Cannot heartbeat for terminated agent"
+    if record.status is Status.DEAD:
+        return "Agent is inactive. Requires re-spawn."
+    return None
+
+
+def _not_found(agent_id: str) -> str:
+    return f"Agent '{agent_id}' not found"
+
+
+def _failed(error: str) -> Told:
+    return Told(content=HeartbeatOutput(success=False, error=error), text=error, is_error=True)
+
+
+HEARTBEAT: Final = Tool(
+    name="heartbeat",
+    title="Say that an agent is alive",
+    description=(
+        "Updates the calling agent's heartbeat timestamp to signal liveness. Call it about every 30 seconds, "
+        "and before nextDeadline at the latest: an agent that stays silent is taken for dead, and its work "
+        "goes to others. Needed where nothing else beats for the agent, such as long computations without "
+        "tool calls. Report status 'idle' when there is nothing to do. After 'Agent is inactive', whoever "
+        "started the agent has to register it again."
+    ),
+    takes=HeartbeatInput,
+    gives=HeartbeatOutput,
+    run=heartbeat,
+    is_read_only=False,
+)

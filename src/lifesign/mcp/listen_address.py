@@ -1,0 +1,43 @@
+"""Where is it served, and under which names may it be asked?"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from lifesign.errors import InvalidSetting
+
+DEFAULT_PORT: Final = 8441
+
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+"""As which requests may name this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where it is served, and under which names."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    """0: any that is free."""
+    names: Sequence[str] = ()
+    """By which clients reach it, besides `host`."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this machine alone reaches it."""
+        if self.host == "localhost":
+            return True
+        with suppress(ValueError):
+            return ip_address(self.host).is_loopback
+        return False
+
+    def known_as(self) -> list[str]:
+        """Return the hosts that requests may name; InvalidSetting if nobody could name any."""
+        is_everywhere = self.host in {"", "0.0.0.0", "::"}  # noqa: S104 - they are compared, not listened on
+        if is_everywhere and not self.names:
+            raise InvalidSetting("--allow-host", None, f"a name by which clients reach {self.host}")
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        hosts = [*self.names, *([] if is_everywhere else [own]), *LOOPBACK_NAMES]
+        return list(dict.fromkeys(hosts))

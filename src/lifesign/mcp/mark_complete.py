@@ -1,0 +1,49 @@
+"""How does the holder of a task hand its result in? (lease protocol, "Release, not finish")"""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.models.progress_report import ProgressReport
+from lifesign.domain.models.tasks import JsonObject
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.tool import Reach, Told, Tool
+
+NAME: Final = "mark_complete"
+
+
+class CompletionArguments(TaskArguments):
+    """The result."""
+
+    output: Annotated[JsonObject, Field(description="The result, a JSON object of at most 64 KiB")]
+    report: Annotated[ProgressReport | None, Field(description="A last progress report")] = None
+
+
+async def mark_complete(asked: CompletionArguments, reach: Reach) -> Told:
+    """Hand in the result, and with it the lease."""
+    run = run_of(asked, reach)
+    report = None if asked.report is None else asked.report.members()
+    try:
+        written = await tasks_of(reach).mark_complete(
+            run, asked.output, idempotency_key=key_of(NAME, asked, run), report=report
+        )
+    except RegistryError as error:
+        raise refusal(error) from None
+    return told(written, "the result is handed in and somebody reviews it; the task is not yours any more")
+
+
+MARK_COMPLETE: Final = Tool(
+    name=NAME,
+    title="Hand in a task's result",
+    description=(
+        "Ends your work at the task that you hold, with its result. The task waits for a review, and you "
+        "hold it no longer: this is your last call for it, and the result cannot be changed. Call it only "
+        "when all of the work is done; otherwise report_progress, or request_human_help."
+    ),
+    takes=CompletionArguments,
+    gives=Written,
+    run=mark_complete,
+    is_in_run=True,
+    is_read_only=False,
+)

@@ -1,0 +1,57 @@
+"""How is it served on a socket? (MCP, streamable HTTP)"""
+
+import logging
+import logging.config
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+from mcp.server import Server
+
+from lifesign.mcp.guard import PATH, Guard
+from lifesign.mcp.http_app import app_of
+from lifesign.mcp.http_server import config_of
+from lifesign.mcp.listen_address import Place
+from lifesign.serving.listening_socket import bound, url_of
+from lifesign.serving.log_lines import log_config
+
+GRACE_SECONDS: Final = 5
+"""How long calls under way may go on once the server is asked to end."""
+
+_log = logging.getLogger("lifesign.mcp")
+
+
+async def over_http(
+    server: Server[Any], place: Place, token: str, *, say_ready: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM, which is SystemExit(0), or Ctrl-C; CannotListen.
+
+    `say_ready` is told the URL once it answers.
+    """
+    app = Guard(app_of(server, place.known_as()), token)
+    with bound(place.host, place.port) as opened:
+        logging.config.dictConfig(dict(log_config(access_log=False)))
+        if not place.is_local:
+            _log.warning("the token travels in the clear: put a proxy with TLS before it")
+        config = config_of(app, grace_seconds=GRACE_SECONDS)
+        # uvicorn hears it while it serves, and repeats it afterwards.
+        signal.signal(signal.SIGTERM, _end)
+        await _Server(config, lambda: say_ready(url_of(opened, place.host) + PATH)).serve([opened])
+
+
+def _end(_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+class _Server(uvicorn.Server):
+    """Says so once it answers."""
+
+    def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say_ready = say_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._say_ready()

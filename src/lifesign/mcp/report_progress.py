@@ -1,0 +1,63 @@
+"""How does the holder of a task write down what it has found? (lease protocol, "Progress reports")"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.models.progress_report import MAX_ENTRIES, Attempt, Text
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.tool import Reach, Told, Tool
+
+NAME: Final = "report_progress"
+
+
+class ProgressArguments(TaskArguments):
+    """A report, with the members of the source."""
+
+    summary: Annotated[Text, Field(description="What was done since the last report")]
+    beliefs: Annotated[
+        list[Text] | None, Field(max_length=MAX_ENTRIES, description="What you take for true")
+    ] = None
+    attempted: Annotated[
+        list[Attempt] | None,
+        Field(max_length=MAX_ENTRIES, description="What was tried, and what came of it"),
+    ] = None
+    next_step: Annotated[Text | None, Field(description="What you will do next")] = None
+    blockers: Annotated[
+        list[Text] | None, Field(max_length=MAX_ENTRIES, description="What stands in the way")
+    ] = None
+
+    def report(self) -> dict[str, Any]:
+        """Return the report alone."""
+        members = {"summary", "beliefs", "attempted", "next_step", "blockers"}
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, include=members)
+
+
+async def report_progress(asked: ProgressArguments, reach: Reach) -> Told:
+    """Write a progress report."""
+    run = run_of(asked, reach)
+    try:
+        written = await tasks_of(reach).report_progress(
+            run, asked.report(), idempotency_key=key_of(NAME, asked, run)
+        )
+    except RegistryError as error:
+        raise refusal(error) from None
+    return told(written, f"report {written.report} is kept; the task is {written.status}, and yours")
+
+
+REPORT_PROGRESS: Final = Tool(
+    name=NAME,
+    title="Write down how a task goes",
+    description=(
+        "Keeps a checkpoint of the task that you hold. Call it when you have something new to say: after "
+        "reading the task, between two steps, at a decision, before anything that takes long, and before "
+        "your context may be cut. It is not for a timer. If you are lost, whoever gets the task goes on "
+        "from your latest report, so write what they would need."
+    ),
+    takes=ProgressArguments,
+    gives=Written,
+    run=report_progress,
+    is_in_run=True,
+    is_read_only=False,
+)

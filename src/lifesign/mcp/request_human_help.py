@@ -1,0 +1,51 @@
+"""How does the holder of a task hand it to people? (lease protocol, "Release, not finish")"""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from lifesign.client.registry_errors import RegistryError
+from lifesign.domain.models.progress_report import ProgressReport
+from lifesign.domain.models.tasks import Comment
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.tool import Reach, Told, Tool
+
+NAME: Final = "request_human_help"
+
+
+class HelpArguments(TaskArguments):
+    """What people are needed for."""
+
+    reason: Annotated[Comment, Field(description="What you need of a human: a question, a decision, access")]
+    report: Annotated[
+        ProgressReport | None, Field(description="A last progress report, from which the work goes on")
+    ] = None
+
+
+async def request_human_help(asked: HelpArguments, reach: Reach) -> Told:
+    """Hand the task to people, and with it the lease."""
+    run = run_of(asked, reach)
+    report = None if asked.report is None else asked.report.members()
+    try:
+        written = await tasks_of(reach).request_human_help(
+            run, asked.reason, idempotency_key=key_of(NAME, asked, run), report=report
+        )
+    except RegistryError as error:
+        raise refusal(error) from None
+    return told(written, "the task is handed to people; it is not yours any more")
+
+
+REQUEST_HUMAN_HELP: Final = Tool(
+    name=NAME,
+    title="Hand a task to people",
+    description=(
+        "Gives the task that you hold to people, who decide how it goes on. You hold it no longer: this is "
+        "your last call for it. Call it when you cannot go on without a human, and say in the reason what "
+        "you need; what you know so far belongs into the report."
+    ),
+    takes=HelpArguments,
+    gives=Written,
+    run=request_human_help,
+    is_in_run=True,
+    is_read_only=False,
+)

@@ -1,0 +1,154 @@
+"""In whose name does a tool write to a task, how is a retry known, what does a refusal mean? (protocol 6.8)
+
+A server that is bound to one run writes in its name, and its tools ask for no credentials. Any other one has
+its callers show them. A write has an idempotency key: the caller's own, or one that follows from the run and
+from what is written, so that the same call made twice counts once and is answered twice.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.alias_generators import to_camel
+
+from lifesign.client.registry_errors import (
+    Gone,
+    NotAuthorized,
+    NotPermitted,
+    RateLimited,
+    RegistryError,
+    RegistryFailure,
+    Stale,
+)
+from lifesign.client.registry_tasks import HeldRun, RegistryTasks
+from lifesign.domain.models.leases import Token
+from lifesign.domain.models.tasks import TASK_ID_PATTERN, IdempotencyKey, RunId, TaskWritten
+from lifesign.domain.tasks.task_states import TaskStatus
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
+
+TASK_VARIABLE: Final = "AGENT_HEALTH_TASK_ID"
+RUN_VARIABLE: Final = "AGENT_HEALTH_RUN_ID"
+TOKEN_VARIABLE: Final = "AGENT_HEALTH_FENCING_TOKEN"  # noqa: S105 - the name of it, not the token
+DERIVED_KEY_CHARS: Final = 40
+
+_NOT_SAID: Final = {"idempotency_key", "task_id", "run_id", "fencing_token"}
+
+
+class TaskArguments(Arguments):
+    """What a tool takes that writes to a task; named as in the source."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
+
+    idempotency_key: Annotated[
+        IdempotencyKey | None,
+        Field(
+            description="Leave it out: the same call made twice counts once. Give another one to each of "
+            "two calls that say the same and are both meant"
+        ),
+    ] = None
+
+
+class ShownRun(TaskArguments):
+    """What the caller shows where the server is bound to no run."""
+
+    task_id: Annotated[str, Field(pattern=TASK_ID_PATTERN, description="The task, as the claim told")]
+    run_id: Annotated[RunId, Field(description="The run, as the claim told")]
+    fencing_token: Annotated[Token, Field(description="The lease's fencing token, as the claim told")]
+
+
+class Written(BaseModel):
+    """What a write to a task did."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
+
+    task_id: str
+    status: Annotated[TaskStatus, Field(description="Of the task, after the write")]
+    report: Annotated[int | None, Field(description="The number of the report that came with it")] = None
+    child_id: Annotated[str | None, Field(description="The task that was delegated")] = None
+
+
+def of_any_run(tool: Tool) -> Tool:
+    """Return a tool that writes in the name of a run as it is offered where the caller shows the run."""
+    takes = create_model(f"{tool.takes.__name__}InRun", __base__=(ShownRun, tool.takes))
+    return replace(tool, takes=takes)
+
+
+def run_of(asked: TaskArguments, reach: Reach) -> HeldRun:
+    """Return in whose name a call writes; ToolFailed where neither the call nor the server knows."""
+    if isinstance(asked, ShownRun):
+        return HeldRun(task_id=asked.task_id, run_id=asked.run_id, fencing_token=asked.fencing_token)
+    if reach.run is None:
+        raise ToolFailed("this server is bound to no run", code=RefusalCode.NOT_ALLOWED)
+    return reach.run
+
+
+def run_in(environment: Mapping[str, str]) -> HeldRun | None:
+    """Return the run that a process under a lease is told of by its environment; None if it is under none.
+
+    InvalidSetting for one that is told of by halves.
+    """
+    names = (TASK_VARIABLE, RUN_VARIABLE, TOKEN_VARIABLE)
+    given = [environment.get(name) for name in names]
+    if not any(given):
+        return None
+    for name, value in zip(names, given, strict=True):
+        if not value:
+            raise InvalidSetting(name, None, f"a value, as {' and '.join(set(names) - {name})} have one")
+    task_id, run_id, token = (value or "" for value in given)
+    if not (token.isascii() and token.isdecimal() and len(token) <= 19):
+        raise InvalidSetting(TOKEN_VARIABLE, None, "a whole number")
+    return HeldRun(task_id=task_id, run_id=run_id, fencing_token=int(token))
+
+
+def key_of(tool: str, asked: TaskArguments, run: HeldRun) -> str:
+    """Return by which key a write is known if it is made again."""
+    if asked.idempotency_key is not None:
+        return asked.idempotency_key
+    said = asked.model_dump(mode="json", by_alias=True, exclude=_NOT_SAID)
+    # A model that says it again may say it in another order.
+    digest = sha256(json.dumps([run.run_id, tool, said], sort_keys=True).encode()).hexdigest()
+    return f"{tool}-{digest[:DERIVED_KEY_CHARS]}"
+
+
+def tasks_of(reach: Reach) -> RegistryTasks:
+    """Return where tasks are written to."""
+    return registry_of(reach).tasks
+
+
+def told(written: TaskWritten, text: str) -> Told:
+    """Return what a write did, as a tool answers."""
+    shown = Written(
+        task_id=written.task_id, status=written.status, report=written.report, child_id=written.child_id
+    )
+    return Told(content=shown, text=text)
+
+
+def refusal(error: RegistryError) -> ToolFailed:
+    """Return what a registry's error means to whoever works at a task, and what it can do about it."""
+    if error.code == RefusalCode.BUDGET_EXCEEDED:
+        what = (
+            "nothing was carried out and nothing was spent. Do it for less, say so with report_progress "
+            "(blockers), or give the task to people with request_human_help"
+        )
+        return ToolFailed(f"{error}; {what}", code=RefusalCode.BUDGET_EXCEEDED)
+    if isinstance(error, Stale | Gone) or error.code == "not_holder":
+        what = (
+            "this task is not yours any more: it has ended, or somebody else has it. Stop working at it; "
+            "nothing that you write counts"
+        )
+        return ToolFailed(f"{what} ({error})", code=RefusalCode.STALE_TOKEN)
+    if isinstance(error, RegistryFailure | RateLimited):
+        what = (
+            "the registry cannot be reached now, so nothing is written. Wait a few seconds, then make the "
+            "same call once more: it counts once"
+        )
+        return ToolFailed(f"{what} ({error})", code=RefusalCode.UNAVAILABLE)
+    if isinstance(error, NotAuthorized | NotPermitted):
+        what = "whoever runs this server must give it the key of the agent that holds the task"
+        return ToolFailed(f"{error}: {what}", code=RefusalCode.NOT_ALLOWED)
+    return ToolFailed(str(error), code=error.code or RefusalCode.REFUSED)

@@ -1,0 +1,15 @@
+"""Which tools has whoever holds a task? (protocol 6.8)"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lifesign.mcp.delegate_subtask import DELEGATE_SUBTASK
+from lifesign.mcp.mark_complete import MARK_COMPLETE
+from lifesign.mcp.report_progress import REPORT_PROGRESS
+from lifesign.mcp.request_human_help import REQUEST_HUMAN_HELP
+from lifesign.mcp.tool import Tool
+
+TASK_TOOLS: Final[Sequence[Tool]] = (REPORT_PROGRESS, MARK_COMPLETE, REQUEST_HUMAN_HELP, DELEGATE_SUBTASK)
+"""As they are where the server is bound to a run."""
+ENDING: Final = frozenset({MARK_COMPLETE.name, REQUEST_HUMAN_HELP.name})
+"""Those after which the run is over."""

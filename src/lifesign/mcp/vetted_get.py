@@ -1,0 +1,46 @@
+"""GET requests for models: public addresses only, and networks that the operator allowed.
+
+`agent-health check` contacts whatever its user types. A model is not that user: the URL that it asks for may
+come from a text that a stranger wrote. So the SSRF guard vets the first hop too.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from yarl import URL
+
+from lifesign.client.health import Get
+from lifesign.domain.net.target_address import Network, Refused
+from lifesign.domain.observation.results import ResultClass
+from lifesign.http.address_guard import AddressGuard
+from lifesign.http.answer import Answer
+from lifesign.http.bounded_get import Ask, bounded_get
+from lifesign.http.guarded_sessions import GuardedSessions
+
+MAX_SECONDS: Final = 60.0
+"""For one check."""
+
+_log = logging.getLogger("lifesign.mcp")
+
+
+@asynccontextmanager
+async def vetted_get(allowed: Sequence[Network]) -> AsyncIterator[Get]:
+    """Yield a GET that contacts the public internet and the networks in `allowed`."""
+    guard = AddressGuard(allowed)
+    async with GuardedSessions(allowed) as sessions:
+
+        async def get(url: URL, ask: Ask) -> Answer:
+            answer = await bounded_get(sessions, url, ask)
+            if answer.result is not ResultClass.BLOCKED_ADDRESS:
+                return answer
+            if isinstance(guard.vet_url(answer.url.origin()), Refused):
+                return answer
+            # The name was resolved. Which addresses the names of this network have is for its operator only.
+            host = answer.url.raw_host
+            _log.warning("a request of a model was refused: %s", answer.reason)
+            return replace(answer, reason=f"{host} leads to an address that is not contacted")
+
+        yield get

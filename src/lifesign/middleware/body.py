@@ -1,0 +1,270 @@
+"""Answer bodies: the content that an answer claims, and the bytes of it that are kept until they are read."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from lifesign.domain.health.answer_stream import EventStreamReader, Shape, StreamEnd
+from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.json_answer import (
+    MAX_CALL_BYTES,
+    TooComplex,
+    call_of_excerpt,
+    outcome_of_json,
+    parse_or_none,
+)
+from lifesign.domain.health.outcome import ANSWERED, Outcome
+
+Message = MutableMapping[str, Any]
+
+# What an answer claims to be. Plain text, as looking up a member of an Enum takes 75 ns.
+JSON = "json"
+EVENTS = "events"
+OTHER = "other"
+
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""How many bytes of answers one process keeps for inspection, of all agents and requests together."""
+
+# As frameworks spell them; others are parsed.
+_CONTENT_OF_TYPE = {
+    b"application/a2a+json": JSON,
+    b"application/json": JSON,
+    b"text/event-stream": EVENTS,
+    b"text/event-stream; charset=utf-8": EVENTS,
+    b"text/html; charset=utf-8": OTHER,
+    b"text/plain; charset=utf-8": OTHER,
+}
+_READABLE_ENCODINGS = frozenset({b"", b"identity"})
+
+
+def content_of(start: Message) -> str:
+    """Return what an answer claims to be: JSON, EVENTS or OTHER."""
+    content_type = header(start, b"content-type")
+    return _CONTENT_OF_TYPE.get(content_type) or _parsed_content_of(content_type)
+
+
+def header(start: Message, wanted: bytes) -> bytes:
+    """Return a header of an answer, empty if it is absent. `wanted` is in lower case."""
+    length = len(wanted)
+    for name, value in start.get("headers") or ():
+        # Django, for one, does not write names in lower case.
+        if len(name) == length and (name == wanted or name.lower() == wanted):
+            return bytes(value)
+    return b""
+
+
+def is_compressed(start: Message) -> bool:
+    """Whether the application encoded the body of an answer, as a compression inside the middleware does."""
+    return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
+
+
+def is_partial(start: Message) -> bool:
+    """Whether an answer is a part of what it claims to be: what was asked for by `Range`."""
+    return start.get("status") == 206 or bool(header(start, b"content-range"))
+
+
+Judged = tuple[Outcome, Inspection]
+# Looked up once, see JSON.
+INSPECTED = Inspection.INSPECTED
+GOOD: Judged = (ANSWERED, INSPECTED)
+MALFORMED: Judged = (Outcome.MALFORMED, INSPECTED)
+
+
+def judge_json(body: bytes, max_bytes: int) -> Judged:
+    """Return the outcome that a whole JSON body states, GOOD itself for a good one, and if it was read.
+
+    Raises NotJson for what does not parse, also an empty body.
+    """
+    if len(body) > max_bytes:
+        return Outcome.NOT_INSPECTED, Inspection.OVERSIZED
+    try:
+        outcome = outcome_of_json(body)
+    except TooComplex:
+        return Outcome.NOT_INSPECTED, Inspection.COMPLEX
+    return GOOD if outcome is ANSWERED else (outcome, INSPECTED)
+
+
+class KeptBytes:
+    """Counts the bytes that a process keeps for inspection, and refuses more than `max_bytes`."""
+
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, as a process does after a fork: a thread that is gone may hold the lock."""
+        self.held = 0
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> bool:
+        """Add `count`, unless that is more than there may be. Returns whether it was added."""
+        with self._lock:
+            if self.held + count > self.max_bytes:
+                return False
+            self.held += count
+            return True
+
+    def give_back(self, count: int) -> None:
+        """Subtract what was added."""
+        with self._lock:
+            self.held = max(0, self.held - count)
+
+
+KEPT = KeptBytes()
+"""Of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=KEPT.reset)
+
+
+class JsonBody:
+    """A JSON body in several messages. It is kept whole, or not at all."""
+
+    __slots__ = ("_bytes", "_max_bytes", "missed")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = bytearray()
+        self.missed: Inspection | None = None
+        """Why it is not kept."""
+
+    def append(self, piece: bytes) -> None:
+        """Keep a piece. Beyond a limit, drop them all."""
+        if self.missed is not None:
+            return
+        if len(self._bytes) + len(piece) > self._max_bytes:
+            self._drop(Inspection.OVERSIZED)
+        elif not KEPT.take(len(piece)):
+            self._drop(Inspection.NO_ROOM)
+        else:
+            self._bytes += piece
+
+    def is_empty(self) -> bool:
+        """Whether there was no byte in it."""
+        return self.missed is None and not self._bytes
+
+    def judge(self, last: bytes) -> Judged:
+        """Judge what was kept together with the last piece. Raises NotJson."""
+        if self.missed is not None:
+            return Outcome.NOT_INSPECTED, self.missed
+        return judge_json(bytes(self._bytes) + last, self._max_bytes)
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        KEPT.give_back(len(self._bytes))
+        self._bytes = bytearray()
+
+    def _drop(self, reason: Inspection) -> None:
+        self.missed = reason
+        self.close()
+
+
+class EventsBody:
+    """An event stream, which is read as it passes: at most one event of it is kept."""
+
+    __slots__ = ("_held", "_reader")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._reader = EventStreamReader(max_bytes)
+        self._held = 0
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of events that need not be given to `append`."""
+        return self._reader.shape
+
+    def append(self, piece: bytes) -> None:
+        """Read a piece."""
+        reader = self._reader
+        reader.append(piece if type(piece) is bytes else bytes(piece))
+        more = reader.held_bytes - self._held
+        if more > 0 and not KEPT.take(more):
+            reader.skip_event(Inspection.NO_ROOM)
+            more = -self._held
+        if more < 0:
+            KEPT.give_back(-more)
+        self._held += more
+
+    def end(self, last: bytes) -> StreamEnd:
+        """Return what the stream said, up to the last piece, and keep nothing any more."""
+        self.append(last)
+        self.close()
+        return self._reader.end()
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        KEPT.give_back(self._held)
+        self._held = 0
+
+
+class StreamedBody:
+    """What is kept of a body in several messages, and whether it is as long as was declared.
+
+    `append` takes a piece. It is an attribute because every piece goes through it.
+    """
+
+    __slots__ = ("_declared_bytes", "_keep", "_seen_bytes", "append", "kept")
+
+    def __init__(self, start: Message, content: str, max_bytes: int) -> None:
+        self.kept: JsonBody | EventsBody | None = None
+        is_inspected = max_bytes and content != OTHER and 200 <= start.get("status", 500) < 300
+        if is_inspected and not is_compressed(start) and not is_partial(start):
+            self.kept = JsonBody(max_bytes) if content == JSON else EventsBody(max_bytes)
+        self._keep = _drop if self.kept is None else self.kept.append
+        declared = header(start, b"content-length")
+        self._declared_bytes = int(declared) if declared.isdigit() else None
+        self._seen_bytes = 0
+        self.append = self._keep if self._declared_bytes is None else self._keep_and_measure
+
+    def is_as_long_as_declared(self, last: bytes | None) -> bool:
+        """Whether the answer had a content length, and all of it was sent."""
+        return self._seen_bytes + len(last or b"") == self._declared_bytes
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        if self.kept is not None:
+            self.kept.close()
+
+    def _keep_and_measure(self, piece: bytes) -> None:
+        self._seen_bytes += len(piece)
+        self._keep(piece)
+
+
+class RequestBody:
+    """The beginning and the end of a request body, so that a call is known without keeping what it sends.
+
+    A body of up to MAX_CALL_BYTES is kept whole.
+    """
+
+    __slots__ = ("_beginning", "_end", "_length")
+
+    def __init__(self) -> None:
+        self._beginning = self._end = b""
+        self._length = 0
+
+    def append(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self._length += len(piece)
+        half = MAX_CALL_BYTES // 2
+        if len(self._beginning) < MAX_CALL_BYTES:
+            self._beginning += bytes(piece[: MAX_CALL_BYTES - len(self._beginning)])
+        self._end = (self._end + bytes(piece[-half:]))[-half:]
+
+    def call(self) -> object:
+        """Return what the caller asked for, parsed; None if that is not known."""
+        if self._length <= MAX_CALL_BYTES:
+            return parse_or_none(self._beginning)
+        return call_of_excerpt(self._beginning, self._end)
+
+
+_drop: Callable[[Any], None] = deque[Any](maxlen=0).append
+"""Forget a piece. The fastest way that there is."""
+
+
+def _parsed_content_of(content_type: bytes) -> str:
+    media_type = content_type.partition(b";")[0].strip().lower()
+    if media_type == b"text/event-stream":
+        return EVENTS
+    is_json = media_type == b"application/json" or media_type.endswith(b"+json")
+    return JSON if is_json else OTHER

@@ -1,0 +1,495 @@
+"""How did one request end? Follows its ASGI messages, which reach app and server untouched.
+
+A request is counted once. Where its last message leaves no doubt, that is as soon as the server has
+taken that message, so that background tasks delay nothing; else it is when the application returns:
+an answer closed by an empty body may have been closed so by a middleware that is about to raise the
+answer's own exception.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from lifesign.domain.health.answer_stream import Shape, StreamEnd, has_shape
+from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.json_answer import (
+    MAX_CALL_BYTES,
+    STREAMING_PATH,
+    NotJson,
+    TooComplex,
+    expects_rpc_answer,
+    is_poll,
+    outcome_of_json,
+    parse_or_none,
+)
+from lifesign.domain.health.outcome import (
+    ANSWERED,
+    TASK_FAILED,
+    Outcome,
+    outcome_of_exception,
+    outcome_of_status,
+)
+from lifesign.middleware.body import (
+    EVENTS,
+    GOOD,
+    INSPECTED,
+    JSON,
+    MALFORMED,
+    OTHER,
+    EventsBody,
+    JsonBody,
+    Judged,
+    Message,
+    RequestBody,
+    StreamedBody,
+    content_of,
+    header,
+    is_compressed,
+    is_partial,
+    judge_json,
+)
+
+Scope = Message
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_BODY = "http.response.body"
+_SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+
+
+class Observer(Protocol):
+    """What an exchange needs of the middleware: settings, the clock, and where to count."""
+
+    timeout_ns: int
+    quick_ns: int
+    max_inspected_bytes: int
+    streams_by_first_byte: bool
+    sends_may_raise: bool | None
+    now_ns: Callable[[], int]
+
+    def count(
+        self,
+        outcome: int,
+        latency_ns: int | None,
+        first_byte_ns: int | None,
+        now_ns: int,
+        inspection: int | None = None,
+    ) -> None:
+        """Count one interaction, without a latency if that is None; may raise."""
+
+    def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one answer that took less than `quick_ns` and was nothing to inspect; may raise."""
+
+    def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one good answer that took less than `quick_ns` and was inspected; may raise."""
+
+    def note_compressed(self, encoding: str) -> None:
+        """Log, once, that an answer could not be inspected because it was compressed."""
+
+    def complain(self, what: str) -> None:
+        """Log the exception being handled."""
+
+
+class Exchange:
+    """One request and its answer. The app gets `receive` and `send` in place of the server's.
+
+    It is told to `begin`, as a class takes 50 ns longer to call with arguments; and functions that
+    attributes hold are called through local names, as CPython looks for a method of that name first.
+    """
+
+    __slots__ = (
+        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_headers", "_is_complete",
+        "_is_sent_by_server", "_judged", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request",
+        "_scope", "_send", "_shape", "_start", "_upload_ns", "is_counted",
+    )  # fmt: skip
+
+    _shape: Shape | None
+    """Of a stream, once it has begun: the shape of events that need not be read."""
+    _last: bytes | None
+    """The last piece of the answer's body, until it is judged."""
+    _upload_ns: int | None
+    """Since when the app waits for more of the request's body, 0 if it does not; None once that is whole."""
+
+    def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
+        """Follow a request that has just come in."""
+        self._observer = observer
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._start: Message | None = None
+        self._content = OTHER
+        self._body: StreamedBody | None = None
+        self._keep: Callable[[Any], None] | None = None
+        self._request: bytes | RequestBody | None = None
+        self._judged: Judged | None = None
+        self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = 0
+        self._is_complete = self._is_sent_by_server = self.is_counted = False
+        now_ns = observer.now_ns
+        self._began_ns = now_ns()
+
+    async def receive(self) -> Message:
+        """Pass on what the caller sends; keep a short call, note when the caller leaves."""
+        receive = self._receive
+        message = await (receive() if self._upload_ns is None else self._receive_upload())
+        kind = message["type"]
+        if kind == "http.request":
+            try:
+                body = message["body"]
+            except KeyError:
+                body = None
+            if body:
+                if self._request is None and len(body) <= MAX_CALL_BYTES:
+                    # Nearly always the only one.
+                    self._request = body
+                else:
+                    self._keep_request(body)
+        elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
+            now_ns = self._observer.now_ns
+            self._left_ns = now_ns()
+        return message
+
+    async def _receive_upload(self) -> Message:
+        """Receive while the request's body is not whole: a slow upload is the caller's time."""
+        now_ns = self._observer.now_ns
+        self._upload_ns = asked_ns = now_ns()
+        is_whole = False
+        try:
+            message = await self._receive()
+            is_whole = not message.get("more_body")
+        finally:
+            # In this order, as another thread may ask meanwhile whether the answer is overdue.
+            self._began_ns += now_ns() - asked_ns
+            self._upload_ns = None if is_whole else 0
+        return message
+
+    def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - calls would cost more than the work
+        """Pass on what the app answers. Not a coroutine itself: it costs a third of one per chunk."""
+        send = self._send
+        keep = self._keep
+        if keep is not None:
+            try:
+                # Every chunk comes by here, and `get` takes twice as long.
+                piece = message["body"] if message["more_body"] else None
+            except KeyError:
+                piece = None
+            if piece is not None:
+                shape = self._shape
+                if shape is None:
+                    keep(piece)
+                    return send(message)
+                # `has_shape`, written out: a call takes as long as half of it.
+                head, prefix, tail, suffix, inside = shape
+                try:
+                    if piece[head] != prefix or piece[tail] != suffix or 10 in piece[inside]:
+                        keep(piece)
+                except TypeError:
+                    keep(piece)
+                return send(message)
+        kind = message.get("type")
+        if kind == "http.response.start":
+            if self._start is None:
+                self._start = message
+                # As they are now: a compression outside adds to the list that it is given.
+                headers = message.get("headers")
+                self._headers = headers.copy() if type(headers) is list else headers
+        elif kind == _BODY or kind in _SENT_BY_SERVER:
+            if kind != _BODY:
+                self._is_sent_by_server = True
+            if not message.get("more_body"):
+                return self._send_last(message) if not self._ended_ns else send(message)
+            self._note_chunk(message)
+        elif kind == "http.response.trailers" and not message.get("more_trailers"):
+            return self._send_trailers(message)
+        return self._send_watched(message) if self._observer.sends_may_raise else send(message)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Count the exchange, if it has not been: the app has returned or raised."""
+        if not self.is_counted:
+            self.is_counted = True
+            try:
+                self._count(error)
+            except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+                self._observer.complain("a request could not be counted")
+            finally:
+                # The app may go on for long.
+                self._last = self._request = self._shape = None
+                if self._body is not None:
+                    self._body.close()
+
+    def end_if_overdue(self, now_ns: int) -> None:
+        """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
+        latency_ns = (self._upload_ns or now_ns) - self._began_ns
+        is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
+        if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_standing():
+            self.is_counted = True
+            self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
+
+    def _keep_request(self, body: bytes) -> None:
+        """Keep the beginning and the end of a body that is long, or comes in several messages."""
+        if not isinstance(self._request, RequestBody):
+            first, self._request = self._request, RequestBody()
+            if first is not None:
+                self._request.append(first)
+        self._request.append(body)
+
+    def _note_chunk(self, message: Message) -> None:
+        """Note the first bytes of a body in several messages, and what is needed of the others."""
+        start, observer = self._start, self._observer
+        if start is None or self.is_counted:
+            return
+        try:
+            piece = message.get("body") or b""
+            if self._body is None:
+                self._shape = None
+                self._content = content_of(start)
+                sent = {**start, "headers": self._headers}
+                self._body = StreamedBody(sent, self._content, observer.max_inspected_bytes)
+            if self._shape is None or not has_shape(self._shape, piece):
+                self._body.append(piece)
+                self._note_shape()
+            if not self._first_byte_ns and (piece or message["type"] != _BODY):
+                self._first_byte_ns = observer.now_ns()
+                if not observer.sends_may_raise:
+                    self._keep = self._body.append if self._body.kept is None else self._keep_piece
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            observer.complain("an answer could not be inspected")
+
+    def _keep_piece(self, piece: bytes) -> None:
+        """Keep, or read, one piece of a body that is inspected."""
+        body = self._body
+        if body is None or self.is_counted:
+            return
+        try:
+            body.append(piece)
+            self._note_shape()
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self._observer.complain("an answer could not be inspected")
+
+    def _note_shape(self) -> None:
+        if self._content is EVENTS and self._body is not None and isinstance(self._body.kept, EventsBody):
+            self._shape = self._body.kept.shape
+
+    async def _send_watched(self, message: Message) -> None:
+        """Send a message; since HTTP spec 2.4, OSError means that the caller has left."""
+        try:
+            await self._send(message)
+        except OSError:
+            self._left_ns = self._left_ns or self._observer.now_ns()
+            raise
+
+    async def _send_last(self, message: Message) -> None:
+        """Send the last message of the body, and only then look into it."""
+        observer, send = self._observer, self._send
+        now_ns = observer.now_ns
+        # Taken before: a compression outside puts its own bytes into the message.
+        self._last = body = message.get("body")
+        self._ended_ns = ended_ns = now_ns()
+        try:
+            await send(message)
+        except OSError:
+            self._left_ns = self._left_ns or ended_ns
+            self._ended_ns = 0
+            raise
+        start = self._start
+        if start is None or start.get("trailers") or self.is_counted:
+            return
+        self._is_complete = True
+        latency_ns = ended_ns - self._began_ns
+        try:
+            if self._body is None:
+                if observer.max_inspected_bytes:
+                    self._content = content_of(start)
+                # Surely good and soon: the most frequent cases, counted in short.
+                if (
+                    body
+                    and start.get("status") == 200
+                    and latency_ns < observer.quick_ns
+                    and not self._left_ns
+                ):
+                    if self._content is OTHER:
+                        self.is_counted = True
+                        self._last = self._request = None
+                        count_quick_answer = observer.count_quick_answer
+                        count_quick_answer(latency_ns, ended_ns)
+                        return
+                    if self._is_good_json(body):
+                        self.is_counted = True
+                        self._last = self._request = None
+                        count_inspected_answer = observer.count_inspected_answer
+                        count_inspected_answer(latency_ns, ended_ns)
+                        return
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            observer.complain("a request could not be counted")
+        # An empty message may be a middleware's way to close an answer that failed.
+        if body or self._is_sent_by_server or _is_empty_by_right(start):
+            self.end()
+
+    def _is_good_json(self, body: bytes) -> bool:
+        """Whether an answer in one message is short JSON without a failure in it; keep what it is else."""
+        if self._content is not JSON or type(body) is not bytes:
+            return False
+        if len(body) > self._observer.max_inspected_bytes:
+            return False
+        try:
+            outcome = outcome_of_json(body)
+        except NotJson:
+            self._judged = MALFORMED
+            return False
+        except TooComplex:
+            self._judged = (Outcome.NOT_INSPECTED, Inspection.COMPLEX)
+            return False
+        if outcome is ANSWERED:
+            return True
+        self._judged = (outcome, INSPECTED)
+        return False
+
+    async def _send_trailers(self, message: Message) -> None:
+        await self._send_watched(message)
+        if self._ended_ns:
+            self._is_complete = True
+            self.end()
+
+    def _count(self, error: BaseException | None) -> None:
+        observer = self._observer
+        now_ns = self._left_ns or self._ended_ns or observer.now_ns()
+        latency_ns = first_byte_ns = now_ns - self._began_ns
+        if self._first_byte_ns:
+            first_byte_ns = self._first_byte_ns - self._began_ns
+        is_whole = self._is_complete and not self._left_ns
+        if error is not None and is_whole:
+            # After an answer that is surely whole, the exception is a background task's own.
+            is_whole = self._body is not None and self._body.is_as_long_as_declared(self._last)
+        inspection = None
+        if not is_whole:
+            outcome, inspection = self._judge_break(error, latency_ns)
+        elif first_byte_ns > observer.timeout_ns and not self._is_standing():
+            outcome = Outcome.TIMED_OUT
+        else:
+            outcome, inspection = self._judge_answer()
+        if self._is_standing():
+            observer.count(outcome, None, None, now_ns, inspection)
+        elif self._content is not EVENTS:
+            observer.count(outcome, latency_ns, None, now_ns, inspection)
+        elif observer.streams_by_first_byte:
+            observer.count(outcome, first_byte_ns, first_byte_ns, now_ns, inspection)
+        else:
+            observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
+
+    def _is_standing(self) -> bool:
+        """Whether this is an event stream that a GET opened: it waits for events that may never come."""
+        start = self._start
+        return self._scope["method"] == "GET" and start is not None and content_of(start) is EVENTS
+
+    def _judge_break(self, error: BaseException | None, waited_ns: int) -> tuple[Outcome, Inspection | None]:
+        """Judge what did not end well: the caller left, the app raised or did not finish."""
+        outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
+        if not self._left_ns and outcome is not Outcome.ABANDONED:
+            return outcome, None
+        if self._body is not None and isinstance(self._body.kept, EventsBody):
+            # Clients leave once they have read the error, or the last state.
+            stated = self._judge_events(self._body.kept.end(b""))
+            if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
+                return stated
+        if self._is_standing():
+            return Outcome.ABANDONED, None
+        if self._content is EVENTS and self._first_byte_ns:
+            # It flows for as long as the caller likes.
+            waited_ns = self._first_byte_ns - self._began_ns
+        return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
+
+    def _judge_answer(self) -> tuple[Outcome, Inspection | None]:
+        """Judge a whole answer. Only a 2xx that claims JSON or an event stream is inspected."""
+        start = self._start
+        if start is None:
+            return Outcome.UNFINISHED, None
+        status = start.get("status", 500)
+        if not 200 <= status < 300:
+            return outcome_of_status(status, has_route=_has_route(self._scope)), None
+        if not self._observer.max_inspected_bytes:
+            return ANSWERED, None
+        sent = {**start, "headers": self._headers}
+        if self._body is None:
+            self._content = content_of(sent)
+        if self._content is OTHER:
+            return ANSWERED, None
+        return (ANSWERED, None) if is_partial(sent) else self._judge_body(sent)
+
+    def _judge_body(self, sent: Message) -> Judged:
+        """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
+        if is_compressed(sent):
+            self._observer.note_compressed(header(sent, b"content-encoding").decode("ascii", "replace"))
+            return Outcome.NOT_INSPECTED, Inspection.COMPRESSED
+        if self._is_sent_by_server:
+            return Outcome.NOT_INSPECTED, Inspection.FROM_FILE
+        kept = None if self._body is None else self._body.kept
+        last = bytes(self._last or b"")
+        if self._content is JSON:
+            return self._judge_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
+        max_bytes = self._observer.max_inspected_bytes
+        end = (kept if isinstance(kept, EventsBody) else EventsBody(max_bytes)).end(last)
+        if not end.has_events and sent["status"] == 200 and self._expects_events():
+            return MALFORMED
+        return self._judge_events(end)
+
+    def _expects_events(self) -> bool:
+        """Whether an event stream without an event is no answer to this request."""
+        return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
+
+    def _judge_events(self, end: StreamEnd) -> Judged:
+        outcome = end.outcome
+        is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
+        if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):
+            return MALFORMED
+        if outcome is TASK_FAILED and self._is_poll():
+            outcome = ANSWERED if end.missed is None else Outcome.NOT_INSPECTED
+        if outcome is not Outcome.NOT_INSPECTED or end.missed is None:
+            return outcome, INSPECTED
+        return outcome, end.missed
+
+    def _judge_json(self, kept: JsonBody | None, last: bytes, status: int) -> Judged:
+        judged = self._judged
+        if judged is None and not last and (kept is None or kept.is_empty()):
+            # 202 and 204 have no body by right.
+            return MALFORMED if status == 200 and expects_rpc_answer(self._call()) else GOOD
+        if judged is None:
+            try:
+                judged = (
+                    judge_json(last, self._observer.max_inspected_bytes) if kept is None else kept.judge(last)
+                )
+            except NotJson:
+                judged = MALFORMED
+        return GOOD if judged[0] is TASK_FAILED and self._is_poll() else judged
+
+    def _is_poll(self) -> bool:
+        return is_poll(self._scope["method"], self._scope["path"], self._call())
+
+    def _call(self) -> object:
+        """Return what the caller asked for, parsed; None if that is not known."""
+        request = self._request
+        if isinstance(request, RequestBody):
+            return request.call()
+        return parse_or_none(request) if request else None
+
+
+def sends_may_raise(scope: Scope) -> bool:
+    """Whether `send` may raise OSError because the caller has left: since HTTP spec 2.4, it must.
+
+    A server that does not say which it follows is taken to be able to.
+    """
+    version = scope.get("asgi", {}).get("spec_version")
+    return version not in {"2.0", "2.1", "2.2", "2.3"}
+
+
+def _is_empty_by_right(start: Message) -> bool:
+    return start.get("status") in {204, 304} or header(start, b"content-length") == b"0"
+
+
+def _has_route(scope: Scope) -> bool:
+    """Whether a route of the app matched, where its framework tells (Starlette, FastAPI).
+
+    A mounted app is a route and an endpoint too, but says nothing about its own routes.
+    """
+    if "route" in scope:
+        return getattr(scope["route"], "endpoint", None) is not None
+    # Older Starlette tells the endpoint only.
+    endpoint = scope.get("endpoint")
+    return isinstance(endpoint, type) or hasattr(endpoint, "__code__")

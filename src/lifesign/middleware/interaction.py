@@ -1,0 +1,91 @@
+"""Interactions of an agent without ASGI: each is timed, and counted by how it ends."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
+
+from lifesign.domain.health.outcome import Outcome, outcome_named, outcome_of_exception
+from lifesign.errors import InvalidSetting
+from lifesign.middleware.windows import Clock
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _Recorder(Protocol):
+    clock: Clock
+
+    def record(
+        self, outcome: Outcome | str, *, latency_ms: float, first_byte_ms: float | None = None
+    ) -> None: ...
+
+
+class Interaction:
+    """One interaction of an agent without ASGI; made by `AgentHealth.interaction`.
+
+    As a decorator, it makes each call of the function an interaction of its own.
+    """
+
+    def __init__(self, health: _Recorder) -> None:
+        self._outcome: Outcome | None = None
+        self._health = health
+        self._first_byte_ns: int | None = None
+
+    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """Return the function with each of its calls counted.
+
+        InvalidSetting for a generator function: its call ends before its work begins.
+        """
+        health = self._health
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            expected = "a function or a coroutine function; within a generator, use `with` instead"
+            raise InvalidSetting("function", function, expected)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def counted_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with Interaction(health):
+                    return await function(*args, **kwargs)
+
+            return counted_coroutine  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def counted(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            with Interaction(health):
+                return function(*args, **kwargs)
+
+        return counted
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended, if the body's own end does not tell; may be set by name, such as "task_failed".
+
+        Raises InvalidSetting, when it is set, for what is no outcome.
+        """
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | str) -> None:
+        self._outcome = outcome_named(outcome)
+
+    def first_byte(self) -> None:
+        """Say that a streamed answer begins now; its latency is the time until here."""
+        if self._first_byte_ns is None:
+            self._first_byte_ns = self._health.clock.monotonic_ns() - self._began_ns
+
+    def __enter__(self) -> Self:
+        self._began_ns = self._health.clock.monotonic_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now_ns = self._health.clock.monotonic_ns()
+        outcome = self._outcome
+        if outcome is None:
+            outcome = Outcome.ANSWERED if error is None else outcome_of_exception(error)
+        latency_ns = now_ns - self._began_ns if self._first_byte_ns is None else self._first_byte_ns
+        first_byte_ms = None if self._first_byte_ns is None else self._first_byte_ns / 1e6
+        self._health.record(outcome, latency_ms=latency_ns / 1e6, first_byte_ms=first_byte_ms)

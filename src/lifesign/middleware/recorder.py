@@ -1,0 +1,533 @@
+"""How does an agent record what became of its requests? The only clock inside the agent.
+
+`AgentHealth` is all that an agent without ASGI needs; the middleware is built on it.
+"""
+
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from pathlib import Path
+
+from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.latency_histogram import LONGEST_LATENCY_NS, bin_of, clamped
+from lifesign.domain.health.outcome import SIDES, Outcome, outcome_named
+from lifesign.domain.health.rolling_window import WindowReader, WindowWriter
+from lifesign.domain.health.self_report import Declared, no_report, self_report
+from lifesign.errors import InvalidSetting
+from lifesign.middleware.interaction import Interaction
+from lifesign.middleware.settings import Moment, RecorderSettings, moment_now
+from lifesign.middleware.shared_state import Notice
+from lifesign.middleware.windows import Clock, Windows, check_state_dir, open_windows
+
+_log = logging.getLogger("agent_health")
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_STREAMS = len(Outcome)
+"""The lane behind the outcomes: how many of them were streams."""
+_INSPECTIONS = _STREAMS + 1
+"""The lanes behind that one: how many answers were inspected, and why others were not."""
+_INSPECTED = _INSPECTIONS + Inspection.INSPECTED
+_MOST_PENDING = 256
+"""So many quick answers are put into the window together at most: it takes 30 µs."""
+_RETRY_NS = 50_000_000
+_COMPLAINT_INTERVAL_NS = 60_000_000_000
+_MAX_SHOWN_CHARS = 40
+
+QUICK_NS = (1 << 30) - 1
+"""About a second, and the largest number that CPython compares and shifts in its fast way."""
+
+
+class AgentHealth:
+    """Counts an agent's interactions over a rolling window and makes its health document.
+
+    Safe to use from many threads. After a fork the child begins to count anew, as a worker of its
+    own. Recording takes about a microsecond and never raises for anything but wrong arguments.
+
+    Settings (InvalidSetting for a wrong one):
+
+    agent_id: stable name, best the URL of the agent's card (draft 4.2).
+    window_seconds: length of the window in seconds, 86400 by default; 300 to 604800 (draft 4.4).
+    refresh_seconds: the published document is made at most once in so many seconds, 60 by default;
+        1 to 3600 (draft 7).
+    baseline_p99_ms: the declared p99 latency in milliseconds, above 0, up to one hour; slower than
+        three times this is degraded (draft 4.3). None, the default: latency is not judged.
+    counting: which outcomes count on which side of the ratio: "interactions" (default), "literal" or
+        "server_faults". See `lifesign.domain.health.outcome`.
+    state_dir: directory in which all worker processes share their windows, which survive restarts
+        there. None, the default: each process reports for itself and forgets. Made if absent,
+        readable by its owner only; 1.5 MB for each worker. POSIX only.
+    model_changed_at: when the agent's model last changed: a datetime with a zone, or what returns
+        one (or None) whenever the document is made (draft 4.5).
+    capabilities_updated_at: when the agent's card last changed, likewise (draft 4.5).
+    clock: for tests, a clock that is wound by hand.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent_id: str,
+        window_seconds: float = 86_400,
+        refresh_seconds: float = 60,
+        baseline_p99_ms: float | None = None,
+        counting: str = "interactions",
+        state_dir: str | Path | None = None,
+        model_changed_at: Moment = None,
+        capabilities_updated_at: Moment = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = RecorderSettings.checked(
+            agent_id=agent_id,
+            window_seconds=window_seconds,
+            refresh_seconds=refresh_seconds,
+            baseline_p99_ms=baseline_p99_ms,
+            counting=counting,
+            state_dir=state_dir,
+            model_changed_at=model_changed_at,
+            capabilities_updated_at=capabilities_updated_at,
+        )
+        self.clock = clock or Clock()
+        self._is_sampled = tuple(side is not None for side in SIDES[self.settings.counting].values())
+        self._complaint_due_ns: dict[str, int] = {}
+        if self.settings.state_dir is not None:
+            self.count_quick_answer = self._count_quick_answer_at_once  # type: ignore[method-assign]
+            self.count_inspected_answer = self._count_inspected_answer_at_once  # type: ignore[method-assign]
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            # Without the GIL an increment is no longer one step.
+            self.count = self._count_locked  # type: ignore[method-assign]
+            self.count_quick_answer = self._count_answer_locked  # type: ignore[method-assign]
+            self.count_inspected_answer = self._count_inspected_locked  # type: ignore[method-assign]
+        self.count_overdue: Callable[[int], None] | None = None
+        """Called with the monotonic time before a document is made, to count what may never end."""
+        self.is_inspecting = True
+        """Whether bodies are inspected; the document says so."""
+        self.is_on_grid = False
+        """Whether what is published depends on the wall clock alone as long as the status stays the same.
+
+        Then it is of the last multiple of `refresh_seconds` since 1970, and changes at the next.
+        """
+        self._has_noted_compressed = False
+        self._begin()
+        check_state_dir(self.settings.state_dir)
+        _recorders.add(self)
+
+    def record(
+        self,
+        outcome: Outcome | str = Outcome.ANSWERED,
+        *,
+        latency_ms: float,
+        first_byte_ms: float | None = None,
+    ) -> None:
+        """Count one interaction that just ended.
+
+        `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...);
+        `latency_ms` how long it took, in milliseconds; `first_byte_ms`, of a streamed answer, how long
+        its first byte took. What you record counts as inspected, unless it is "not_inspected".
+        Raises InvalidSetting for an outcome that is none and a latency that is no number; negative
+        latencies count as 0, those above an hour as an hour.
+        """
+        known = outcome_named(outcome)
+        latency_ns = _nanoseconds("latency_ms", latency_ms)
+        first_byte_ns = None if first_byte_ms is None else _nanoseconds("first_byte_ms", first_byte_ms)
+        inspection = Inspection.INSPECTED if self._is_sampled[known] else None
+        if known is Outcome.NOT_INSPECTED:
+            inspection = Inspection.UNSPECIFIED
+        try:
+            self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns(), inspection)
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self.complain("an interaction could not be counted")
+
+    def interaction(self) -> Interaction:
+        """Return a context manager, or a decorator, that times its body and counts how it ended.
+
+        An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation as `abandoned`,
+        and goes on. Within, set `outcome` to say otherwise, and call `first_byte()` when a streamed
+        answer begins.
+        """
+        return Interaction(self)
+
+    def document(self) -> HealthDocument:
+        """Return the health document as of now, of all workers, computed at this call."""
+        with self._lock:
+            now_ns = self.clock.monotonic_ns()
+            self._catch_up(now_ns)
+            return self._report(self._opened(now_ns), now_ns, self.clock.wall_ns())
+
+    def published(self, now_ns: int) -> Notice:
+        """Return what is published: at most `refresh_seconds` old, and the same in all workers.
+
+        `now_ns` is the time of this recorder's monotonic clock. If the document cannot be made, it
+        says `unknown`.
+        """
+        held = self._held
+        if held is not None and now_ns < self._refresh_due_ns and not self.is_on_grid:
+            return held
+        with self._lock:
+            try:
+                self._catch_up(now_ns)
+            except Exception:  # noqa: BLE001 - the endpoint must answer: this fails again, and says so
+                return self._refresh(now_ns)
+            held = None if self._is_provisional else self._held
+            return held or self._refresh(now_ns)
+
+    def seconds_to_refresh(self, now_ns: int) -> int:
+        """Return how many whole seconds what is published stays so, at least 0."""
+        left_ns = (
+            self._held_until_ns - self.clock.wall_ns() if self.is_on_grid else self._refresh_due_ns - now_ns
+        )
+        return left_ns // 1_000_000_000 if left_ns > 0 else 0
+
+    def count(
+        self,
+        outcome: int,
+        latency_ns: int | None,
+        first_byte_ns: int | None,
+        now_ns: int,
+        inspection: int | None = None,
+    ) -> None:
+        """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise.
+
+        Without a latency it is in the ratios, and in no percentile.
+        """
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        if latency_ns is not None and self._is_sampled[outcome]:
+            self._latencies[bin_of(clamped(latency_ns))] += 1
+            if first_byte_ns is not None:
+                self._first_bytes[bin_of(clamped(first_byte_ns))] += 1
+                self._counts[_STREAMS] += 1
+        if inspection is not None:
+            self._counts[_INSPECTIONS + inspection] += 1
+        self._counts[outcome] += 1
+
+    def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one answer that took 0 to QUICK_NS and was nothing to inspect: `count` for that case alone.
+
+        It is put into the window with others, before anybody looks there or the slot ends.
+        """
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        pending_ns = self._pending_ns
+        pending_ns.append(latency_ns)
+        if len(pending_ns) >= _MOST_PENDING:
+            self._count_pending_locked()
+
+    def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one good answer that took 0 to QUICK_NS and was inspected."""
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        pending_ns = self._pending_inspected_ns
+        pending_ns.append(latency_ns)
+        if len(pending_ns) >= _MOST_PENDING:
+            self._count_pending_locked()
+
+    def note_compressed(self, encoding: str) -> None:
+        """Log, once for each agent and process, that a compression hides answers from the middleware."""
+        if not self._has_noted_compressed:
+            self._has_noted_compressed = True
+            _log.warning(
+                "agent-health: %s: an answer was compressed (content-encoding %r) before the middleware saw "
+                "it, and is counted as not_inspected. Wrap the compression around AgentHealthMiddleware, "
+                "not the other way round. This is logged once.",
+                self.settings.agent_id,
+                encoding[:_MAX_SHOWN_CHARS],
+            )
+
+    def open(self) -> None:
+        """Open the windows now rather than with the first interaction: the disk may take its time."""
+        try:
+            with self._lock:
+                self._catch_up(self.clock.monotonic_ns())
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self.complain("the windows could not be opened")
+
+    def close(self) -> None:
+        """Let go of shared files, in which everything stays; what is in memory only is forgotten."""
+        with self._lock:
+            if self._windows is not None:
+                self._windows.close()
+            self._begin()
+
+    def begin_in_child(self) -> None:
+        """Begin as a worker of its own after a fork; the lock may be held by a thread that is gone."""
+        if self._windows is not None:
+            self._windows.close()
+        self._begin()
+
+    def complain(self, what: str) -> None:
+        """Log the exception being handled; each complaint once a minute, as traffic may repeat it."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns >= self._complaint_due_ns.get(what, 0):
+            self._complaint_due_ns[what] = now_ns + _COMPLAINT_INTERVAL_NS
+            _log.exception("agent-health: %s (not said again for a minute)", what)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._windows: Windows | None = None
+        self._reader = WindowReader(self.settings.window_ns)
+        self._held: Notice | None = None
+        self._is_refreshing = False
+        self._healthy_ms = 0
+        self._refresh_due_ns = 0
+        self._held_from_ns = self._held_until_ns = 0
+        """On the grid: when by the wall clock what is held became good, and until when it is."""
+        self._is_provisional = False
+        """On the grid: whether what is held was made at the grid point itself, to which more may belong."""
+        self._look_again_ns: int | None = None
+        """On the grid: when to see what another worker has published meanwhile."""
+        self._pending_ns: list[int] = []
+        """Latencies of quick answers that are not in the window yet."""
+        self._pending_inspected_ns: list[int] = []
+        """Those of answers that were inspected."""
+        self._due_ns = 0
+        """When `count` must look up: the slot ends, or the document is due. 0 until it is open."""
+
+    def _count_locked(
+        self,
+        outcome: int,
+        latency_ns: int | None,
+        first_byte_ns: int | None,
+        now_ns: int,
+        inspection: int | None = None,
+    ) -> None:
+        with self._lock:
+            AgentHealth.count(self, outcome, latency_ns, first_byte_ns, now_ns, inspection)
+
+    def _count_quick_answer_at_once(self, latency_ns: int, now_ns: int) -> None:
+        """Count where a kill of this process loses nothing that was counted."""
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        self._latencies[bin_of(latency_ns)] += 1
+        self._counts[0] += 1
+
+    def _count_inspected_answer_at_once(self, latency_ns: int, now_ns: int) -> None:
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        self._latencies[bin_of(latency_ns)] += 1
+        self._counts[_INSPECTED] += 1
+        self._counts[0] += 1
+
+    def _count_pending_locked(self) -> None:
+        with self._lock:
+            self._count_pending()
+
+    def _count_pending(self) -> None:
+        """Put into the window what is pending. The lock is held; other threads may add more meanwhile."""
+        latencies = self._latencies
+        for pending in (self._pending_ns, self._pending_inspected_ns):
+            pending_ns = pending[:]
+            del pending[: len(pending_ns)]
+            for latency_ns in pending_ns:
+                latencies[bin_of(latency_ns)] += 1
+            if pending is self._pending_inspected_ns:
+                self._counts[_INSPECTED] += len(pending_ns)
+            self._counts[0] += len(pending_ns)
+
+    def _count_answer_locked(self, latency_ns: int, now_ns: int) -> None:
+        self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns)
+
+    def _count_inspected_locked(self, latency_ns: int, now_ns: int) -> None:
+        self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns, Inspection.INSPECTED)
+
+    def _opened(self, now_ns: int) -> Windows:
+        if self._windows is None:
+            windows = open_windows(self.settings, self.clock, now_ns)
+            now_ns += windows.offset_ns
+            self._writer = WindowWriter(windows.block, self.settings.window_ns, now_ns)
+            self._take_lanes()
+            self._windows = windows
+        return self._windows
+
+    def _catch_up_locked(self, now_ns: int) -> None:
+        """Look up before one more is counted: the agent was what it was until now."""
+        with self._lock:
+            self._catch_up(now_ns)
+
+    def _take_lanes(self) -> None:
+        self._counts = self._writer.counts
+        self._latencies = self._writer.latencies
+        self._first_bytes = self._writer.first_bytes
+
+    def _catch_up(self, now_ns: int) -> None:
+        """Open the windows, the slot and the document that are due. The lock is held."""
+        is_new = self._windows is None
+        windows = self._opened(now_ns)
+        if is_new:
+            self._refresh_due_ns = now_ns + self.settings.refresh_ns
+        self._count_pending()
+        if self.is_on_grid and self._is_off_grid(now_ns):
+            # Before a slot is opened: it is made as of the last grid point.
+            self._refresh(now_ns)
+        if now_ns + windows.offset_ns >= self._writer.ends_ns:
+            self._writer.open_slot(now_ns + windows.offset_ns)
+            self._take_lanes()
+        if not self.is_on_grid and now_ns >= self._refresh_due_ns:
+            self._refresh(now_ns)
+        self._due_ns = min(self._writer.ends_ns - windows.offset_ns, self._refresh_due_ns)
+        if self.is_on_grid:
+            look_again_ns = now_ns if self._is_provisional else self._look_again_ns
+            self._due_ns = min(self._due_ns, look_again_ns or self._due_ns)
+
+    def _is_off_grid(self, now_ns: int) -> bool:
+        """Whether what is held may not be what belongs to the last grid point."""
+        wall_ns = self.clock.wall_ns()
+        if not self._held_from_ns <= wall_ns < self._held_until_ns:
+            return True
+        if self._is_provisional:
+            return wall_ns > self._held_from_ns
+        return self._look_again_ns is not None and now_ns >= self._look_again_ns
+
+    def _refresh(self, now_ns: int) -> Notice:
+        """Adopt what another worker has published, or make and publish the document."""
+        # First of all: an operator's function may record, or ask for the document, in its turn.
+        self._refresh_due_ns = now_ns + self.settings.refresh_ns
+        wall_ns = self.clock.wall_ns()
+        if self.is_on_grid:
+            self._held_from_ns = wall_ns // self.settings.refresh_ns * self.settings.refresh_ns
+            self._held_until_ns = self._held_from_ns + self.settings.refresh_ns
+            self._refresh_due_ns = now_ns + self._held_until_ns - wall_ns
+            if self._is_provisional:
+                self._held = None
+            self._is_provisional = wall_ns == self._held_from_ns
+            self._look_again_ns = None
+        if self._is_refreshing:
+            return self._unknown(now_ns)
+        self._is_refreshing = True
+        try:
+            windows = self._opened(now_ns)
+            if self.is_on_grid:
+                notice = self._renewed_on_grid(windows, now_ns, wall_ns)
+            else:
+                notice = self._renewed(windows, now_ns, wall_ns)
+        except Exception:  # noqa: BLE001 - the endpoint must answer, whatever is wrong with the windows
+            self.complain("the health document could not be made; it says `unknown`")
+            notice = self._unknown(now_ns)
+        finally:
+            self._is_refreshing = False
+        self._held = notice
+        return notice
+
+    def _unknown(self, now_ns: int) -> Notice:
+        wall_ns = self._held_from_ns if self.is_on_grid else self.clock.wall_ns()
+        document = no_report(self.settings.agent_id, _utc(wall_ns)).to_json()
+        return Notice(now_ns, self._refresh_due_ns, 0, document)
+
+    def _renewed(self, windows: Windows, now_ns: int, wall_ns: int) -> Notice:
+        offset_ns = windows.offset_ns
+        time_ns = now_ns + offset_ns
+        with windows.publishing() as is_ours:
+            notice = windows.notice()
+            if notice is not None and time_ns < notice.expires_ns <= time_ns + self.settings.refresh_ns:
+                self._refresh_due_ns = notice.expires_ns - offset_ns
+                return notice
+            held = self._held
+            if not is_ours and held is not None and time_ns < held.expires_ns + self.settings.refresh_ns:
+                # Another worker is about to publish: what is held is good for that moment.
+                self._refresh_due_ns = now_ns + _RETRY_NS
+                return held
+            document = self._report(windows, now_ns, wall_ns)
+            expires_ns = time_ns + self.settings.refresh_ns
+            if not is_ours:
+                # Good for one refresh, unless another worker is about to publish after all.
+                expires_ns = time_ns
+                self._refresh_due_ns = now_ns + _RETRY_NS
+            notice = Notice(time_ns, expires_ns, self._healthy_ms, document.to_json())
+            if is_ours:
+                windows.publish(notice)
+            return notice
+
+    def _renewed_on_grid(self, windows: Windows, now_ns: int, wall_ns: int) -> Notice:
+        """Return what is good until the next grid point, as of the last one.
+
+        Each worker comes by here before it counts anything after a grid point. So the one that publishes
+        knows of nothing that came later.
+        """
+        with windows.publishing() as is_ours:
+            notice = windows.notice()
+            if notice is not None and notice.expires_ns == self._held_until_ns:
+                return notice
+            notice = self._held
+            if notice is None or notice.expires_ns != self._held_until_ns:
+                grid_point_ns = now_ns - (wall_ns - self._held_from_ns)
+                document = self._report(windows, grid_point_ns, self._held_from_ns).to_json()
+                time_ns = now_ns + windows.offset_ns
+                notice = Notice(time_ns, self._held_until_ns, self._healthy_ms, document)
+            if self._is_provisional:
+                return notice
+            if is_ours:
+                windows.publish(notice)
+            else:
+                # Another worker is about to publish, and this one does not wait for it.
+                self._look_again_ns = now_ns + _RETRY_NS
+            return notice
+
+    def _report(self, windows: Windows, now_ns: int, wall_ns: int) -> HealthDocument:
+        """Return the document as of a moment, given on both clocks."""
+        if self.count_overdue is not None:
+            self.count_overdue(now_ns)
+        time_ns = now_ns + windows.offset_ns
+        notice = windows.notice()
+        healthy_ms = max(self._healthy_ms, notice.last_healthy_ms if notice else 0)
+        totals = self._reader.totals(windows.blocks(time_ns), time_ns)
+        document = self_report(
+            self._declared(),
+            totals,
+            now=_utc(wall_ns),
+            uptime_seconds=max(0.0, (time_ns - windows.oldest_living_start_ns()) / 1e9),
+            last_healthy_at=datetime.fromtimestamp(healthy_ms / 1000, UTC) if healthy_ms else None,
+        )
+        healthy_at = document.health.last_healthy_at
+        self._healthy_ms = (healthy_at - _EPOCH) // timedelta(milliseconds=1) if healthy_at else 0
+        return document
+
+    def _declared(self) -> Declared:
+        settings = self.settings
+        return Declared(
+            agent_id=settings.agent_id,
+            window_seconds=settings.window_seconds,
+            counting=settings.counting,
+            baseline_p99_ms=settings.baseline_p99_ms,
+            model_changed_at=self._moment("model_changed_at", settings.model_changed_at),
+            capabilities_updated_at=self._moment("capabilities_updated_at", settings.capabilities_updated_at),
+            is_inspecting=self.is_inspecting,
+        )
+
+    def _moment(self, name: str, moment: Moment) -> datetime | None:
+        try:
+            return moment_now(moment)
+        except Exception:  # noqa: BLE001 - an operator's function must not take the document down
+            self.complain(f"{name} gave no time and is left out")
+            return None
+
+
+def _utc(wall_ns: int) -> datetime:
+    return datetime.fromtimestamp(wall_ns / 1e9, UTC)
+
+
+def _nanoseconds(name: str, milliseconds: object) -> int:
+    if isinstance(milliseconds, int) or (isinstance(milliseconds, float) and isfinite(milliseconds)):
+        return int(min(max(milliseconds, 0), LONGEST_LATENCY_NS / 1e6) * 1e6)
+    raise InvalidSetting(name, milliseconds, "a number of milliseconds")
+
+
+def living_recorders() -> list[AgentHealth]:
+    """Return all recorders of this process, by their agents' names."""
+    return sorted(_recorders, key=lambda recorder: recorder.settings.agent_id)
+
+
+_recorders: "weakref.WeakSet[AgentHealth]" = weakref.WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    """Leave the parent's window to the parent: what it counted is in its file, not in ours."""
+    for recorder in _recorders:
+        recorder.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew_in_child)

@@ -1,0 +1,140 @@
+"""The file that the worker processes of one agent share: their time base and the published document.
+
+It is mapped by all: the time base that they have in common, and the last notice, which is the
+published document. A notice is written by the worker that holds the file's lock, into the older of two
+places, and carries a checksum: a reader never waits, and a writer may be killed at any point.
+"""
+
+import errno
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from lifesign.middleware.private_file import allocate, lock_held, map_shared, open_private, opened_again
+
+MOST_DOCUMENT_BYTES = 32_768
+"""The published document must fit into this."""
+
+_MAGIC = b"agent-health brd"
+_LAYOUT_VERSION = 1
+# magic, layout version, boot id, time base offset in ns; then the checksum of these
+_TIME_BASE = struct.Struct("<16sQ40sq")
+# computed at, expires at (ns), last healthy (ms), length of the document; then it and the checksum
+_NOTICE = struct.Struct("<QQQI")
+_CHECKSUM = struct.Struct("<I")
+_PLACE_BYTES = 40_960
+_PLACES = (4096, 4096 + _PLACE_BYTES)
+_SIZE = 4096 + 2 * _PLACE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What one worker publishes for all. Nanoseconds of the common time base."""
+
+    computed_ns: int
+    expires_ns: int
+    """On the grid of a coarse document, the wall clock's next grid point."""
+    last_healthy_ms: int
+    """When the agent was last seen healthy, in ms since 1970; 0 is never."""
+    document: bytes
+
+
+class Board:
+    """The shared file. Raises OSError if there is no room or no right to make it."""
+
+    def __init__(self, path: Path) -> None:
+        fd = open_private(path, create=True)
+        # What was not ours has been set aside: the second attempt makes the file.
+        fd = open_private(path, create=True) if fd is None else fd
+        if fd is None:
+            raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))
+        self.fd = fd
+        self._unwritten: tuple[bytes, int] | None = None
+        """The boot and the offset that could not be written, because another worker held the lock."""
+        allocate(fd, _SIZE)
+        with opened_again(path, fd) as mapped_fd:
+            self._view = map_shared(mapped_fd, _SIZE, writable=True)
+
+    def agree_on_offset(self, monotonic_ns: int, wall_ns: int) -> int:
+        """Return what to add to the monotonic clock for the time base that all workers share.
+
+        It begins as the time since 1970, goes on evenly whatever is done to the wall clock, and
+        after a reboot goes on from the wall clock, never backwards. Nothing waits here: while another
+        worker holds the lock, this one takes what that one is about to write. Both read the same clocks.
+        """
+        boot = _boot_id(monotonic_ns, wall_ns)
+        if (offset := self._offset(boot)) is not None:
+            return offset
+        with lock_held(self.fd) as is_ours:
+            if (offset := self._offset(boot)) is not None:
+                return offset
+            last = self.read()
+            offset = max(wall_ns, last.computed_ns if last else 0) - monotonic_ns
+            if is_ours:
+                self._write_offset(boot, offset)
+            else:
+                self._unwritten = (boot, offset)
+        return offset
+
+    def keep_offset(self) -> None:
+        """Write the time base if no worker has; only by the holder of the lock."""
+        if self._unwritten is not None:
+            boot, offset = self._unwritten
+            self._unwritten = None
+            if self._offset(boot) is None:
+                self._write_offset(boot, offset)
+
+    def _write_offset(self, boot: bytes, offset: int) -> None:
+        fields = _TIME_BASE.pack(_MAGIC, _LAYOUT_VERSION, boot, offset)
+        self._view[: len(fields) + _CHECKSUM.size] = fields + _checksum(fields)
+
+    def read(self) -> Notice | None:
+        """Return the newest sound notice, None if there is none."""
+        notices = [notice for place in _PLACES if (notice := self._read(place))]
+        return max(notices, key=lambda notice: notice.computed_ns, default=None)
+
+    def write(self, notice: Notice) -> None:
+        """Put up a notice; only by the holder of the lock. Raises ValueError if it is too long."""
+        if len(notice.document) > MOST_DOCUMENT_BYTES:
+            raise ValueError(f"a document of {len(notice.document)} bytes; {MOST_DOCUMENT_BYTES} at most")
+        body = notice.document
+        body = _NOTICE.pack(notice.computed_ns, notice.expires_ns, notice.last_healthy_ms, len(body)) + body
+        place = min(_PLACES, key=self._computed_ns)
+        self._view[place : place + len(body) + _CHECKSUM.size] = body + _checksum(body)
+
+    def _offset(self, boot: bytes) -> int | None:
+        fields = bytes(self._view[: _TIME_BASE.size])
+        if not any(fields):
+            return None
+        magic, version, written_boot, offset = _TIME_BASE.unpack(fields)
+        is_sound = self._view[_TIME_BASE.size : _TIME_BASE.size + _CHECKSUM.size] == _checksum(fields)
+        if not is_sound or magic != _MAGIC or version != _LAYOUT_VERSION:
+            return None
+        return int(offset) if written_boot.rstrip(b"\0") == boot else None
+
+    def _read(self, place: int) -> Notice | None:
+        computed_ns, expires_ns, last_healthy_ms, length = _NOTICE.unpack_from(self._view, place)
+        if not 0 < length <= MOST_DOCUMENT_BYTES:
+            return None
+        end = place + _NOTICE.size + length
+        body = bytes(self._view[place:end])
+        if self._view[end : end + _CHECKSUM.size] != _checksum(body):
+            return None
+        return Notice(computed_ns, expires_ns, last_healthy_ms, body[_NOTICE.size :])
+
+    def _computed_ns(self, place: int) -> int:
+        notice = self._read(place)
+        return notice.computed_ns if notice else -1
+
+
+def _checksum(body: bytes) -> bytes:
+    return _CHECKSUM.pack(zlib.crc32(body))
+
+
+def _boot_id(monotonic_ns: int, wall_ns: int) -> bytes:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:40]
+    except OSError:
+        # Not Linux: the minute of the boot. A stepped clock looks like a reboot, which is harmless.
+        return str((wall_ns - monotonic_ns) // 60_000_000_000).encode()

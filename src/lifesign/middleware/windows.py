@@ -1,0 +1,121 @@
+"""Where are counts kept: in files that all workers share, or in the memory of this process?"""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lifesign.domain.health.rolling_window import WINDOW_BYTES
+from lifesign.errors import InvalidSetting
+from lifesign.middleware.settings import RecorderSettings
+from lifesign.middleware.shared_state import Notice
+
+_log = logging.getLogger("agent_health")
+
+# What may befall a directory that was well yesterday.
+_DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The two clocks of a recorder: even time for durations, calendar time for the document."""
+
+    monotonic_ns: Callable[[], int] = time.perf_counter_ns
+    """Nanoseconds of a clock that all processes of this machine share and that is never set."""
+    wall_ns: Callable[[], int] = time.time_ns
+    """Nanoseconds since 1970, UTC."""
+
+
+class Windows(Protocol):
+    """The windows of one agent, seen from one worker. Times: monotonic clock plus `offset_ns`."""
+
+    block: memoryview
+    """What this worker writes to."""
+    offset_ns: int
+
+    def blocks(self, now_ns: int) -> list[memoryview]:
+        """Return the blocks of all workers."""
+
+    def oldest_living_start_ns(self) -> int:
+        """Return the start of the oldest living worker."""
+
+    def notice(self) -> Notice | None:
+        """Return what was last published."""
+
+    def publishing(self) -> AbstractContextManager[bool]:
+        """Hold the right to publish; gives True if it was free."""
+
+    def publish(self, notice: Notice) -> None:
+        """Put up a notice, only while `publishing`."""
+
+    def close(self) -> None:
+        """Let go of it all."""
+
+
+class _PrivateWindows:
+    """The window of a process that shares with none and leaves nothing behind."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.block = memoryview(bytearray(WINDOW_BYTES))
+        self.offset_ns = 0
+        self._started_ns = now_ns
+        self._notice: Notice | None = None
+
+    def blocks(self, now_ns: int) -> list[memoryview]:  # noqa: ARG002 - as shared windows take it
+        return [self.block]
+
+    def oldest_living_start_ns(self) -> int:
+        return self._started_ns
+
+    def notice(self) -> Notice | None:
+        return self._notice
+
+    def publishing(self) -> AbstractContextManager[bool]:
+        return nullcontext(enter_result=True)
+
+    def publish(self, notice: Notice) -> None:
+        self._notice = notice
+
+    def close(self) -> None:
+        pass
+
+
+def open_windows(settings: RecorderSettings, clock: Clock, now_ns: int) -> Windows:
+    """Open the windows that the settings ask for; where the disk fails, private ones, with a warning."""
+    if settings.state_dir is None:
+        return _PrivateWindows(now_ns)
+    # Imported late: only sharing needs POSIX.
+    from lifesign.middleware.window_files import Shape, WindowFiles  # noqa: PLC0415
+
+    shape = Shape(settings.agent_id, settings.window_ns, settings.counting)
+    try:
+        return WindowFiles(settings.state_dir, shape, monotonic_ns=now_ns, wall_ns=clock.wall_ns())
+    except OSError as error:
+        _log.warning(
+            "agent-health: the state directory cannot be used (%s); until it is started again, "
+            "this worker reports for itself alone and forgets when it ends",
+            error,
+        )
+        return _PrivateWindows(now_ns)
+
+
+def check_state_dir(state_dir: Path | None) -> None:
+    """Refuse at the start what can never work; a lack of room is for the log, when it matters."""
+    if state_dir is None:
+        return
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in _DISK_TROUBLES:
+            return
+        expected = f"a directory that can be made and written to ({error.strerror})"
+        raise InvalidSetting("state_dir", str(state_dir), expected) from error
+    if os.statvfs(state_dir).f_flag & os.ST_RDONLY:
+        return
+    if not os.access(state_dir, os.R_OK | os.W_OK | os.X_OK):
+        raise InvalidSetting("state_dir", str(state_dir), "a directory that we may read and write")

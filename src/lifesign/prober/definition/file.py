@@ -1,0 +1,92 @@
+"""How is a probe definition read from its file, and what is wrong with it, on which line?"""
+
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
+from lifesign.errors import FileFault, InvalidDefinition, InvalidSetting
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.definition.values import FORMS
+
+_NO_FILE: Final = "no regular file"
+
+
+def read_definition_file(file: Path) -> ProbeDefinition:
+    """Read a definition; the paths in it lead from the directory in which it stands.
+
+    InvalidDefinition says all that is wrong, and where, a list that cannot be read included, be it of agents
+    or of those who opted out, or a key in what is no regular file; InvalidSetting, that there is no
+    such file.
+    """
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidSetting("definition", str(file), f"a readable file ({error.strerror})") from None
+    # Half a character is refused on its line.
+    text = raw.decode("utf-8-sig", "surrogateescape")
+    document, definition = _read(text, file)
+    finders = (_list_faults, _opt_out_faults, _key_faults)
+    if faults := [fault for find in finders for fault in find(document, definition)]:
+        raise InvalidDefinition(faults, file=str(file))
+    return definition
+
+
+def read_definition(text: str, *, file: Path) -> ProbeDefinition:
+    """Read the text of a definition that stands, or would stand, in `file`; InvalidDefinition."""
+    return _read(text, file)[1]
+
+
+def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
+    refuse = partial(InvalidDefinition, file=str(file))
+    document = YamlDocument(text, expected="expected a mapping with the key name", refuse=refuse)
+    try:
+        read = ProbeDefinition.model_validate(document.whole(), context={"directory": file.parent})
+    except ValidationError as error:
+        raise document.misread(error, ProbeDefinition, forms=FORMS) from None
+    return document, read
+
+
+def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
+    """Return which lists of agents cannot be opened: a crawl would wait for ever for somebody to probe."""
+    for place, source in enumerate(definition.directories):
+        if source.file is not None and (why := unreadable(source.file)):
+            expected = f"expected a list that can be read: {source.file} ({why})"
+            yield from document.refused(("directories", place, "file"), expected).faults
+
+
+def unreadable(file: Path) -> str:
+    """Say why a list cannot be opened; empty if it can."""
+    try:
+        # Opening a pipe would wait for whoever writes into it.
+        if not stat.S_ISREG(file.stat().st_mode):
+            return _NO_FILE
+        file.open("rb").close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
+    """Return which lists of those who opted out cannot be opened: nobody is asked before they are known."""
+    for place, name in enumerate(definition.opt_out.files):
+        if why := unreadable(name):
+            expected = f"expected a file that can be read: {name} ({why})"
+            yield from document.refused(("opt_out", "files", place), expected).faults
+
+
+def _key_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
+    """Return which keys would be waited for: one whose file is not there is told when it is needed."""
+    places = [
+        (("directories", place, "key_file"), source.key_file)
+        for place, source in enumerate(definition.directories)
+    ]
+    for place, file in [*places, (("results", "key_file"), definition.results.key_file)]:
+        if file is not None and file.exists() and not file.is_file():
+            expected = f"expected the file of a key: {file} ({_NO_FILE})"
+            yield from document.refused(place, expected).faults

@@ -1,0 +1,553 @@
+"""The probe definition: which targets, what to ask, how often, and within which limits.
+
+The names of the attributes are the keys of `probes/*.yml`; `definition_file` reads them from there, and
+`schemas/probe.schema.json` is made of them. Every setting has a default but `name` and `contact`; every
+duration is in seconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
+from lifesign.domain.files.validation_messages import invalid_setting
+from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.models.census import Deadlines
+from lifesign.domain.net.network_class import PUBLIC_CLASSES
+from lifesign.domain.net.target import host_of, read_target
+from lifesign.domain.net.target_address import MAX_NETWORKS, Network, Refused, read_networks, without_password
+from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
+from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
+from lifesign.errors import InvalidSetting
+from lifesign.prober.definition.slowness import SlownessPolicy
+from lifesign.prober.definition.values import (
+    FORMS,
+    MAX_SPAN_SECONDS,
+    AskedPath,
+    CanaryClass,
+    CanaryUrl,
+    Contact,
+    FileName,
+    Format,
+    Host,
+    Name,
+    NetworkName,
+    PhaseSeconds,
+    RegistryUrl,
+    ResolverName,
+    SpanSeconds,
+    Switch,
+    Target,
+    check_canaries,
+    name_from,
+    resolver_address,
+    take_unique,
+)
+from lifesign.prober.worker.reporting import FLUSH_SECONDS
+
+PRODUCT: Final = "agent-health-prober"
+"""What we call ourselves: in the User-Agent, and where a robots.txt names us."""
+DEFAULT_CONTACT: Final = "https://github.com/agent-health"
+"""Of probes that no file describes."""
+
+MIN_INTERVAL_SECONDS: Final = 300
+"""Draft 7: nobody is asked more often without having agreed to it."""
+MIN_CONFIRM_SECONDS: Final = 30
+MIN_CARD_SECONDS: Final = 3600
+MAX_INTERVAL_SECONDS: Final = 86_400
+MAX_DIRECTORIES: Final = 100
+MAX_INLINE_TARGETS: Final = 10_000
+"""Of those that the definition itself lists; a directory file takes more."""
+MAX_TARGETS: Final = 2_000_000
+MAX_PATHS: Final = 8
+MAX_MESSAGE_CHARS: Final = 4096
+MAX_CONCURRENCY: Final = 10_000
+MAX_OPT_OUT_HOSTS: Final = 10_000
+"""Of those that the definition itself lists; a file takes more."""
+MAX_OPT_OUT_FILES: Final = 20
+MAX_RESOLVERS: Final = 8
+MAX_CANARIES: Final = 100
+"""Of one network class."""
+MAX_CANARY_CLASSES: Final = MAX_NETWORKS + len(PUBLIC_CLASSES)
+PLACEHOLDER_CANARIES: Final = frozenset({
+    "www.example.com", "www.debian.org", "www.python.org", "www.ietf.org", "www.wikipedia.org",
+})  # fmt: skip
+"""Hosts that the shipped definitions name until somebody replaces them."""
+MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
+MAX_KEEP_DAYS: Final = 3660
+
+
+class _Settings(BaseModel):
+    """A mapping of a definition: what is not named is refused, so that a misspelt limit is no limit lost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class DirectorySource(_Settings):
+    """A list of agents: at a URL or in a file, one of the two."""
+
+    url: Target | None = None
+    """Where it is; a domain alone is asked for its catalogs at the well-known places."""
+    file: FileName | None = None
+    """Where it is on this machine, as seen from the definition."""
+    name: Name | None = None
+    """What it is called in results and reports; without one, its host or its file's name."""
+    format: Format = "auto"
+    """How it is written; `auto` looks at what comes."""
+    refresh_seconds: Annotated[float, Field(strict=True, ge=60, le=MAX_SPAN_SECONDS)] = 86_400
+    """How often it is read again."""
+    key_file: FileName | None = None
+    """Holds the key that it is asked with; a key never stands in the definition."""
+    allow_shrink: Switch = False
+    """Whether it may lose more than half of its entries at once without anybody's confirmation."""
+    mcp_servers: Switch = False
+    """Whether MCP servers that it lists are probed too; they are no A2A agents."""
+
+    @model_validator(mode="after")
+    def _stand_somewhere(self) -> Self:
+        if (self.url is None) == (self.file is None):
+            raise PydanticCustomError("url_or_file", "expected exactly one of url and file")
+        if self.key_file is not None and self.url is None:
+            raise PydanticCustomError("key_for_a_file", "a key_file goes with a url: a file needs no key")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What it is called in results: its name, else its host, else its file's name."""
+        if self.name is not None:
+            return self.name
+        return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
+
+
+class AskedMessage(_Settings):
+    """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
+    """What it says."""
+
+
+class Asked(_Settings):
+    """What is asked of a target."""
+
+    card: Switch = True
+    """Its card, at both well-known places."""
+    transport: Switch = True
+    """Whether the interface that the card declares answers at all; nothing is sent to it."""
+    health: Switch = True
+    """Its health document, where it is announced or at the well-known place."""
+    message: AskedMessage | None = None
+    """A real message; null sends none."""
+    paths: Annotated[
+        tuple[AskedPath, ...],
+        Field(max_length=MAX_PATHS),
+        AfterValidator(take_unique),
+    ] = ()
+    """More GETs, such as /ping: shown, they decide nothing."""
+
+    @model_validator(mode="after")
+    def _ask_something(self) -> Self:
+        if not (self.card or self.transport or self.health or self.message):
+            raise PydanticCustomError("nothing_asked", "expected card or health to be true: nothing is asked")
+        if not self.card and (self.transport or self.message):
+            raise PydanticCustomError(
+                "no_card", "transport and message need card: true, for the card says where the agent listens"
+            )
+        return self
+
+
+class CadenceSettings(_Settings):
+    """How often a target is asked."""
+
+    allow_fast_cadence: Switch = False
+    """For agents of your own, and for tests: lifts the least values of the other settings."""
+    interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
+    """From one probe to the next; 300 or more."""
+    confirm_after_seconds: SpanSeconds = 30
+    """When a recovery is confirmed; 30 or more. A failure is confirmed at once, by the witness rule."""
+    card_every_seconds: SpanSeconds = 86_400
+    """How often a card that was read is asked for again, by conditional GET; 3600 or more."""
+    max_backoff_seconds: SpanSeconds = 86_400
+    """The longest wait for a target that keeps failing or asks us to slow down."""
+
+    @field_validator("interval_seconds", "confirm_after_seconds", "card_every_seconds")
+    @classmethod
+    def _be_polite(cls, value: float, info: ValidationInfo) -> float:
+        least = _LEAST_SECONDS[info.field_name or ""]
+        if value < least and not info.data.get("allow_fast_cadence", False):
+            raise PydanticCustomError(
+                "too_fast",
+                "expected {least} or more, which is what strangers are asked at most (draft 7); "
+                "allow_fast_cadence: true lifts it for agents of your own",
+                {"least": least},
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _back_off(self) -> Self:
+        if self.max_backoff_seconds < self.interval_seconds:
+            raise PydanticCustomError(
+                "backoff_below_interval", "expected max_backoff_seconds to be at least interval_seconds"
+            )
+        return self
+
+    def policy(self) -> Cadence:
+        """Return what `probe_cadence` decides by."""
+        return Cadence(
+            interval_s=self.interval_seconds,
+            confirm_after_s=self.confirm_after_seconds,
+            card_every_s=self.card_every_seconds,
+            max_backoff_s=self.max_backoff_seconds,
+        )
+
+
+_LEAST_SECONDS: Final = {
+    "interval_seconds": MIN_INTERVAL_SECONDS,
+    "confirm_after_seconds": MIN_CONFIRM_SECONDS,
+    "card_every_seconds": MIN_CARD_SECONDS,
+}
+
+
+class Timeouts(_Settings):
+    """How long each part of one request may take; `total_seconds` ends whatever is still going on."""
+
+    dns_seconds: PhaseSeconds = 5
+    """Until the name has an address."""
+    connect_seconds: PhaseSeconds = 5
+    """Until the TCP connection stands."""
+    tls_seconds: PhaseSeconds = 5
+    """Until it is encrypted."""
+    first_byte_seconds: PhaseSeconds = 10
+    """From the request's last byte to the answer's first."""
+    total_seconds: PhaseSeconds = 20
+    """For all of it, redirects included; a whole probe takes three times as long at most."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Those that a census names."""
+        return Deadlines(
+            connect_seconds=self.connect_seconds,
+            first_byte_seconds=self.first_byte_seconds,
+            total_seconds=self.total_seconds,
+        )
+
+    @classmethod
+    def within(cls, total_seconds: float | None) -> dict[str, float]:
+        """Return what a deadline of so long changes: an answer may begin as late. None changes nothing."""
+        if total_seconds is None:
+            return {}
+        begun = {"first_byte_seconds": total_seconds} if total_seconds > cls().first_byte_seconds else {}
+        return {"total_seconds": total_seconds, **begun}
+
+
+class Limits(_Settings):
+    """How much is done at once, and how much is read."""
+
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
+    """Probes at once in one process. Each takes a file descriptor, and at worst one body of memory."""
+    per_host: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 2
+    """Probes of one host at once."""
+    per_address: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 20
+    """Probes of one address at once: thousands of agents may stand behind one."""
+    host_requests_per_second: Annotated[float, Field(strict=True, ge=0.01, le=10_000)] = 5
+    """To one host, on average."""
+    max_card_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_CARD_BYTES)] = MAX_CARD_BYTES
+    """Of a card, after decompression."""
+    max_document_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_DOCUMENT_BYTES)] = (
+        MAX_DOCUMENT_BYTES
+    )
+    """Of a health document, after decompression."""
+    max_targets: Annotated[int, Field(strict=True, ge=1, le=MAX_TARGETS)] = MAX_TARGETS
+    """Of all directories together; a directory that lists more is refused, not cut."""
+
+
+class OptOut(_Settings):
+    """Who is not to be asked."""
+
+    hosts: Annotated[
+        tuple[Host, ...],
+        Field(max_length=MAX_OPT_OUT_HOSTS),
+    ] = ()
+    """Names of hosts; with a dot before it, also of all below: .example.org."""
+    files: Annotated[tuple[FileName, ...], Field(max_length=MAX_OPT_OUT_FILES)] = ()
+    """Files with one host or URL per line."""
+    robots_txt: Switch = True
+    """Whether a host's robots.txt is read and followed."""
+
+
+class Networks(_Settings):
+    """Which networks may be contacted besides the public internet."""
+
+    allow: Annotated[tuple[NetworkName, ...], Field(max_length=MAX_NETWORKS)] = ()
+    """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
+
+
+class ResolverSettings(_Settings):
+    """Who says which address a name has."""
+
+    servers: Annotated[tuple[ResolverName, ...], Field(max_length=MAX_RESOLVERS)] = ()
+    """Addresses of DNS servers, with a port where it is not 53; none: those of the system."""
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, int], ...]:
+        """The servers as addresses and ports."""
+        return tuple(found for text in self.servers if (found := resolver_address(text)) is not None)
+
+
+class EvidenceSettings(_Settings):
+    """Where the bytes of findings are kept, so that a finding can be shown."""
+
+    directory: FileName | None = None
+    """Where; null keeps none."""
+    max_megabytes: Annotated[int, Field(strict=True, ge=1, le=MAX_EVIDENCE_MEGABYTES)] = 1024
+    """On disk, in units of 10^6 bytes; the oldest go first."""
+    keep_days: Annotated[float, Field(strict=True, gt=0, le=MAX_KEEP_DAYS)] = 30
+    """How long."""
+
+
+class ResultSettings(_Settings):
+    """Where results go, besides the local database."""
+
+    jsonl: FileName | None = None
+    """A file to which every observation is appended as one line of JSON; null: none."""
+    registry: RegistryUrl | None = None
+    """A registry's URL: it takes the results, decides, and shares the work among machines."""
+    key_file: FileName | None = None
+    """Holds the registry's key; without it the environment does. A key never stands in the definition."""
+    flush_seconds: Annotated[float, Field(strict=True, ge=0, le=60)] = FLUSH_SECONDS
+    """How long a result waits for others, so that many are handed over at once."""
+    lease_seconds: Annotated[float, Field(strict=True, ge=MIN_TTL_SECONDS, le=3600)] = TTL_SECONDS
+    """How long a part of the targets is a process's own; so much later others take it over if it dies."""
+
+
+class CanarySettings(_Settings):
+    """A host that always answers, with what it answers."""
+
+    url: CanaryUrl
+    """Where it is asked."""
+    status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
+    """The HTTP status of its answer; null: any from 200 to 399."""
+
+    @property
+    def canary(self) -> Canary:
+        """The same for the witness rule."""
+        return Canary(url=self.url, status=self.status)
+
+
+def _spelled_out(given: Any) -> Any:
+    return {"url": given} if isinstance(given, str) else given
+
+
+_Canary = Annotated[
+    CanarySettings, BeforeValidator(_spelled_out, json_schema_input_type=str | CanarySettings)
+]
+"""A URL alone will do."""
+
+
+class WitnessSettings(_Settings):
+    """When a failure counts: only if a witness answers after it, and the target fails once more."""
+
+    round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
+    """Witnesses of one network class are asked at most once in this time, for all failures that wait."""
+    answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
+    """How long a witness has for its answer."""
+    next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
+    """How long a failure waits for the next answer of another target, before other targets are asked."""
+    second_request_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 60
+    """How soon after the witness's answer the target is asked once more; later, the answer is void."""
+    max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
+    """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
+
+    def policy(self) -> WitnessPolicy:
+        """Return what the witness rule decides by."""
+        return WitnessPolicy(
+            round_s=self.round_seconds,
+            answer_s=self.answer_seconds,
+            next_answer_s=self.next_answer_seconds,
+            second_request_s=self.second_request_seconds,
+            max_clock_offset_s=self.max_clock_offset_seconds,
+        )
+
+
+class SelfCheckSettings(_Settings):
+    """When the prober itself is slow, so that timeouts are not measured."""
+
+    max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
+    """How late its event loop may be, at the 99th percentile of 10 s."""
+    max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
+    """How long it may stand still once."""
+
+    def policy(self) -> SlownessPolicy:
+        """Return what slowness is decided by."""
+        return SlownessPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
+
+
+class ProbeDefinition(_Settings):
+    """What `probes/*.yml` say."""
+
+    name: Name
+    """What this probe is called in results and reports."""
+    contact: Contact
+    """Where those who are probed reach you: mailto: or https:. It goes into the User-Agent."""
+    directories: Annotated[tuple[DirectorySource, ...], Field(max_length=MAX_DIRECTORIES)] = ()
+    """Lists of agents."""
+    targets: Annotated[
+        tuple[Target, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(take_unique)
+    ] = ()
+    """Agents by URL or domain, right here."""
+    ask: Asked = Asked()
+    cadence: CadenceSettings = CadenceSettings()
+    timeouts: Timeouts = Timeouts()
+    limits: Limits = Limits()
+    opt_out: OptOut = OptOut()
+    networks: Networks = Networks()
+    resolver: ResolverSettings = ResolverSettings()
+    canaries: Annotated[
+        dict[CanaryClass, Annotated[tuple[_Canary, ...], Field(max_length=MAX_CANARIES)]],
+        Field(max_length=MAX_CANARY_CLASSES),
+    ] = {}
+    """By network class, hosts that are always there: a failure counts only if half of them answer after it.
+
+    Classes are `public_ipv4`, `public_ipv6` (https URLs at five hosts or more) and the networks of
+    `networks.allow` (one or more). Without canaries, other targets that answer are the witnesses.
+    """
+    witnesses: WitnessSettings = WitnessSettings()
+    self_check: SelfCheckSettings = SelfCheckSettings()
+    evidence: EvidenceSettings = EvidenceSettings()
+    results: ResultSettings = ResultSettings()
+
+    @field_validator("directories")
+    @classmethod
+    def _tell_apart(cls, directories: tuple[DirectorySource, ...]) -> tuple[DirectorySource, ...]:
+        labels = [source.label for source in directories]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise PydanticCustomError(
+                    "same_name", "two directories are called {label}: give one a name", {"label": label}
+                )
+        return directories
+
+    @field_validator("canaries")
+    @classmethod
+    def _be_witnesses(
+        cls, canaries: dict[str, tuple[CanarySettings, ...]], info: ValidationInfo
+    ) -> dict[str, tuple[CanarySettings, ...]]:
+        networks = info.data.get("networks")
+        allowed = read_networks(networks.allow) if networks is not None else ()
+        for network_class, sources in canaries.items():
+            check_canaries(network_class, [source.url for source in sources], allowed)
+        return canaries
+
+    @model_validator(mode="after")
+    def _probe_somebody(self) -> Self:
+        if not (self.directories or self.targets):
+            raise PydanticCustomError("nobody", "expected directories or targets: nobody is probed")
+        return self
+
+    @property
+    def user_agent(self) -> str:
+        """Who we say that we are, with a contact."""
+        return f"{PRODUCT}/{metadata.version('agent-health')} (+{self.contact})"
+
+    @property
+    def canaries_by_class(self) -> dict[str, tuple[Canary, ...]]:
+        """The canaries of each network class that has any."""
+        return {
+            network_class: tuple(source.canary for source in sources)
+            for network_class, sources in self.canaries.items()
+            if sources
+        }
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """URLs of canaries that a shipped definition named, and that nobody has replaced."""
+        urls = [canary.url for canaries in self.canaries_by_class.values() for canary in canaries]
+        return tuple(url for url in urls if host_of(url) in PLACEHOLDER_CANARIES)
+
+    @property
+    def networks_allowed(self) -> tuple[Network, ...]:
+        """The private networks that may be contacted."""
+        return read_networks(self.networks.allow)
+
+    @classmethod
+    def for_urls(
+        cls,
+        urls: Iterable[str],
+        *,
+        contact: str = DEFAULT_CONTACT,
+        networks: Sequence[str] = (),
+        message: str | None = None,
+        total_seconds: float | None = None,
+    ) -> "ProbeDefinition":
+        """Return the definition of a look at these URLs that no file describes.
+
+        InvalidSetting, naming the argument, for what a definition may not say.
+        """
+        targets = []
+        for url in urls:
+            target = read_target(url)
+            if isinstance(target, Refused):
+                raise InvalidSetting("URL", without_password(url), f"an agent's URL ({target.reason})")
+            targets.append(target)
+        read_networks(networks, "network")
+        try:
+            return cls.model_validate({
+                "name": "probe",
+                "contact": contact,
+                "targets": targets,
+                "ask": {"message": None if message is None else {"text": message}},
+                "timeouts": Timeouts.within(total_seconds),
+                "networks": {"allow": networks},
+            })  # fmt: skip
+        except ValidationError as error:
+            raise invalid_setting(error, "URL", FORMS) from None
+
+    @classmethod
+    def for_directory(
+        cls,
+        source: str,
+        *,
+        contact: str | None = None,
+        networks: Sequence[str] = (),
+        total_seconds: float | None = None,
+    ) -> "ProbeDefinition":
+        """Return the definition of a census of one list, at a URL or in a file, that no file describes.
+
+        Who is alive for `for_urls` is alive here: the deadlines are the same. InvalidSetting, naming the
+        argument, for what a definition may not say.
+        """
+        is_url = "://" in source
+        if is_url and isinstance(target := read_target(source), Refused):
+            raise InvalidSetting("LIST", without_password(source), f"where a list is ({target.reason})")
+        read_networks(networks, "network")
+        try:
+            directory = DirectorySource(
+                url=source if is_url else None,
+                file=None if is_url else Path(source),
+                # Whoever names a list by hand means what is in it now.
+                allow_shrink=True,
+            )
+            return cls.model_validate({
+                "name": directory.label if is_url else name_from(Path(source).stem),
+                "contact": contact or DEFAULT_CONTACT,
+                "directories": [directory],
+                "timeouts": Timeouts.within(total_seconds),
+                "limits": {"concurrency": 1000},
+                "networks": {"allow": networks},
+            })  # fmt: skip
+        except ValidationError as error:
+            raise invalid_setting(error, "LIST", FORMS) from None

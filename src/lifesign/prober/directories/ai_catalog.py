@@ -1,0 +1,157 @@
+"""What does an AI Catalog list, and what a registry of ARD 0.9?
+
+A catalog (`/.well-known/ai-catalog.json`) is `{"specVersion", "entries": […]}`, a page of ARD's `GET /agents`
+`{"items": […], "total", "pageToken"}`. An entry says what it is by its media type (`mediaType`, in ARD
+`type`), and either where it is (`url`) or all of it (`data`). Catalogs hold catalogs; registries that a
+catalog names are told of and not followed: whoever wants them names them as directories of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lifesign.domain.a2a.agent_card import interpret_agent_card
+from lifesign.prober.directories.page import (
+    MAX_NESTING_DEPTH,
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    count_in,
+    first_text,
+    is_object,
+    page_after,
+)
+
+PAGE_ITEMS: Final = 100
+"""The most that a registry gives at once (ARD 7.4)."""
+MAX_NESTED: Final = 1_000
+"""Catalogs that one document names."""
+
+A2A_TYPES: Final = frozenset({"application/a2a-agent-card+json", "application/a2a-agent-card"})
+CATALOG_TYPES: Final = frozenset({"application/ai-catalog+json", "application/ai-catalog"})
+REGISTRY_TYPES: Final = frozenset({"application/ai-registry+json", "application/ai-registry"})
+MCP_TYPE_START: Final = "application/mcp"
+
+_TYPE_KEYS: Final = ("type", "mediaType", "media_type")
+_NAME_KEYS: Final = ("displayName", "display_name", "name", "identifier")
+
+
+class AiCatalog:
+    """AI Catalog, and ARD's list of its entries."""
+
+    name = "ai_catalog"
+    place = "/.well-known/ai-catalog.json"
+
+    def recognises(self, document: Document) -> bool:
+        """Whether it is a catalog, or a page of catalog entries."""
+        value = document.value
+        if not is_object(value):
+            return False
+        if isinstance(value.get("entries"), list):
+            return "specVersion" in value or has_entries(value["entries"])
+        items = _page_items(value)
+        return items is not None and (has_entries(items) or (not items and "pageToken" in value))
+
+    def read(self, document: Document) -> Page:
+        """Take a catalog or a page apart."""
+        value = document.value
+        if not is_object(value):
+            raise NotReadable("expected an object with `entries` or `items`")
+        catalog = value.get("entries")
+        items = catalog if isinstance(catalog, list) else _page_items(value)
+        if items is None:
+            raise NotReadable("expected an object with `entries` or `items`")
+        return Page(
+            entries=_entries(items, 0),
+            items=len(items),
+            total=count_in(value, "total"),
+            next_page=page_after(value.get("pageToken"), "pageToken", pageSize=str(PAGE_ITEMS)),
+            nested=nested_in(items),
+        )
+
+
+def has_entries(items: list[Any]) -> bool:
+    """Whether the first item is a catalog entry: it has an identifier and a type."""
+    first = items[0] if items else None
+    return is_object(first) and "identifier" in first and first_text(first, _TYPE_KEYS) is not None
+
+
+def read_entry(item: object, depth: int = 0) -> Iterator[Entry]:
+    """Yield what one entry leads to; of a catalog within it, all that it holds.
+
+    Catalogs at a URL are told by `nested_in` and yield nothing here.
+    """
+    if not is_object(item):
+        yield Skipped("", "unreadable")
+        return
+    name, url, data = first_text(item, _NAME_KEYS), first_text(item, ("url",)), item.get("data")
+    media_type = media_type_of(item)
+    if media_type in CATALOG_TYPES:
+        if is_object(data) and isinstance(data.get("entries"), list):
+            yield from _entries(data["entries"], depth + 1)
+        elif url is None:
+            yield Skipped(name or "", "no_url")
+    elif media_type in REGISTRY_TYPES:
+        yield Skipped(url or name or "", "a_registry")
+    elif media_type in A2A_TYPES:
+        if url is not None:
+            yield Listed(url, name, Kind.A2A_CARD)
+        else:
+            yield from card_entries(data, name)
+    elif media_type.startswith(MCP_TYPE_START) and url is not None:
+        yield Listed(url, name, Kind.MCP)
+    else:
+        yield Skipped(url or name or "", "not_a2a")
+
+
+def card_entries(card: object, name: str | None) -> Iterator[Entry]:
+    """Yield where a card that a directory holds says to call its agent: the place that it prefers."""
+    read = interpret_agent_card(card)
+    urls = [interface.url for interface in read.interfaces if interface.is_callable]
+    urls = urls or [interface.url for interface in read.interfaces]
+    if urls:
+        yield Listed(urls[0], name or read.name, Kind.A2A_ENDPOINT)
+    else:
+        yield Skipped(name or read.name or "", "no_url")
+
+
+def media_type_of(item: Mapping[str, Any]) -> str:
+    """Return an entry's media type in lower case, without parameters; empty if it has none."""
+    return (first_text(item, _TYPE_KEYS) or "").partition(";")[0].strip().lower()
+
+
+def nested_in(items: list[Any]) -> tuple[str, ...]:
+    """Return where the catalogs are that these entries name, those within inline catalogs too."""
+    found: dict[str, None] = {}
+    _find_nested(items, 0, found)
+    return tuple(found)
+
+
+def _find_nested(items: list[Any], depth: int, found: dict[str, None]) -> None:
+    for item in items:
+        if not is_object(item) or media_type_of(item) not in CATALOG_TYPES:
+            continue
+        data, url = item.get("data"), first_text(item, ("url",))
+        if is_object(data) and isinstance(data.get("entries"), list):
+            if depth < MAX_NESTING_DEPTH:
+                _find_nested(data["entries"], depth + 1, found)
+        elif url is not None:
+            found[url] = None
+            if len(found) > MAX_NESTED:
+                raise NotReadable(f"expected at most {MAX_NESTED} catalogs in one document")
+
+
+def _entries(items: list[Any], depth: int) -> Iterator[Entry]:
+    if depth > MAX_NESTING_DEPTH:
+        yield Skipped("", "too_deep")
+        return
+    for item in items:
+        yield from read_entry(item, depth)
+
+
+def _page_items(value: Mapping[str, Any]) -> list[Any] | None:
+    items = value.get("items", value.get("results"))
+    return items if isinstance(items, list) else None

@@ -1,0 +1,81 @@
+"""What do Agent Network Protocol descriptions list?
+
+`/.well-known/agent-descriptions` is a page of them, `{"@type": "CollectionPage", "items": […], "next"}`; one
+agent's own `ad.json` lists itself. Their agents speak another protocol: they are left out as no A2A agents,
+unless a description names an interface that speaks A2A.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lifesign.prober.directories.page import (
+    MAX_TOKEN_CHARS,
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    first_text,
+    is_object,
+)
+
+MAX_INTERFACES: Final = 64
+"""Of one agent."""
+_DESCRIPTION: Final = "AgentDescription"
+_INTERFACE_KEYS: Final = ("ad:interfaces", "interfaces")
+
+
+class AnpDescriptions:
+    """A page of ANP descriptions, or one of them."""
+
+    name = "anp"
+    place = "/.well-known/agent-descriptions"
+
+    def recognises(self, document: Document) -> bool:
+        """Whether it is a description, or a page that begins with one."""
+        value = document.value
+        if not is_object(value):
+            return False
+        items = value.get("items")
+        return _is_description(value) or (
+            isinstance(items, list) and bool(items) and _is_description(items[0])
+        )
+
+    def read(self, document: Document) -> Page:
+        """Take a page, or a description, apart."""
+        value = document.value
+        if _is_description(value):
+            return Page(entries=_entries([value]), items=1)
+        items = value.get("items") if is_object(value) else None
+        if not isinstance(items, list):
+            raise NotReadable("expected an object with `items`, or one agent's description")
+        following = value.get("next") or None
+        if following is not None and not (isinstance(following, str) and len(following) <= MAX_TOKEN_CHARS):
+            raise NotReadable(f"expected the next page's URL in `next`, at most {MAX_TOKEN_CHARS} characters")
+        return Page(entries=_entries(items), items=len(items), next_page=following)
+
+
+def _is_description(value: object) -> bool:
+    return is_object(value) and str(value.get("@type", "")).endswith(_DESCRIPTION)
+
+
+def _entries(items: list[Any]) -> Iterator[Entry]:
+    for item in items:
+        if not is_object(item):
+            yield Skipped("", "unreadable")
+        elif urls := _a2a_urls(item):
+            yield Listed(urls[0], first_text(item, ("name",)), Kind.A2A_ENDPOINT)
+        else:
+            yield Skipped(first_text(item, ("@id", "name")) or "", "not_a2a")
+
+
+def _a2a_urls(item: Mapping[str, Any]) -> list[str]:
+    lists = [item[key] for key in _INTERFACE_KEYS if isinstance(item.get(key), list)]
+    return [
+        url
+        for interface in (lists[0][:MAX_INTERFACES] if lists else ())
+        if is_object(interface) and (first_text(interface, ("protocol",)) or "").upper() == "A2A"
+        if (url := first_text(interface, ("url",)))
+    ]

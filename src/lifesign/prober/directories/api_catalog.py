@@ -1,0 +1,125 @@
+"""What does an API catalog list? (RFC 9727)
+
+`/.well-known/api-catalog` is a linkset (RFC 9264): `{"linkset": [{"anchor", "item": [{"href"}], …}]}`. APIs
+are what `item` links lead to, and the anchors that are described (`service-desc`) or have a `status`.
+A link to an A2A card says where an agent is; whether the other APIs belong to agents is not said.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
+from lifesign.prober.directories.ai_catalog import A2A_TYPES, media_type_of
+from lifesign.prober.directories.page import (
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    first_text,
+    is_object,
+)
+
+PLACE: Final = "/.well-known/api-catalog"
+LINKSET_TYPE: Final = "application/linkset+json"
+MAX_NESTED: Final = 1_000
+"""Catalogs that one catalog names."""
+
+_DESCRIPTIONS: Final = ("service-desc", "service-doc", "service-meta", "status")
+_CARD_RELATIONS: Final = ("agent-card", "a2a-agent-card")
+
+
+class ApiCatalog:
+    """An RFC 9727 catalog."""
+
+    name = "api_catalog"
+    place = PLACE
+
+    def recognises(self, document: Document) -> bool:
+        """Whether it is a linkset."""
+        value = document.value
+        return is_object(value) and isinstance(value.get("linkset"), list)
+
+    def read(self, document: Document) -> Page:
+        """Take a catalog apart; those that it names belong to it."""
+        value = document.value
+        if not is_object(value) or not isinstance(contexts := value.get("linkset"), list):
+            raise NotReadable("expected an object with `linkset`")
+        contexts = [context for context in contexts if is_object(context)]
+        return Page(entries=_entries(contexts, document.url), nested=_nested(contexts))
+
+
+def _entries(contexts: list[dict[str, Any]], url: str) -> Iterator[Entry]:
+    # Of an API whose card is linked, the card alone is listed: it leads to the rest.
+    cards = {str(context.get("anchor")): _cards(context) for context in contexts}
+    for context in contexts:
+        anchor = first_text(context, ("anchor",)) or ""
+        for link in _links(context, "item"):
+            href = first_text(link, ("href",))
+            if href is None:
+                yield Skipped(_title(link) or "", "no_url")
+            elif not cards.get(href) and not _is_catalog(link):
+                yield Listed(href, _title(link), _kind(link, href))
+        yield from (
+            Listed(href, _title(link), Kind.A2A_CARD)
+            for link in _cards(context)
+            if (href := first_text(link, ("href",)))
+        )
+        is_described = any(_links(context, relation) for relation in _DESCRIPTIONS)
+        if is_described and not cards[str(context.get("anchor"))] and not _is_own(anchor, url):
+            yield Listed(anchor, None, _kind_of_api(context))
+
+
+def _is_own(anchor: str, url: str) -> bool:
+    """Whether a context is that of the catalog itself."""
+    return anchor in {"", url} or anchor.endswith(PLACE)
+
+
+def _nested(contexts: list[dict[str, Any]]) -> tuple[str, ...]:
+    links = [
+        link
+        for context in contexts
+        for link in (*_links(context, "api-catalog"), *filter(_is_catalog, _links(context, "item")))
+    ]
+    found = dict.fromkeys(href for link in links if (href := first_text(link, ("href",))))
+    if len(found) > MAX_NESTED:
+        raise NotReadable(f"expected at most {MAX_NESTED} catalogs in one catalog")
+    return tuple(found)
+
+
+def _links(context: Mapping[str, Any], relation: str) -> list[dict[str, Any]]:
+    links = context.get(relation)
+    return [link for link in links if is_object(link)] if isinstance(links, list) else []
+
+
+def _cards(context: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the links of a context that lead to an A2A card, but those of `item`, which stand alone."""
+    related = [link for relation in _CARD_RELATIONS for link in _links(context, relation)]
+    typed = [
+        link
+        for relation in ("service-desc", "service-meta", "describedby")
+        for link in _links(context, relation)
+        if media_type_of(link) in A2A_TYPES
+    ]
+    return [*related, *typed]
+
+
+def _is_catalog(link: Mapping[str, Any]) -> bool:
+    return media_type_of(link) == LINKSET_TYPE
+
+
+def _kind(link: Mapping[str, Any], href: str) -> Kind:
+    is_card = media_type_of(link) in A2A_TYPES or href.endswith(CARD_PATHS)
+    return Kind.A2A_CARD if is_card else Kind.UNKNOWN
+
+
+def _kind_of_api(context: Mapping[str, Any]) -> Kind:
+    """Tell an API that serves a health document from one of which nothing is known."""
+    places = (first_text(link, ("href",)) or "" for link in _links(context, "status"))
+    return Kind.A2A_ENDPOINT if any(p.endswith(DEFAULT_HEALTH_PATH) for p in places) else Kind.UNKNOWN
+
+
+def _title(link: Mapping[str, Any]) -> str | None:
+    return first_text(link, ("title",))

@@ -1,0 +1,59 @@
+"""Is this JSON, and is it small enough to take apart?
+
+Eight bytes of JSON become an object of 184, and one wide character makes four bytes of each in its text: what
+a document may come to is estimated before it is parsed, so that no directory fills the memory.
+"""
+
+import json
+from typing import Any, Final
+
+from lifesign.domain.a2a.agent_card import json_fault
+
+MAX_JSON_BYTES: Final = 64 * 1024 * 1024
+MAX_PARSED_BYTES: Final = 512 * 1024 * 1024
+"""Of a document in memory, as estimated: 800,000 objects with URL and name, or 3,000,000 URLs."""
+
+_LEADING_BYTES: Final = 4096
+"""Of a byte order mark and white space."""
+# What CPython takes at most for an object with one member, for a short text, and for a number and its place.
+_CONTAINER_BYTES: Final = 192
+_TEXT_BYTES: Final = 56
+_VALUE_BYTES: Final = 32
+_WIDE_BYTES: Final = 4
+"""Of a character, if one of the text needs more than one byte."""
+
+
+def read_json(body: bytes) -> tuple[Any, str]:
+    """Return the value of a JSON object or list, and an empty text; else None, and why there is none.
+
+    A byte order mark is passed over. Nesting is bounded by the parser: about 1,000 levels.
+    """
+    if body[:_LEADING_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in {b"{", b"["}:
+        return None, "neither a JSON object nor a JSON list"
+    if len(body) > MAX_JSON_BYTES:
+        return None, f"more JSON than is read: {len(body)} bytes, {MAX_JSON_BYTES} at most"
+    if (parsed_bytes := _parsed_bytes(body)) > MAX_PARSED_BYTES:
+        takes = f"about {parsed_bytes} bytes of memory, {MAX_PARSED_BYTES} at most"
+        return None, f"more JSON than is read: {len(body)} bytes that take {takes}"
+    try:
+        return json.loads(body.decode("utf-8-sig")), ""
+    except UnicodeDecodeError as error:
+        fault = f"not UTF-8 from byte {error.start} on"
+    except ValueError as error:
+        fault = f"not JSON: {json_fault(error)}"
+    except RecursionError:
+        fault = "JSON that is nested too deeply"
+    return None, fault
+
+
+def _parsed_bytes(body: bytes) -> int:
+    """Estimate what a document takes in memory while it is parsed: the text as a whole, and all values."""
+    # Marks within texts are counted too: it is a bound, not a census.
+    containers = body.count(b"{") + body.count(b"[")
+    texts = body.count(b'"') // 2
+    is_ascii = body.isascii()
+    whole = len(body) * (1 if is_ascii else _WIDE_BYTES)
+    # What is written as an escape is wide once it is parsed.
+    parsed = len(body) * (1 if is_ascii and b"\\u" not in body else _WIDE_BYTES)
+    values = body.count(b",") * _VALUE_BYTES
+    return whole + parsed + containers * _CONTAINER_BYTES + texts * _TEXT_BYTES + values

@@ -1,0 +1,41 @@
+"""How does the prober's own fetcher get a document of a directory?
+
+With all that protects it from the agents: a directory is a stranger too.
+"""
+
+import asyncio
+from typing import Final
+
+from yarl import URL
+
+from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.directories.source import MAX_DOCUMENT_BYTES, Get, Wanted
+from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+
+TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=120)
+"""For the fetcher of directories: a list of a million agents takes longer to come than a card."""
+ACCEPTED: Final = (
+    "application/json, application/ai-catalog+json, application/linkset+json, "
+    "text/csv, text/plain;q=0.9, */*;q=0.1"
+)
+
+
+def fetching_with(fetcher: Fetcher) -> Get:
+    """Return the `Get` of a fetcher, made with `TIMEOUTS`, that stays open as long as it is used."""
+
+    async def get(wanted: Wanted) -> Fetched:
+        return await fetcher.fetch(
+            Request(
+                url=URL(wanted.url, encoded=True),
+                headers={} if wanted.key is None else {"Authorization": f"Bearer {wanted.key}"},
+                etag=wanted.etag,
+                modified_since=wanted.modified_since,
+                max_bytes=MAX_DOCUMENT_BYTES,
+                deadline_s=asyncio.get_running_loop().time() + TIMEOUTS.total_seconds,
+                # Directories move; a key stays where it belongs.
+                may_leave_origin=wanted.key is None,
+                accept=ACCEPTED,
+            )
+        )
+
+    return get

@@ -1,0 +1,239 @@
+"""Which entries of a directory are targets, what was left out, and what came twice?
+
+Whatever its format, a directory's URLs are judged here alone. What an address is good for is judged when it
+is probed: an entry on `localhost` is a target, and its probe will say that it was not contacted.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
+from urllib.parse import urljoin
+
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.net.target import is_at_one_word, read_target
+from lifesign.domain.net.target_address import (
+    MAX_URL_CHARACTERS,
+    NO_PORT,
+    WITH_CREDENTIALS,
+    Network,
+    Refused,
+    judge_url,
+    without_password,
+)
+from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.safe_text import harmless
+from lifesign.prober.directories.page import (
+    MAX_ENTRIES,
+    MAX_ITEMS,
+    MAX_NAME_CHARS,
+    Entry,
+    Kind,
+    Listed,
+    Skipped,
+    SkipReason,
+)
+
+MAX_EXAMPLES: Final = 5
+"""Of what was left out for one reason."""
+MAX_EXAMPLE_CHARS: Final = 120
+MAX_LISTED_CHARS: Final = 4 * MAX_URL_CHARACTERS
+"""A longer text is no URL, however it is written; nothing more of it is looked at."""
+MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
+"""URLs and names of all targets: 134 for each of MAX_ENTRIES."""
+PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
+"""What is probed unless somebody asks for more."""
+
+_CHUNK: Final = 10_000
+# `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
+_PLACEHOLDER: Final = re.compile(r"[{}]|<[^<>]*>")
+_RELATIVE: Final = ("/", "./", "../", "?")
+_SCHEME: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.?.?)")
+_LOCAL: Final = tuple(
+    f"{scheme}://{host}{end}"
+    for scheme in ("https", "http")
+    for host, ends in (("localhost", "/:"), ("127.", ("",)), ("[::1]", "/:"))
+    for end in ends
+)
+_NOWHERE: Final = tuple(f"{scheme}://0.0.0.0{end}" for scheme in ("https", "http") for end in "/:")
+_ODD_PLACES: Final = (*_LOCAL, *_NOWHERE)
+_ON_LOCALHOST: Final = (
+    "on this machine itself: asked only if the definition's networks.allow, or --allow-network, names "
+    "127.0.0.0/8 or ::1"
+)
+_AT_ONE_WORD: Final = "at a host of a single word, which only a network of its own would know"
+_AT_NO_ADDRESS: Final = "at 0.0.0.0, which is nobody's address: never asked, whatever is allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """How much was left out for one reason, and the first examples."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+    """At most MAX_EXAMPLES, each cut to MAX_EXAMPLE_CHARS, printable."""
+
+
+class TooMany(Exception):
+    """A directory lists more than is read; the message says how much that is."""
+
+
+class Gathered:
+    """What the documents of one directory come to, one after the other."""
+
+    def __init__(
+        self,
+        kinds: frozenset[Kind] = PROBED_KINDS,
+        max_entries: int = MAX_ENTRIES,
+        networks: Sequence[Network] = (),
+    ) -> None:
+        """Begin with nothing; `networks` are the private ones whose addresses will be contacted."""
+        self.kinds = kinds
+        self.max_entries = max_entries
+        self.items = 0
+        """What was listed in all: targets, the same ones again, and what was left out."""
+        self.duplicates = 0
+        self._networks = networks
+        self._found: dict[str, Listed] = {}
+        self._found_bytes = 0
+        self._left_out: dict[SkipReason, LeftOut] = {}
+        self._local = LeftOut()
+        self._nowhere = LeftOut()
+        self._at_one_word = LeftOut()
+
+    @property
+    def entries(self) -> tuple[Listed, ...]:
+        """The targets in the order of listing, each URL once, as `read_target` spells it."""
+        return tuple(self._found.values())
+
+    @property
+    def left_out(self) -> Mapping[SkipReason, LeftOut]:
+        """What was left out, by reason."""
+        return dict(self._left_out)
+
+    def add(self, entries: Iterable[Entry], base: str = "") -> None:
+        """Take the entries of one document; `base` is its URL. TooMany beyond the bounds."""
+        found = self._found
+        for entry in entries:
+            self.items += 1
+            if self.items > MAX_ITEMS:
+                raise TooMany(f"more than {MAX_ITEMS} items")
+            if isinstance(entry, Skipped):
+                self._leave_out(entry.reason, entry.what)
+                continue
+            url = _read(entry.url, base)
+            if url is None:
+                self._leave_out(_why(entry.url), entry.url)
+            elif entry.kind not in self.kinds:
+                self._leave_out("not_a2a", url)
+            elif url in found:
+                self.duplicates += 1
+            elif len(found) == self.max_entries:
+                raise TooMany(f"more than {counted(self.max_entries, 'target')}")
+            else:
+                if url.startswith(_ODD_PLACES) or is_at_one_word(url):
+                    self._note_odd_place(url)
+                if url != entry.url or entry.name is not None:
+                    entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
+                self._count_bytes(entry)
+                found[url] = entry
+
+    def _count_bytes(self, entry: Listed) -> None:
+        self._found_bytes += len(entry.url) + _size(entry.name)
+        if self._found_bytes > MAX_TARGETS_BYTES:
+            raise TooMany(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
+
+    def findings(self) -> list[Finding]:
+        """What is odd about the whole."""
+        findings = []
+        if self._local.count:
+            message = f"{self._local.count} {_ON_LOCALHOST}: {', '.join(self._local.examples)}"
+            findings.append(Finding("entries_on_localhost", "", message))
+        if self._nowhere.count:
+            message = f"{self._nowhere.count} {_AT_NO_ADDRESS}: {', '.join(self._nowhere.examples)}"
+            findings.append(Finding("entries_at_no_address", "", message))
+        if self._at_one_word.count and all(network.is_loopback for network in self._networks):
+            # Whoever allows a network of theirs has names of their own there.
+            message = f"{self._at_one_word.count} {_AT_ONE_WORD}: {', '.join(self._at_one_word.examples)}"
+            findings.append(Finding("entries_at_one_word", "", message))
+        if not self._found and self.items:
+            findings.append(
+                Finding("nothing_to_probe", "", f"none of {counted(self.items, 'item')} is a target")
+            )
+        return findings
+
+    def digest(self) -> str:
+        """SHA-256 of the targets' URLs, in whatever order they were listed: 64 hexadecimal digits."""
+        urls = sorted(self._found)
+        digest = sha256()
+        for start in range(0, len(urls), _CHUNK):
+            digest.update("".join(f"{url}\n" for url in urls[start : start + _CHUNK]).encode())
+        return digest.hexdigest()
+
+    def _note_odd_place(self, url: str) -> None:
+        if is_at_one_word(url):
+            self._at_one_word = _one_more(self._at_one_word, url)
+        elif url.startswith(_NOWHERE):
+            self._nowhere = _one_more(self._nowhere, url)
+        elif isinstance(judge_url(url, self._networks), Refused):
+            self._local = _one_more(self._local, url)
+
+    def _leave_out(self, reason: SkipReason, what: str) -> None:
+        self._left_out[reason] = _one_more(self._left_out.get(reason, LeftOut()), what)
+
+
+def _read(text: str, base: str) -> str | None:
+    """Return the URL of what is listed, None if it is none."""
+    if len(text) > MAX_LISTED_CHARS:
+        return None
+    if base and text.startswith(_RELATIVE) and len(text) <= MAX_URL_CHARACTERS:
+        try:
+            text = urljoin(base, text)
+        except ValueError:
+            return None
+    # A word alone could be a host. In a list it is a word.
+    url = read_target(text) if "." in text or ":" in text else None
+    return url if isinstance(url, str) else None
+
+
+def _why(text: str) -> SkipReason:
+    """Say why a text is no target."""
+    if len(text) > MAX_LISTED_CHARS:
+        return "invalid_url"
+    if _PLACEHOLDER.search(text):
+        return "template_url"
+    scheme = _SCHEME.match(text.strip())
+    is_web = scheme is not None and scheme["name"].lower() in {"http", "https"}
+    # A host and a port look like a scheme and what follows it.
+    if scheme is not None and not is_web and not scheme["rest"][:1].isdecimal():
+        return "foreign_scheme"
+    refused = read_target(text)
+    reason = refused.reason if isinstance(refused, Refused) else ""
+    # Without a scheme it is somebody's mail address.
+    if reason == WITH_CREDENTIALS and is_web:
+        return "with_credentials"
+    return "no_port" if reason == NO_PORT else "invalid_url"
+
+
+def _one_more(left_out: LeftOut, what: str) -> LeftOut:
+    if len(left_out.examples) == MAX_EXAMPLES or not what:
+        return replace(left_out, count=left_out.count + 1)
+    return LeftOut(left_out.count + 1, (*left_out.examples, _example(what)))
+
+
+def _example(what: str) -> str:
+    return _printable(without_password(what[:MAX_LISTED_CHARS]), MAX_EXAMPLE_CHARS)
+
+
+def _size(name: str | None) -> int:
+    # Of a text with one wide character, each takes four bytes.
+    return 0 if name is None else len(name) * (1 if name.isascii() else 4)
+
+
+def _name(name: str | None) -> str | None:
+    return None if name is None else _printable(name, MAX_NAME_CHARS)
+
+
+def _printable(text: str, most: int) -> str:
+    return harmless(text[:most])

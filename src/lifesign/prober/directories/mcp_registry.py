@@ -1,0 +1,104 @@
+"""What does the registry of MCP servers list?
+
+`GET /v0.1/servers?limit=&cursor=` answers `{"servers": […], "metadata": {"nextCursor"}}`, every version of
+every server; the older seed file is a list of servers. Only servers with `remotes[]` are on the web.
+
+An MCP server is no A2A agent: it has neither card nor health document. Its URLs are listed as
+`Kind.MCP`, which a `Source` leaves out (`not_a2a`) unless it asks for them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lifesign.prober.directories.page import (
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    count_in,
+    first_text,
+    is_object,
+    page_after,
+)
+
+PAGE_ITEMS: Final = 100
+"""The most that it gives at once."""
+MAX_REMOTES: Final = 64
+"""URLs of one server."""
+
+_OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
+_SEED_KEYS: Final = frozenset({"version_detail", "packages", "remotes"})
+
+
+class McpRegistry:
+    """The MCP registry, who serves the same, and its seed file."""
+
+    name = "mcp_registry"
+    place = f"/v0.1/servers?limit={PAGE_ITEMS}"
+
+    def recognises(self, document: Document) -> bool:
+        """Whether it has `servers` and `metadata`, or is a list that begins with a server."""
+        value = document.value
+        if is_object(value):
+            servers = value.get("servers")
+            return isinstance(servers, list) and ("metadata" in value or _has_server(servers))
+        return isinstance(value, list) and _has_server(value)
+
+    def read(self, document: Document) -> Page:
+        """Take one page apart; its cursor leads to the next one."""
+        value = document.value
+        servers = value.get("servers") if is_object(value) else value
+        if not isinstance(servers, list):
+            raise NotReadable("expected an object with `servers`, or a list of servers")
+        metadata = value.get("metadata") if is_object(value) else None
+        metadata = metadata if is_object(metadata) else {}
+        cursor = metadata.get("nextCursor", metadata.get("next_cursor"))
+        return Page(
+            entries=_entries(servers),
+            items=len(servers),
+            # Its `count` is that of the page.
+            total=count_in(metadata, "total"),
+            next_page=page_after(cursor, "cursor", limit=str(PAGE_ITEMS)),
+        )
+
+
+def _has_server(servers: list[Any]) -> bool:
+    if not servers or not is_object(servers[0]):
+        return False
+    return not _SEED_KEYS.isdisjoint(_server_in(servers[0])) or is_object(servers[0].get("server"))
+
+
+def _server_in(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the server of an item: since v0.1 it stands beside what the registry says of it."""
+    server = item.get("server")
+    return server if is_object(server) else item
+
+
+def _entries(servers: list[Any]) -> Iterator[Entry]:
+    for item in servers:
+        if not is_object(item):
+            yield Skipped("", "unreadable")
+            continue
+        server = _server_in(item)
+        name = first_text(server, ("name", "id"))
+        remotes = server.get("remotes")
+        urls = [
+            url
+            for remote in (remotes[:MAX_REMOTES] if isinstance(remotes, list) else ())
+            if is_object(remote) and (url := first_text(remote, ("url",)))
+        ]
+        if _is_deleted(item):
+            yield Skipped(name or "", "delisted")
+        elif urls:
+            yield from (Listed(url, name, Kind.MCP) for url in urls)
+        else:
+            yield Skipped(name or "", "no_url")
+
+
+def _is_deleted(item: Mapping[str, Any]) -> bool:
+    about = item.get("_meta")
+    official = about.get(_OFFICIAL) if is_object(about) else None
+    return is_object(official) and official.get("status") == "deleted"

@@ -1,0 +1,50 @@
+"""What does a NANDA index list?
+
+`GET /list` answers an object: the id of every agent, and its URL. Older indexes add `agent_status`.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from lifesign.prober.directories.page import Document, Entry, Listed, NotReadable, Page, Skipped, is_object
+
+SAMPLE: Final = 100
+"""So many members are looked at to tell an index from another object."""
+_STATUS_KEY: Final = "agent_status"
+
+
+class NandaIndex:
+    """The map of a NANDA index."""
+
+    name = "nanda"
+    place = "/list"
+
+    def recognises(self, document: Document) -> bool:
+        """Whether most members that are looked at are URLs, under names of agents."""
+        value = document.value
+        return is_object(value) and bool(value) and _is_map(value)
+
+    def read(self, document: Document) -> Page:
+        """Take the map apart."""
+        value = document.value
+        # What an index says when it fails is an object too.
+        if not is_object(value) or (value and not _is_map(value)):
+            raise NotReadable("expected an object: ids of agents and their URLs")
+        agents = {name: url for name, url in value.items() if name != _STATUS_KEY}
+        return Page(entries=_entries(agents), items=len(agents))
+
+
+def _is_map(value: Mapping[str, Any]) -> bool:
+    sample = [(name, url) for name, url in islice(value.items(), SAMPLE) if name != _STATUS_KEY]
+    # Schemas and linked data have URLs under `$schema` and `@id`.
+    urls = [name for name, url in sample if isinstance(url, str) and "://" in url and name[:1] not in "$@"]
+    return len(urls) * 2 > len(sample)
+
+
+def _entries(agents: Mapping[str, Any]) -> Iterator[Entry]:
+    for name, url in agents.items():
+        if isinstance(url, str) and url:
+            yield Listed(url, name)
+        else:
+            yield Skipped(name, "no_url")

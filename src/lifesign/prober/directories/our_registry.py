@@ -1,0 +1,70 @@
+"""What does a registry of agent-health list?
+
+`GET /api/v1/agents?limit=&cursor=` answers `{"agents": […], "total", "cursor"}`; who asks needs a key that
+may list agents. An agent's card says more than its endpoint, and is taken where both are known. A target
+that its probers found is listed by the address that they were given: where its card stands may change.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from lifesign.prober.directories.page import (
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    count_in,
+    first_text,
+    is_object,
+    page_after,
+)
+
+PAGE_ITEMS: Final = 1_000
+"""The most that it gives at once."""
+_STATUSES: Final = "active,unhealthy,draining,dead"
+"""Who is to be probed: the dead may be found alive again, whoever deregistered has left."""
+
+
+class OurRegistry:
+    """A registry of agent-health."""
+
+    name = "agent_health"
+    place = f"/api/v1/agents?limit={PAGE_ITEMS}&status={_STATUSES}"
+
+    def recognises(self, document: Document) -> bool:
+        """Whether it is a list of agents with our `agent_id`, or an empty one of our form."""
+        value = document.value
+        if not is_object(value) or not isinstance(agents := value.get("agents"), list):
+            return False
+        if agents:
+            return is_object(agents[0]) and {"agent_id", "status"} <= agents[0].keys()
+        return value.keys() <= {"agents", "total", "cursor"} and value.get("total") == 0
+
+    def read(self, document: Document) -> Page:
+        """Take one page apart; its cursor leads to the next one."""
+        value = document.value
+        if not is_object(value) or not isinstance(agents := value.get("agents"), list):
+            raise NotReadable("expected an object with `agents`")
+        return Page(
+            entries=_entries(agents),
+            items=len(agents),
+            total=count_in(value, "total"),
+            next_page=page_after(value.get("cursor"), "cursor"),
+        )
+
+
+def _entries(agents: list[Any]) -> Iterator[Entry]:
+    for agent in agents:
+        if not is_object(agent):
+            yield Skipped("", "unreadable")
+            continue
+        name = first_text(agent, ("name", "agent_id"))
+        if card_url := first_text(agent, ("target_url", "card_url")):
+            yield Listed(card_url, name, Kind.A2A_CARD)
+        elif endpoint := first_text(agent, ("endpoint",)):
+            yield Listed(endpoint, name, Kind.A2A_ENDPOINT)
+        else:
+            yield Skipped(name or "", "no_url")

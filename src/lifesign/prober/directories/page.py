@@ -1,0 +1,190 @@
+"""What does one document of a directory say?
+
+A directory is one document or many: pages that follow one another, and documents that a document names.
+A `Format` reads one of them and touches nothing else; `reader` fetches them, `gathered` decides which
+entries are targets. What a format does not understand it leaves out by name (`Skipped`), so that whoever
+reads a directory is told of every entry.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard
+
+from lifesign.prober.directories.bounded_json import read_json
+
+MAX_ENTRIES: Final = 2_000_000
+"""Targets of one directory."""
+MAX_ITEMS: Final = 2 * MAX_ENTRIES
+"""What a directory lists in all: targets, the same ones again, and what is left out."""
+MAX_NESTING_DEPTH: Final = 4
+"""Documents within documents; AI Catalog's own limit."""
+MAX_NAME_CHARS: Final = 256
+MAX_TOKEN_CHARS: Final = 1024
+"""Of what leads to the next page."""
+
+SkipReason = Literal[
+    "template_url", "foreign_scheme", "with_credentials", "no_port", "invalid_url", "no_url", "not_a2a",
+    "delisted", "a_registry", "too_deep", "unreadable",
+]  # fmt: skip
+"""Why an entry is no target."""
+SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
+    "template_url": "a placeholder was left in the URL: nobody can call it",
+    "foreign_scheme": "neither http nor https",
+    "with_credentials": "a URL with credentials",
+    "no_port": "a port out of range",
+    "invalid_url": "neither a URL nor a domain",
+    "no_url": "no URL on the web",
+    "not_a2a": "not an A2A agent",
+    "delisted": "its directory calls it deleted",
+    "a_registry": "another registry: name it as a directory of its own",
+    "too_deep": f"nested in more than {MAX_NESTING_DEPTH} catalogs",
+    "unreadable": "an entry that cannot be read",
+}
+
+
+class Kind(StrEnum):
+    """What an entry leads to, as its directory says."""
+
+    A2A_CARD = "a2a_card"
+    """An A2A agent's card."""
+    A2A_ENDPOINT = "a2a_endpoint"
+    """Where an A2A agent is called, or its origin."""
+    MCP = "mcp"
+    """An MCP server: no A2A agent, it has neither card nor health document."""
+    UNKNOWN = "unknown"
+    """The directory does not say."""
+
+
+class Listed(NamedTuple):
+    """One URL of a directory; a tuple, as millions are made."""
+
+    url: str
+    """As listed, perhaps relative to its document; in a `Snapshot` as `read_target` spells it."""
+    name: str | None = None
+    """What the directory calls it."""
+    kind: Kind = Kind.UNKNOWN
+
+
+class Skipped(NamedTuple):
+    """One entry that is no target."""
+
+    what: str
+    """Its URL or name, as listed."""
+    reason: SkipReason
+
+
+Entry = Listed | Skipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What stands in one document."""
+
+    entries: Iterable[Entry]
+    """Read once, while the document is at hand; reading may raise NotReadable."""
+    items: int | None = None
+    """How many items the document lists; one item may have several URLs, or none. None: not counted."""
+    total: int | None = None
+    """How many items the directory says that it has, in all its pages."""
+    next_page: Mapping[str, str] | str | None = None
+    """Query parameters that lead on from this document's URL, or a URL on the same origin."""
+    nested: tuple[str, ...] = ()
+    """Further documents of this format that belong to the directory."""
+
+
+class NotReadable(Exception):
+    """A document is not of the format that it is read as; the message says what was expected."""
+
+
+class Format(Protocol):
+    """One way to write a directory. A plug-in's object has these four, and never waits for anything."""
+
+    @property
+    def name(self) -> str:
+        """What definitions call it."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Path and query at which the list begins on a host that serves it; empty if anywhere."""
+        ...
+
+    def recognises(self, document: "Document") -> bool:
+        """Whether a document is of this format, told by its content; never raises."""
+        ...
+
+    def read(self, document: "Document") -> Page:
+        """Take a document apart; NotReadable if it is of another format."""
+        ...
+
+
+class Document:
+    """One document of a directory, as it came."""
+
+    __slots__ = ("_parsed", "body", "content_type", "url")
+
+    def __init__(self, body: bytes, content_type: str = "", url: str = "") -> None:
+        self.body = body
+        self.content_type = content_type
+        """In lower case, without parameters; of a file what its suffix means."""
+        self.url = url
+        """Where it was read; empty for a file."""
+        self._parsed: tuple[Any, str] | None = None
+
+    @property
+    def value(self) -> Any:
+        """The JSON value; None if it is no JSON that can be read, or null."""
+        return self._json()[0]
+
+    @property
+    def json_fault(self) -> str:
+        """Why there is no JSON value; empty if there is one."""
+        return self._json()[1]
+
+    def _json(self) -> tuple[Any, str]:
+        if self._parsed is None:
+            self._parsed = read_json(self.body)
+        return self._parsed
+
+
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def first_text(item: Mapping[str, Any], keys: Iterable[str]) -> str | None:
+    """Return the first member among these that is a text and not empty."""
+    for key in keys:
+        text = item.get(key)
+        if isinstance(text, str) and text:
+            return text
+    return None
+
+
+def count_in(item: Mapping[str, Any], key: str) -> int | None:
+    """Return a member that counts something, None if it is no whole number from 0 to MAX_ITEMS."""
+    value = item.get(key)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ITEMS
+    return value if is_count else None
+
+
+def page_after(token: object, parameter: str, **others: str) -> dict[str, str] | None:
+    """Return the query that leads to the page of a token; None for none, which some write as empty text.
+
+    NotReadable for a token that cannot be sent: without it the directory would be half a one.
+    """
+    if token is None or token == "":
+        return None
+    if not isinstance(token, str) or len(token) > MAX_TOKEN_CHARS or not is_unicode(token):
+        raise NotReadable(f"expected a page token of at most {MAX_TOKEN_CHARS} characters")
+    return {parameter: token, **others}
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be encoded: JSON may hold half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,401 @@
+"""What does a plain list of URLs or domains say?
+
+Text with one per line, `#` before a comment; CSV; JSON: texts, or objects with a URL; JSONL, one of these per
+line. It is in UTF-8, or in UTF-16 with its mark, as spreadsheets write "Unicode text". Which of them it is is
+told by its suffix or media type, else by its first lines. The columns of CSV are told by their names, else
+the first column that holds URLs or domains counts.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final, Literal
+
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import without_password
+from lifesign.prober.directories.page import (
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    count_in,
+    first_text,
+    is_object,
+)
+
+SAMPLE_LINES: Final = 20
+"""The first lines that say something tell how a text is written."""
+SAMPLE_BYTES: Final = 65_536
+MAX_LINE_CHARS: Final = 65_536
+"""Of a line of text or JSONL; a longer one is left out."""
+MAX_ROW_CHARS: Final = 262_144
+"""Of a row of CSV, which may have several lines; with a longer one it cannot be read."""
+MAX_JUNK_CHARS: Final = 60
+"""Of what is no URL, where it is told."""
+MAX_COLUMNS: Final = 256
+"""Further columns of CSV are not looked at."""
+
+Way = Literal["json", "jsonl", "csv", "lines"]
+
+# What leads straight to a card comes first; a website is the last resort.
+CARD_KEYS: Final = (
+    "card_url", "agent_card_url", "agentCardUrl", "cardUrl", "wellKnownURI", "wellKnownUri", "well_known_uri",
+)  # fmt: skip
+URL_KEYS: Final = (
+    "url",
+    "target",
+    "endpoint",
+    "agent_url",
+    "uri",
+    "href",
+    "link",
+    "domain",
+    "host",
+    "hostname",
+)
+NAME_KEYS: Final = ("name", "displayName", "display_name", "title", "agent", "id")
+LIST_KEYS: Final = ("urls", "targets", "domains", "hosts", "agents")
+"""Where an object may hold the list."""
+PAGING_KEYS: Final = (
+    "next", "next_page", "nextPage", "next_url", "nextUrl", "cursor", "next_cursor", "nextCursor",
+    "pageToken", "page_token", "nextPageToken", "next_page_token", "has_more", "hasMore", "links", "_links",
+    "pagination",
+)  # fmt: skip
+"""What has one of these goes on elsewhere."""
+DELIMITERS: Final = "\t;,|"
+
+_CARD_KEYS: Final = frozenset(CARD_KEYS)
+_CARD_COLUMNS: Final = tuple(dict.fromkeys(key.lower() for key in CARD_KEYS))
+_URL_COLUMNS: Final = (*_CARD_COLUMNS, *URL_KEYS, "website", "site", "address")
+_NAME_COLUMNS: Final = tuple(dict.fromkeys(key.lower() for key in NAME_KEYS))
+_WAYS: Final[dict[str, Way]] = {
+    "text/csv": "csv",
+    "text/tab-separated-values": "csv",
+    "application/jsonl": "jsonl",
+    "application/x-jsonl": "jsonl",
+    "application/jsonlines": "jsonl",
+    "application/x-ndjson": "jsonl",
+    "application/ndjson": "jsonl",
+}
+_GZIP_MARK: Final = b"\x1f\x8b"
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+class PlainList:
+    """A list of URLs or domains, in text, CSV, JSON or JSONL."""
+
+    name = "plain_list"
+    place = ""
+
+    def recognises(self, document: Document) -> bool:
+        """Whether most of its first entries are URLs or domains."""
+        if _is_json(document):
+            items = _json_items(document.value)
+            return items is not None and _is_mostly_listed(_json_entries(items[:SAMPLE_LINES]))
+        way = _way_of(document)
+        if way is None:
+            return False
+        return _is_mostly_listed(_sampled(document, way))
+
+    def read(self, document: Document) -> Page:
+        """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
+        if _is_json(document):
+            items = _json_items(document.value)
+            if items is None or not _has_place(_json_entries(items[:SAMPLE_LINES])):
+                raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
+            total = count_in(document.value, "total") if is_object(document.value) else None
+            return Page(entries=map(_json_entry, items), items=len(items), total=total)
+        way = _way_of(document)
+        # A page that says that a service is out of order is text too.
+        if way is None or not _has_place(_sampled(document, way)):
+            raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
+        return Page(entries=_text_entries(document, way))
+
+
+def lists_nobody(document: Document) -> bool:
+    """Whether a list has no entry, in whatever form: nothing at all, comments or a header alone, `[]`, `{}`.
+
+    Few keep such a list on purpose, and it would let go all who were listed before.
+    """
+    if document.value is not None:
+        return document.value in ([], {}) or _json_items(document.value) == []
+    return _is_text_of_nobody(document)
+
+
+def told_of_junk(document: Document) -> str:
+    """Say which of its first entries are neither URLs nor domains, where those are too many for a list.
+
+    It completes "this is …"; empty if none is a URL or a domain, so that it was hardly meant as a list.
+    """
+    if _is_json(document):
+        items = _json_items(document.value) or []
+        numbered, what, unit = [*enumerate(_json_entries(items[:SAMPLE_LINES]), 1)], "a JSON list", "item"
+    elif (way := _way_of(document)) is not None:
+        numbered, what, unit = _numbered(_sample(document), way), "CSV" if way == "csv" else "text", "line"
+    else:
+        return ""
+    junk = [(number, entry) for number, entry in numbered if not _places([entry])]
+    if not junk or len(junk) == len(numbered):
+        return ""
+    number, first = junk[0]
+    # Cut first, a password would have lost the @ that tells it.
+    shown = without_password(first.url if isinstance(first, Listed) else first.what)[:MAX_JUNK_CHARS]
+    first_ones = "the first " if len(numbered) == SAMPLE_LINES else ""
+    return (
+        f"{what} of which {len(junk)} of {first_ones}{len(numbered)} {unit}s are neither a URL nor a domain, "
+        f"the first {shown!a} in {unit} {number}; of a list at least half are"
+    )
+
+
+def told_of_encoding(document: Document) -> str:
+    """Say how a text is encoded, where that is why it is not read; it completes "this is …"."""
+    if document.body.startswith(_GZIP_MARK):
+        return "compressed with gzip: unpack it (gunzip)"
+    if not document.body.startswith(_UTF16_MARKS):
+        is_text = b"\0" not in document.body[:SAMPLE_BYTES]
+        return "" if is_text else "no UTF-8, but perhaps UTF-16 without its mark, or UTF-32: save it as UTF-8"
+    first = next(_said(_lines(_sample(document))), "")
+    return "JSON in UTF-16: save it as UTF-8" if first.startswith(("{", "[")) else ""
+
+
+def is_place(text: str) -> bool:
+    """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
+    return ("." in text or ":" in text) and isinstance(read_target(text), str)
+
+
+def _is_json(document: Document) -> bool:
+    # One line of JSONL is JSON too.
+    return document.content_type not in _WAYS and document.value is not None
+
+
+def _json_items(value: object) -> list[Any] | None:
+    if isinstance(value, list):
+        return value
+    # One page of an API that we do not know would be taken for all of it.
+    if is_object(value) and not any(value.get(key) for key in PAGING_KEYS):
+        lists = (value.get(key) for key in LIST_KEYS)
+        return next((items for items in lists if isinstance(items, list)), None)
+    return None
+
+
+def _json_entry(item: object) -> Entry:
+    if isinstance(item, str):
+        return Listed(item)
+    if not is_object(item):
+        return Skipped("", "unreadable")
+    name = first_text(item, NAME_KEYS)
+    if not _CARD_KEYS.isdisjoint(item) and (card_url := first_text(item, CARD_KEYS)):
+        return Listed(card_url, name, Kind.A2A_CARD)
+    url = first_text(item, URL_KEYS)
+    return Listed(url, name) if url else Skipped(name or "", "no_url")
+
+
+def _json_entries(items: Sequence[object]) -> list[Entry]:
+    return [_json_entry(item) for item in items]
+
+
+def _sampled(document: Document, way: Way) -> list[Entry]:
+    """Return the first entries of a text; none if it cannot be read so."""
+    try:
+        return list(islice(_text_entries(_sample(document), way), SAMPLE_LINES))
+    except NotReadable:
+        return []
+
+
+def _numbered(document: Document, way: Way) -> list[tuple[int, Entry]]:
+    """Return the first entries of a text, each with its line's number, from 1."""
+    lines = ((number, line.strip()) for number, line in enumerate(_lines(document), 1))
+    said = list(islice(((number, line) for number, line in lines if line and line[0] != "#"), SAMPLE_LINES))
+    if way != "csv":
+        read = _line_entry if way == "jsonl" else _listed
+        return [(number, read(next(_said(iter([line]))))) for number, line in said]
+    texts = [line for _, line in said]
+    if not texts:
+        return []
+    rows = csv.reader(texts, delimiter=_delimiter_of(texts[0]) or ",")
+    try:
+        cells = [(said[rows.line_num - 1][0], row) for row in rows]
+    except csv.Error:
+        return []
+    column, has_header = _likeliest_column([row for _, row in cells])
+    return [(number, Listed(_cell(row, column).strip())) for number, row in cells[has_header:]]
+
+
+def _places(entries: Sequence[Entry]) -> int:
+    return sum(isinstance(entry, Listed) and is_place(entry.url) for entry in entries)
+
+
+def _has_place(entries: Sequence[Entry]) -> bool:
+    return _places(entries) > 0
+
+
+def _is_mostly_listed(entries: Sequence[Entry]) -> bool:
+    return _has_place(entries) and _places(entries) * 2 >= len(entries)
+
+
+def _way_of(document: Document) -> Way | None:
+    """Return how a text is written; None if it is none, or a page."""
+    if document.content_type == "text/html":
+        return None
+    if way := _WAYS.get(document.content_type):
+        return way
+    first = next(_said(_lines(_sample(document))), "")
+    if not first or first[0] == "<" or "\0" in first:
+        return None
+    if first[0] in '{["':
+        return "jsonl" if _json_line(first) is not None else ("csv" if first[0] == '"' else None)
+    # A comma may stand in a URL: what is a URL as a whole has no columns.
+    return "csv" if not is_place(first) and _delimiter_of(first) is not None else "lines"
+
+
+def _is_text_of_nobody(document: Document) -> bool:
+    if document.content_type == "text/html":
+        return False
+    sample = _sample(document)
+    said = list(islice(_said(_lines(sample)), 2))
+    if not said:
+        return next(_said(_lines(document)), None) is None
+    if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _way_of(document) != "csv":
+        return False
+    header = next(csv.reader(said, delimiter=_delimiter_of(said[0]) or ","))
+    return any(cell.strip().lower() in _URL_COLUMNS for cell in header[:MAX_COLUMNS])
+
+
+def _sample(document: Document) -> Document:
+    # A line that is cut by this is one of at most twenty.
+    return Document(document.body[:SAMPLE_BYTES], document.content_type)
+
+
+def _lines(document: Document) -> Iterator[str]:
+    """Yield the lines of a text; of one that is longer than any that is read, MAX_ROW_CHARS + 1."""
+    # Not split at once: a list of a million lines would be in memory three times.
+    is_utf16 = document.body.startswith(_UTF16_MARKS)
+    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+    text = io.TextIOWrapper(io.BytesIO(document.body), encoding=encoding, errors="replace")
+    while line := text.readline(MAX_ROW_CHARS + 1):
+        yield line
+        while len(line) > MAX_ROW_CHARS and line[-1] != "\n":
+            line = text.readline(MAX_ROW_CHARS + 1)
+
+
+def _said(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the lines that say something, without comments and white space."""
+    for line in lines:
+        text = line.strip()
+        if text and text[0] != "#":
+            if " #" in text:
+                text = text.partition(" #")[0].rstrip()
+            yield text
+
+
+def _text_entries(document: Document, way: Way) -> Iterator[Entry]:
+    lines = _lines(document)
+    if way == "csv":
+        return _csv_entries(lines)
+    if way == "jsonl":
+        return map(_line_entry, _said(lines))
+    return map(_listed, _said(lines))
+
+
+def _listed(line: str) -> Entry:
+    return Listed(line) if len(line) <= MAX_LINE_CHARS else Skipped(line, "unreadable")
+
+
+def _json_line(line: str) -> Any:
+    """Return the text or object of a line of JSONL, None if it is neither."""
+    if len(line) > MAX_LINE_CHARS:
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, str | dict) else None
+
+
+def _line_entry(line: str) -> Entry:
+    value = _json_line(line)
+    return Skipped(line, "unreadable") if value is None else _json_entry(value)
+
+
+def _delimiter_of(line: str) -> str | None:
+    """Return what parts a line into the most columns, None if nothing does."""
+    found = max(DELIMITERS, key=line.count)
+    return found if found in line else None
+
+
+def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
+    said = (line for line in lines if line.strip() and line[0] != "#")
+    head = list(islice(said, SAMPLE_LINES))
+    if not head:
+        return
+    delimiter = _delimiter_of(head[0]) or ","
+    sample = csv.reader(head, delimiter=delimiter)
+    fed = 0
+
+    def feed() -> Iterator[str]:
+        nonlocal fed
+        for line in chain(head, said):
+            fed += len(line)
+            if fed > MAX_ROW_CHARS:
+                raise csv.Error(f"a row has more than {MAX_ROW_CHARS} characters")
+            yield line
+
+    rows = csv.reader(feed(), delimiter=delimiter)
+    try:
+        columns = _columns(list(sample))
+        if columns.has_header:
+            next(rows)
+            fed = 0
+        for row in rows:
+            fed = 0
+            url = _cell(row, columns.url).strip()
+            name = _cell(row, columns.name)
+            yield Listed(url, name or None, columns.kind) if url else Skipped(name, "no_url")
+    except csv.Error as error:
+        raise NotReadable(f"expected CSV: line {max(rows.line_num, sample.line_num)}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns of CSV are read."""
+
+    url: int
+    name: int | None = None
+    has_header: bool = False
+    kind: Kind = Kind.UNKNOWN
+
+
+def _columns(rows: list[list[str]]) -> _Columns:
+    """Tell the columns by their names, else by what stands in them."""
+    header = [cell.strip().lower() for cell in rows[0][:MAX_COLUMNS]]
+    named = next((column for column in _URL_COLUMNS if column in header), None)
+    if named is not None:
+        name = next((header.index(column) for column in _NAME_COLUMNS if column in header), None)
+        kind = Kind.A2A_CARD if named in _CARD_COLUMNS else Kind.UNKNOWN
+        return _Columns(header.index(named), name, has_header=True, kind=kind)
+    width = max(len(row) for row in rows)
+    for column in range(min(width, MAX_COLUMNS)):
+        cells = [row[column].strip() for row in rows if column < len(row)]
+        if sum(map(is_place, cells)) * 2 >= len(cells):
+            return _Columns(column)
+    raise NotReadable("expected a column of URLs or domains")
+
+
+def _likeliest_column(rows: list[list[str]]) -> tuple[int, bool]:
+    """Return the column of URLs by its name, else that with the most of them; and whether it has a name."""
+    try:
+        columns = _columns(rows)
+    except NotReadable:
+        width = min(max(len(row) for row in rows), MAX_COLUMNS)
+        return max(range(width), key=lambda at: sum(is_place(_cell(row, at).strip()) for row in rows)), False
+    return columns.url, columns.has_header
+
+
+def _cell(row: list[str], column: int | None) -> str:
+    return row[column] if column is not None and column < len(row) else ""

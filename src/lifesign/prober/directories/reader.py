@@ -1,0 +1,348 @@
+"""How is a whole directory read: to its end, politely, or not at all?
+
+One document at a time, each within its bounds; whoever asks us to wait is waited for. A page that fails
+means that there is no snapshot: half a directory would look like one whose other half has left. Only a
+catalog that another one names, and that is definitely not there, is left out, and told of.
+"""
+
+import asyncio
+import logging
+import stat
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidSetting
+from lifesign.prober.directories.formats import (
+    AUTO,
+    BrokenPlugIn,
+    format_called,
+    format_of,
+    shown_error,
+    told,
+)
+from lifesign.prober.directories.gathered import Gathered, TooMany
+from lifesign.prober.directories.page import Document, Entry, Format, NotReadable
+from lifesign.prober.directories.snapshot import Fault, NotRead, Snapshot, Unchanged, Version, read_version
+from lifesign.prober.directories.source import MAX_DOCUMENT_BYTES, SUFFIX_TYPES, Get, Got, Source, Wanted
+from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
+
+MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
+"""Of all documents of a directory."""
+MAX_READING_S: Final = 3600.0
+"""For all documents and waits of a directory."""
+MAX_TRIES: Final = 4
+"""Of each request."""
+MAX_SILENT_TRIES: Final = 2
+"""Of a request to which no answer begins in time."""
+FIRST_WAIT_S: Final = 2.0
+"""Before the second try; doubled with each further one."""
+MAX_WAIT_S: Final = 120.0
+"""Who asks to be left alone for longer is read another time."""
+THREAD_BYTES: Final = 65_536
+"""What has more takes longer than some milliseconds, and is taken apart beside the event loop."""
+TELL_EVERY: Final = 10_000
+"""Entries between two times that it is told how many were read."""
+
+_log = logging.getLogger("lifesign.prober")
+_NONE: Final = "no directory that we can read"
+T = TypeVar("T")
+
+_PASSING: Final = frozenset({
+    ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.RATE_LIMITED, ResultClass.INTERNAL,
+    ResultClass.NOT_MEASURED,
+})  # fmt: skip
+_ABSENT: Final = frozenset({
+    ResultClass.NOT_AN_AGENT, ResultClass.GATED, ResultClass.REDIRECT_REFUSED, ResultClass.BLOCKED_ADDRESS,
+})  # fmt: skip
+
+
+async def read_directory(
+    source: Source,
+    get: Get | None = None,
+    *,
+    known: str | None = None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    now_s: Callable[[], float] = time.monotonic,
+    tell: Callable[[int], None] | None = None,
+) -> Snapshot | Unchanged | NotRead:
+    """Read a directory to its end.
+
+    `tell` hears now and then how many entries were read, from whichever thread reads them.
+    `known` is the version of the last snapshot. Without `get` only a file is read, and not what it names.
+    InvalidSetting for a format that nobody knows, and for a URL without `get`.
+    """
+    place = source.url or str(source.file)
+    try:
+        chosen = None if source.format == AUTO else format_called(source.format)
+        return await _Reading(source, chosen, get, known, sleep=sleep, now_s=now_s, tell=tell).run()
+    except _NoReading as stopped:
+        return stopped.outcome
+    except BrokenPlugIn as error:
+        return NotRead(fault="broken_plug_in", message=str(error), url=place)
+    except InvalidSetting:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a directory holds must not end the crawl of the others
+        _log.exception("a reader failed at the directory %s", place)
+        message = f"its reader failed, which is a defect of this program: {shown_error(error)}"
+        return NotRead(fault="reader_failed", message=message, url=place)
+
+
+class _NoReading(Exception):
+    """There will be no snapshot of this reading, with what there is instead."""
+
+    def __init__(self, outcome: NotRead | Unchanged) -> None:
+        self.outcome = outcome
+
+
+class _Reading:
+    """One reading of one directory."""
+
+    def __init__(
+        self,
+        source: Source,
+        chosen: Format | None,
+        get: Get | None,
+        known: str | None,
+        *,
+        sleep: Callable[[float], Awaitable[object]],
+        now_s: Callable[[], float],
+        tell: Callable[[int], None] | None,
+    ) -> None:
+        self._source = source
+        self._format = chosen
+        self._get = get
+        self._known = known
+        self._sleep = sleep
+        self._now_s = now_s
+        self._tell = tell
+        self._entries = 0
+        """Read so far, of all documents."""
+        self._ends_at_s = now_s() + MAX_READING_S
+        self._bytes = 0
+        self._place = str(source.file)
+        """Where the first document was looked for, and found."""
+        self._way = ""
+        """To the document that came last, if that stands elsewhere than it was looked for."""
+        self._validators: tuple[str | None, str | None] = (None, None)
+        """Entity tag and `Last-Modified` of the document that came last."""
+        self._walk = Walk()
+        self._gathered = Gathered(source.kinds, source.max_entries, source.networks)
+
+    async def run(self) -> Snapshot | Unchanged:
+        """Read all of it. _NoReading, BrokenPlugIn."""
+        document: Document | None = await self._first()
+        depth = 0
+        while document is not None:
+            await self._take(document, depth)
+            document, depth = await self._next_document()
+        # Sorting a million URLs takes a while.
+        return await asyncio.to_thread(self._outcome)
+
+    async def _first(self) -> Document:
+        """Return the document that the directory begins with, and choose the format if that is left to us."""
+        if self._source.file is not None:
+            return await self._from_file(self._source.file)
+        tried: list[str] = []
+        places = self._source.places(self._format)
+        for place in places:
+            got = await self._fetch(self._first_wanted(place))
+            if got.result is ResultClass.OK:
+                self._place = place
+                document = self._document(place, got)
+                if await self._is_recognised(document):
+                    return document
+                tried.append(f"{_way(place, got)}: this is {told(document)}")
+            elif place == places[-1] or not _is_absent(got):
+                raise self._not_fetched(place, got, tried)
+            else:
+                tried.append(f"{_way(place, got)}: {got.reason}")
+        raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
+
+    async def _next_document(self) -> tuple[Document | None, int]:
+        """Return what is read next, None at the end, and how deep it is nested."""
+        while (step := self._walk.next_step()) is not None:
+            if self._get is None:
+                self._walk.note("nested_not_read", f"named by a file, and not asked for: {step.url}")
+                continue
+            got = await self._fetch(self._source.wanted(step.url))
+            if got.result is ResultClass.OK:
+                return self._document(step.url, got), step.depth
+            if step.depth == 0 or not _is_absent(got):
+                raise self._not_fetched(step.url, got)
+            self._walk.note("nested_not_read", f"{_way(step.url, got)}: {got.reason}")
+        return None, 0
+
+    async def _take(self, document: Document, depth: int) -> None:
+        """Take one document apart, and note where it leads. _NoReading if the directory ends with it."""
+        try:
+            await _beside(document, lambda: self._take_apart(document, depth))
+        except NotReadable as error:
+            message = f"{error}; this is {told(document)}"
+            if depth == 0:
+                message = f"{self._way}: {message}" if self._way else message
+                raise self._failed("not_a_directory", message, document.url) from error
+            self._walk.note("nested_not_read", f"{document.url}: {message}")
+        except Endless as error:
+            raise self._failed("endless", str(error), document.url) from error
+        except (TooMany, TooManyDocuments) as error:
+            raise self._failed("too_large", str(error), document.url) from error
+
+    def _take_apart(self, document: Document, depth: int) -> None:
+        assert self._format is not None  # noqa: S101 - chosen with the first document
+        if self._walk.take(document, depth):
+            page = self._format.read(document)
+            entries = page.entries if self._tell is None else self._told(page.entries, self._tell)
+            self._gathered.add(entries, document.url)
+            self._walk.follow(document, page, depth)
+
+    def _told(self, entries: Iterable[Entry], tell: Callable[[int], None]) -> Iterator[Entry]:
+        for entry in entries:
+            self._entries += 1
+            if self._entries % TELL_EVERY == 0:
+                tell(self._entries)
+            yield entry
+
+    async def _is_recognised(self, document: Document) -> bool:
+        """Whether a format is chosen, or chooses itself by this document."""
+        if self._format is None:
+            self._format, complaints = await _beside(document, lambda: format_of(document))
+            for name, complaint in complaints:
+                self._walk.note(name, complaint)
+        return self._format is not None
+
+    def _outcome(self) -> Snapshot | Unchanged:
+        version = Version(
+            settings=self._source.settings(self._place),
+            digest=self._gathered.digest(),
+            # Of several documents one alone says nothing of the rest.
+            etag=self._validators[0] if self._walk.is_single else None,
+            modified=self._validators[1] if self._walk.is_single else None,
+        )
+        findings = (*self._walk.findings(), *self._gathered.findings())
+        before = read_version(self._known)
+        if before is not None and (before.settings, before.digest) == (version.settings, version.digest):
+            return Unchanged(
+                version=str(version),
+                left_out=self._gathered.left_out,
+                duplicates=self._gathered.duplicates,
+                findings=findings,
+            )
+        assert self._format is not None  # noqa: S101 - chosen with the first document
+        return Snapshot(
+            format=self._format.name,
+            url=self._place,
+            entries=self._gathered.entries,
+            left_out=self._gathered.left_out,
+            duplicates=self._gathered.duplicates,
+            items=self._walk.items,
+            documents=self._walk.documents,
+            findings=findings,
+            version=str(version),
+        )
+
+    def _first_wanted(self, place: str) -> Wanted:
+        """Return the first request, which says what we have already."""
+        wanted = self._source.wanted(place)
+        before = read_version(self._known)
+        if before is None or before.settings != self._source.settings(place):
+            return wanted
+        return replace(wanted, etag=before.etag, modified_since=before.modified)
+
+    async def _fetch(self, wanted: Wanted) -> Got:
+        """Ask until there is an answer that stays: as often as is polite, as long as we are given."""
+        if self._get is None:
+            raise InvalidSetting("get", None, "a way to fetch a directory at a URL")
+        for tries in range(1, MAX_TRIES + 1):
+            if self._now_s() >= self._ends_at_s:
+                raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", wanted.url)
+            got = await self._get(wanted)
+            if got.is_unchanged and wanted.is_conditional:
+                raise _NoReading(Unchanged(version=self._known or ""))
+            wait_s = max(float(got.retry_after_seconds or 0), FIRST_WAIT_S * 2 ** (tries - 1))
+            is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._ends_at_s
+            is_silent = got.result is ResultClass.TIMEOUT and got.status is None
+            most = MAX_SILENT_TRIES if is_silent else MAX_TRIES
+            if tries >= most or not _is_passing(got) or is_over:
+                return got
+            await self._sleep(wait_s)
+        raise AssertionError("the last try returns")  # pragma: no cover
+
+    def _document(self, asked: str, got: Got) -> Document:
+        self._way = "" if str(got.url) == asked else _way(asked, got)
+        # Where it was found, not where it was looked for: what it names is relative to that.
+        url = str(got.url)
+        self._bytes += len(got.body)
+        if self._bytes > MAX_BYTES:
+            raise self._failed("too_large", f"more than {MAX_BYTES} bytes in all", url)
+        self._validators = (got.etag, got.last_modified)
+        return Document(got.body, got.content_type, url)
+
+    async def _from_file(self, file: Path) -> Document:
+        try:
+            body = await asyncio.to_thread(_file_bytes, file)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror or error}"
+            raise self._failed("file_unreadable", why, str(file)) from error
+        if body is None:
+            raise self._failed("file_unreadable", "expected a regular file", str(file))
+        if len(body) > MAX_DOCUMENT_BYTES:
+            raise self._failed("too_large", f"more than {MAX_DOCUMENT_BYTES} bytes", str(file))
+        document = Document(body, SUFFIX_TYPES.get(file.suffix.lower(), ""))
+        if not await self._is_recognised(document):
+            raise self._failed("not_a_directory", f"{_NONE}: this is {told(document)}", str(file))
+        return document
+
+    def _failed(self, fault: Fault, message: str, url: str) -> _NoReading:
+        return _NoReading(NotRead(fault=fault, message=message, url=url or str(self._source.file)))
+
+    def _not_fetched(self, url: str, got: Got, tried: Sequence[str] = ()) -> _NoReading:
+        return _NoReading(
+            NotRead(
+                fault="not_fetched",
+                message="; ".join((*tried, f"{_way(url, got)}: {got.reason}")),
+                url=url,
+                result=got.result,
+                retry_after_s=got.retry_after_seconds,
+            )
+        )
+
+
+async def _beside(document: Document, work: Callable[[], T]) -> T:
+    """Do what takes long for a large document without keeping the event loop from its work."""
+    return work() if len(document.body) <= THREAD_BYTES else await asyncio.to_thread(work)
+
+
+def _way(url: str, got: Got) -> str:
+    """Return where a document was looked for, and where that led if it led elsewhere."""
+    found = str(got.url)
+    return url if found == url else f"{url}, which leads to {found}"
+
+
+def _is_passing(got: Got) -> bool:
+    """Whether asking again in a moment may help."""
+    if got.is_opted_out:
+        return False
+    if got.result is ResultClass.HTTP_ERROR:
+        return got.status is None or got.status in {408, 425} or got.status >= 500
+    if got.result is ResultClass.DNS_FAILURE:
+        return got.is_resolver_fault
+    return got.result in _PASSING
+
+
+def _is_absent(got: Got) -> bool:
+    """Whether there is definitely no document for us; whoever is away for a while may have one."""
+    if got.result in {ResultClass.HTTP_ERROR, ResultClass.DNS_FAILURE}:
+        return not _is_passing(got)
+    return got.is_opted_out or got.result in _ABSENT
+
+
+def _file_bytes(file: Path) -> bytes | None:
+    """Return a file's bytes, one more than are read at most; None for what is no file."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        return None
+    with file.open("rb") as opened:
+        return opened.read(MAX_DOCUMENT_BYTES + 1)

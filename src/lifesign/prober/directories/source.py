@@ -1,0 +1,178 @@
+"""Which directory is read, how is it fetched, and where may it stand?"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urljoin, urlsplit
+
+from yarl import URL
+
+from lifesign.client.registry_connection import check_key, is_loopback
+from lifesign.domain.net.target import host_of, read_target
+from lifesign.domain.net.target_address import Network, Refused, without_password
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import InvalidSetting
+from lifesign.prober.directories.formats import AUTO, WELL_KNOWN
+from lifesign.prober.directories.gathered import PROBED_KINDS
+from lifesign.prober.directories.page import MAX_ENTRIES, Format, Kind
+
+MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
+"""Of one document, after decompression: a list of MAX_ENTRIES URLs of 64 characters."""
+SUFFIX_TYPES: Final[Mapping[str, str]] = {
+    ".csv": "text/csv",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+    ".ndjson": "application/x-ndjson",
+    ".tsv": "text/tab-separated-values",
+}
+
+
+class Got(Protocol):
+    """What came back from one GET: what `client.bounded_get.Answer` says, and what may be remembered."""
+
+    @property
+    def url(self) -> URL:
+        """Where it was found, redirects followed."""
+        ...
+
+    @property
+    def result(self) -> ResultClass:
+        """`ok` for a body that was read whole, and for an answer that nothing changed."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, for people, in ASCII."""
+        ...
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status; None if none came."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """In lower case, without parameters."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """All of it, at most MAX_DOCUMENT_BYTES."""
+        ...
+
+    @property
+    def retry_after_seconds(self) -> int | None:
+        """How long we are asked to wait."""
+        ...
+
+    @property
+    def etag(self) -> str | None:
+        """The entity tag, as sent."""
+        ...
+
+    @property
+    def last_modified(self) -> str | None:
+        """`Last-Modified`, as sent."""
+        ...
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the answer was 304."""
+        ...
+
+    @property
+    def is_resolver_fault(self) -> bool:
+        """Whether no name server did its work for us."""
+        ...
+
+    @property
+    def is_opted_out(self) -> bool:
+        """Whether nothing was sent since a list keeps us from it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One document that is to be fetched."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    """Sent as Bearer, and never to another origin."""
+    etag: str | None = None
+    """Of what is known already; the answer may be that it has not changed."""
+    modified_since: str | None = None
+    """The same by `Last-Modified`, where there is no entity tag."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the answer may be that nothing changed."""
+        return self.etag is not None or self.modified_since is not None
+
+
+Get = Callable[[Wanted], Awaitable[Got]]
+"""Fetches a document, from judged addresses alone; raises for nothing that a peer does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One directory, as somebody named it. InvalidSetting if it cannot be one."""
+
+    url: str | None = None
+    """Where it is, in any spelling; of a host alone, its places for directories are asked."""
+    file: Path | None = None
+    """Where it is on this machine; exactly one of the two is given."""
+    format: str = AUTO
+    """The name of a format; `auto` looks at what comes."""
+    key: str | None = field(default=None, repr=False)
+    """Sent as Bearer to the URL's own origin, and nowhere else."""
+    kinds: frozenset[Kind] = PROBED_KINDS
+    """What becomes a target: MCP servers do not, unless they are named here."""
+    max_entries: int = MAX_ENTRIES
+    networks: tuple[Network, ...] = ()
+    """The private ones whose addresses will be contacted: nobody is warned of those."""
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.file is None):
+            raise InvalidSetting("directory", None, "exactly one of url and file")
+        if self.url is not None:
+            url = read_target(self.url)
+            if isinstance(url, Refused):
+                shown = without_password(self.url)
+                raise InvalidSetting("url", shown, f"where a directory is ({url.reason})")
+            object.__setattr__(self, "url", url)
+        if self.key is not None:
+            check_key(self.key)
+            if self.url is not None and self.url.startswith("http:") and not is_loopback(host_of(self.url)):
+                raise InvalidSetting("url", self.url, "https, since the key must not travel in the clear")
+
+    def places(self, chosen: Format | None) -> tuple[str, ...]:
+        """Return where it may stand, in the order of asking; of a file, its path.
+
+        A host alone is asked where the chosen format has its list; without one where domains tell of
+        their agents, and at last for its own page.
+        """
+        if self.url is None:
+            return (str(self.file),)
+        parts = urlsplit(self.url)
+        if parts.path != "/" or parts.query:
+            return (self.url,)
+        if chosen is not None:
+            return (urljoin(self.url, chosen.place),)
+        return (*(urljoin(self.url, place) for place in WELL_KNOWN), self.url)
+
+    def wanted(self, url: str) -> Wanted:
+        """Return the request for a document, with the key if it belongs there."""
+        is_own = self.url is not None and _origin(url) == _origin(self.url)
+        return Wanted(url=url, key=self.key if is_own else None)
+
+    def settings(self, place: str) -> str:
+        """Return what tells this reading from another one of the same place: 16 hexadecimal digits."""
+        text = "\n".join((place, self.format, *sorted(self.kinds)))
+        return sha256(text.encode()).hexdigest()[:16]
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc

@@ -1,0 +1,172 @@
+"""Which document of a directory is read next, and when is it all?
+
+Pages follow one another, catalogs name catalogs. A server that goes in circles, or promises a next page
+for ever, is left: what it has cannot be read whole.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
+
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, without_password
+from lifesign.domain.text.pluralize import counted
+from lifesign.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
+
+MAX_DOCUMENTS: Final = 25_000
+"""That are read, and that are named: two million entries at a hundred a page, and a quarter more."""
+MAX_EMPTY_PAGES: Final = 10
+"""In a row, while each promises another one."""
+MAX_FINDINGS: Final = 50
+MAX_PLACE_CHARS: Final = 80
+"""Of what is no URL, in a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A document that is to be read."""
+
+    url: str
+    depth: int
+    """How many documents name one another down to this one; 0 for the directory's own pages."""
+
+
+class Endless(Exception):
+    """The pages lead in circles, or nowhere; the message says how."""
+
+
+class TooManyDocuments(Exception):
+    """The directory has more documents than are read."""
+
+
+class Walk:
+    """The way through the documents of one directory."""
+
+    def __init__(self) -> None:
+        self.documents = 0
+        """How many were taken."""
+        self.items: int | None = None
+        """How many items the directory's own pages had; None: not counted."""
+        self.is_single = True
+        """Whether nothing named a further document."""
+        self._total: int | None = None
+        self._steps: deque[Step] = deque()
+        self._named: set[str] = set()
+        self._promised = 0
+        """How many further documents were named."""
+        self._bodies: set[bytes] = set()
+        self._empty_pages = 0
+        self._findings: dict[Finding, None] = {}
+
+    def next_step(self) -> Step | None:
+        """Return what is to be read now; None at the end."""
+        return self._steps.popleft() if self._steps else None
+
+    def note(self, name: str, message: str) -> None:
+        """Name what is odd, once, up to MAX_FINDINGS of them."""
+        if len(self._findings) < MAX_FINDINGS:
+            self._findings[Finding(name, "", message)] = None
+
+    def findings(self) -> list[Finding]:
+        """What was odd on the way."""
+        found = list(self._findings)
+        if self._total is not None and self.items is not None and self.items != self._total:
+            message = f"says that it has {counted(self._total, 'item')}, and served {self.items}"
+            found.append(Finding("total_differs", "", message))
+        return found
+
+    def take(self, document: Document, depth: int) -> bool:
+        """Count a document; whether it is a new one. Endless, TooManyDocuments."""
+        self.documents += 1
+        if self.documents > MAX_DOCUMENTS:
+            raise TooManyDocuments(f"more than {MAX_DOCUMENTS} documents")
+        self._named.add(document.url)
+        digest = blake2b(document.body, digest_size=16).digest()
+        is_new = digest not in self._bodies
+        self._bodies.add(digest)
+        if not is_new and depth == 0:
+            self._repeat("the same page was served again for another one")
+        return is_new
+
+    def follow(self, document: Document, page: Page, depth: int) -> None:
+        """Take note of what a document leads to. Endless, TooManyDocuments."""
+        if depth == 0 and page.items is not None:
+            self.items = (self.items or 0) + page.items
+            self._total = page.total if page.total is not None else self._total
+        self.is_single = self.is_single and page.next_page is None and not page.nested
+        following = _following(document.url, page)
+        if following is not None:
+            self._turn(following, page, depth)
+        self._steps.extend(self._nested(document.url, page, depth))
+
+    def _turn(self, following: str, page: Page, depth: int) -> None:
+        if not following:
+            self.note("first_page_only", "the file is one page of more, which only its server has")
+            return
+        self._empty_pages = self._empty_pages + 1 if page.items == 0 else 0
+        if self._empty_pages > MAX_EMPTY_PAGES:
+            raise Endless(f"{self._empty_pages} empty pages in a row, each of which promises another one")
+        if following in self._named:
+            self._repeat("the next page is one that was read before")
+            return
+        self._promise(following)
+        # The rest of a list comes before what its entries name.
+        self._steps.appendleft(Step(following, depth))
+
+    def _promise(self, url: str) -> None:
+        """Count a document that will be read: a few thousand of them could name a thousand more each."""
+        self._promised += 1
+        if self._promised > MAX_DOCUMENTS:
+            raise TooManyDocuments(f"names more than {MAX_DOCUMENTS} documents")
+        self._named.add(url)
+
+    def _repeat(self, what: str) -> None:
+        """Stop at a circle: fine if all was served by then, and no reading if nobody knows."""
+        if self._total is None or self.items is None or self.items < self._total:
+            raise Endless(what)
+        self.note("paging_repeats", f"{what}, when all {self._total} items were served")
+
+    def _nested(self, base: str, page: Page, depth: int) -> Iterator[Step]:
+        for place in page.nested:
+            joined = _joined(base, place) if base or "://" in place else None
+            url = None if joined is None else read_target(joined)
+            if not isinstance(url, str):
+                shown = without_password(place[:MAX_URL_CHARACTERS])[:MAX_PLACE_CHARS]
+                self.note("nested_not_read", f"a catalog that it names has no URL: {shown!a}")
+            elif depth == MAX_NESTING_DEPTH:
+                self.note("nested_not_read", f"nested in more than {MAX_NESTING_DEPTH} catalogs: {url}")
+            elif url not in self._named:
+                self._promise(url)
+                yield Step(url, depth + 1)
+
+
+def _following(base: str, page: Page) -> str | None:
+    """Return the URL of the next page, None if there is none; empty if there is one and no way to it."""
+    if page.next_page is None:
+        return None
+    if not base:
+        return ""
+    if isinstance(page.next_page, str):
+        url = _joined(base, page.next_page)
+        if url is None:
+            raise Endless(f"the next page has no URL: {page.next_page[:MAX_PLACE_CHARS]!a}")
+        if urlsplit(url)[:2] != urlsplit(base)[:2]:
+            raise Endless("the next page is on another origin")
+        return url
+    parts = urlsplit(base)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(page.next_page)
+    return urlunsplit(parts._replace(query=urlencode(query), fragment=""))
+
+
+def _joined(base: str, place: str) -> str | None:
+    """Return where a document leads to; None for what no reader of URLs survives."""
+    try:
+        url = urljoin(base, place)
+        urlsplit(url)
+    except ValueError:
+        return None
+    return url

@@ -1,0 +1,162 @@
+"""What is one connection, and how is something asked over it?
+
+aiohttp's protocol and parser read the answer; they bound its lines, unpack its body in pieces and hold a
+peer back that sends faster than we read. All else that a peer may send is bounded by the byte counter. The
+session of aiohttp is left out: it costs as much again as all the rest.
+"""
+
+import asyncio
+from datetime import datetime
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import StreamReader
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES, READ_BYTES, ByteCounter
+from lifesign.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
+    from lifesign.domain.net.target_address import Address
+
+Place = tuple[str, str, int]
+"""Scheme, host and port, as the judge has read them."""
+
+
+@light_value()
+class Reply:
+    """The header of an answer; its body may be still on its way."""
+
+    status: int
+    headers: "CIMultiDictProxy[str]"
+    content: StreamReader
+    counter: ByteCounter
+    """Counts the bytes of this answer."""
+
+
+class Line(ResponseHandler):
+    """One connection to a place, and what it took to make it.
+
+    Ask it one thing at a time, and read the answer to its end or `abort` it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.place: Place
+        self.address: Address
+        """Set by whoever connects, as all that follows."""
+        self.dns_ms: float | None = None
+        self.connect_ms: float | None = None
+        self.tls_ms: float | None = None
+        self.certificate_expires_at: datetime | None = None
+        self.asked = 0
+        """How many requests were sent over it."""
+        self.sent_at_s = 0.0
+        """When the last one was, on the clock for performance."""
+        self.first_byte_at_s: float | None = None
+        """When its answer began; None if it has not."""
+        self.is_late = False
+        """Whether it was given up at its deadline."""
+        self.waits_since_s = 0.0
+        """Since when it waits for another request, on the loop's clock."""
+        self._counter: ByteCounter | None = ByteCounter(MAX_HEADER_BYTES)
+        """Of the answer that is being received; None if no request is under way."""
+        self._is_in_header = True
+        self._wire: asyncio.Transport
+        """What the connection sends and receives with, also once it is being closed."""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    async def ask(self, request: bytes) -> Reply:
+        """Send a whole request; return the header of its answer. Raises FAILURES and HttpProcessingError."""
+        if self.transport is None or self.transport.is_closing():
+            raise aiohttp.ServerDisconnectedError
+        self.asked += 1
+        self.first_byte_at_s = None
+        counter = self._counter = ByteCounter(MAX_HEADER_BYTES)
+        self._is_in_header = True
+        self.set_response_params(
+            read_until_eof=True,
+            read_bufsize=READ_BYTES,
+            max_line_size=MAX_HEADER_LINE_BYTES,
+            max_field_size=MAX_HEADER_LINE_BYTES,
+            max_headers=MAX_HEADERS,
+        )
+        self.transport.write(request)
+        self.sent_at_s = perf_counter()
+        while True:
+            message, content = await self.read()
+            # What comes before the answer is no answer; who switches protocols unasked has answered.
+            if message.code >= 200 or message.code == 101:
+                return Reply(message.code, message.headers, content, counter)
+
+    def rest(self) -> None:
+        """Expect nothing until the next request: a peer that sends something is cut off."""
+        self._counter = None
+
+    def expire_at(self, deadline_s: float | None) -> None:
+        """Give the connection up at this time of the loop's clock; None: not at all."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection as the event loop has made it: it sends small packets at once already."""
+        self.transport = self._wire = cast("asyncio.Transport", transport)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
+        """Read on if the peer was held back; aiohttp asks for it after every piece of a body."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def data_received(self, data: bytes) -> None:
+        """Count every byte; the parser bounds only single lines, and unpacked bodies."""
+        if self.first_byte_at_s is None:
+            self.first_byte_at_s = perf_counter()
+        counter = self._counter
+        if counter is None:
+            if data:
+                self._wire.abort()
+            return
+        if self._is_in_header and len(data) > (room := counter.room_bytes):
+            counter.receive(room)
+            super().data_received(data[:room])
+            if not counter.room_bytes:
+                # The header has not ended.
+                if self.exception() is None:
+                    self._end(TooManyBytes(is_in_header=True))
+                return
+            data = data[room:]
+        if counter.receive(len(data)):
+            super().data_received(data)
+        else:
+            self._end(TooManyBytes())
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        """Note that a header is whole."""
+        if data[0].code >= 200:
+            self._is_in_header = False
+            if self._counter is not None:
+                self._counter.limit_bytes = MAX_SPARE_BYTES
+        super().feed_data(data, size)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Wait for nothing any more."""
+        self.expire_at(None)
+        super().connection_lost(exc)
+
+    def _expire(self) -> None:
+        self.is_late = True
+        self._end(TimeoutError())
+
+    def _end(self, error: Exception) -> None:
+        """Let whoever reads header or body get an error, and cut the connection."""
+        content = self._payload
+        self.set_exception(error)
+        if content is not None and not content.is_eof():
+            content.set_exception(error)
+        self._wire.abort()

@@ -1,0 +1,102 @@
+"""Which connections are open, and which of them wait for another request to their place?"""
+
+import asyncio
+from typing import Final
+
+from lifesign.prober.network.connection import Line, Place
+
+WAIT_SECONDS: Final = 2.0
+"""How long a connection waits for the next request of its probe; it may last twice as long."""
+MAX_WAITING: Final = 200
+"""Connections that wait; who waits longest is closed first."""
+CLOSE_SECONDS: Final = 1.0
+"""How long connections may take to end."""
+
+
+class OpenLines:
+    """All connections of one fetcher; how many at once is for its user to bound."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lines: set[Line] = set()
+        self._waiting: dict[Line, None] = {}
+        """Who waits longest stands first."""
+        self._waiting_at: dict[Place, list[Line]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, line: Line) -> None:
+        """Count a connection that was made."""
+        self._lines.add(line)
+
+    def waiting_at(self, place: Place) -> Line | None:
+        """Return a connection to a place that has waited; it may break at its first use."""
+        while lines := self._waiting_at.get(place):
+            line = lines[-1]
+            self._wait_no_more(line)
+            if _is_usable(line):
+                return line
+            self.cut(line)
+        return None
+
+    def give_back(self, line: Line) -> None:
+        """Let a connection whose answer was read wait for another request, if it takes one."""
+        line.expire_at(None)
+        line.rest()
+        if not _is_usable(line):
+            self._close(line)
+            return
+        line.waits_since_s = self._loop.time()
+        self._waiting[line] = None
+        self._waiting_at.setdefault(line.place, []).append(line)
+        if len(self._waiting) > MAX_WAITING:
+            self._close_oldest()
+        if self._timer is None:
+            self._timer = self._loop.call_later(WAIT_SECONDS, self._sweep)
+
+    def cut(self, line: Line) -> None:
+        """End a connection without a word."""
+        line.expire_at(None)
+        line.abort()
+        self._lines.discard(line)
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        ends = [line.closed for line in self._lines if line.is_connected()]
+        for line in list(self._lines):
+            self.cut(line)
+        self._waiting.clear()
+        self._waiting_at.clear()
+        left = [end for end in ends if end is not None]
+        if left:
+            await asyncio.wait(left, timeout=CLOSE_SECONDS)
+
+    def _close(self, line: Line) -> None:
+        line.close()
+        self._lines.discard(line)
+
+    def _close_oldest(self) -> None:
+        line = next(iter(self._waiting))
+        self._wait_no_more(line)
+        self._close(line)
+
+    def _wait_no_more(self, line: Line) -> None:
+        del self._waiting[line]
+        lines = self._waiting_at[line.place]
+        lines.remove(line)
+        if not lines:
+            del self._waiting_at[line.place]
+
+    def _sweep(self) -> None:
+        """Close what has waited long enough."""
+        self._timer = None
+        last_s = self._loop.time() - WAIT_SECONDS
+        while self._waiting and next(iter(self._waiting)).waits_since_s <= last_s:
+            self._close_oldest()
+        if self._waiting:
+            self._timer = self._loop.call_later(WAIT_SECONDS, self._sweep)
+
+
+def _is_usable(line: Line) -> bool:
+    return line.is_connected() and not line.should_close

@@ -1,0 +1,276 @@
+"""How is a connection made that leads to a vetted address, and nowhere else?
+
+The name is looked up once, each of its addresses is vetted (`http/address_guard.py`), and the connection goes
+to a vetted address. Proxies and the environment are ignored. Each part has its own deadline, and is timed; a
+failure is a value.
+"""
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from itertools import zip_longest
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from lifesign.domain.net.target_address import Address, Network, TargetUrl
+from lifesign.domain.observation.results import Phases, ResultClass
+from lifesign.http.address_guard import AddressGuard
+from lifesign.http.answer import in_ms
+from lifesign.http.failures import told
+from lifesign.prober.network.connection import Line
+from lifesign.prober.network.host_limiter import admit
+from lifesign.prober.network.resolver import NoAddress, Resolver
+
+if TYPE_CHECKING:
+    from lifesign.prober.definition.models import Timeouts
+
+MAX_ATTEMPTS: Final = 3
+"""Addresses of one name that are tried, one after the other, within one deadline."""
+CLOSE_SECONDS: Final = 1.0
+"""How long a TLS peer has to say goodbye."""
+MAX_CERTIFICATE_TIMES: Final = 4096
+"""Ends of certificates that are remembered: reading one takes longer than all else that we do with it."""
+
+_NO_RESOURCES: Final = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM,
+})  # fmt: skip
+"""What this machine refuses to us."""
+_NO_WAY: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_CERTIFICATE_IS_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED"""
+_WRONG_DATES: Final = frozenset({9, _CERTIFICATE_IS_EXPIRED})
+"""With X509_V_ERR_CERT_NOT_YET_VALID: only the date of a certificate is wrong."""
+_IGNORE_TIMES: Final = 0x20_0000
+"""X509_V_FLAG_NO_CHECK_TIME"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreached:
+    """Why there is no connection; nothing was sent."""
+
+    result: ResultClass
+    reason: str
+    """For people, in ASCII."""
+    address: Address | None = None
+    """The one that was tried last; None if none was."""
+    tried: tuple[Address, ...] = ()
+    """All to which no connection was made."""
+    phases: Phases | None = None
+    certificate_expires_at: datetime | None = None
+    """When the certificate ended that is not trusted for that; None for all other failures."""
+    is_resolver_fault: bool = False
+    """Whether our name servers are at fault."""
+    is_given_up: bool = False
+    """Whether the name could not be looked up in the time that was left."""
+    is_local_fault: bool = False
+    """Whether this machine or its network is at fault, as far as it can be told."""
+    is_date_fault: bool = False
+    """Whether only the date of a certificate is wrong, by this machine's calendar."""
+
+
+class JudgedConnector:
+    """Makes connections to addresses that were judged."""
+
+    def __init__(self, resolver: Resolver, timeouts: "Timeouts", allowed: Sequence[Network] = ()) -> None:
+        """`allowed`: networks that may be contacted besides the public internet."""
+        self._loop = asyncio.get_running_loop()
+        self._resolver = resolver
+        self._timeouts = timeouts
+        self.guard = AddressGuard(allowed)
+
+    async def open(self, target: TargetUrl, deadline_s: float) -> Line | Unreached:
+        """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.
+
+        AddressBusy passes through: it is for whoever paces the probes.
+        """
+        dns_ms = None
+        found: Sequence[Address] | NoAddress | None = None
+        if target.address is not None:
+            found = (target.address,)
+        elif (found := self._resolver.remembered(target.host)) is None:
+            began_s = perf_counter()
+            found = await self._resolver.resolve(target.host, deadline_s)
+            dns_ms = in_ms(perf_counter() - began_s)
+        if isinstance(found, NoAddress):
+            return _without_address(target, found, Phases(dns_ms=dns_ms))
+        vetted, refused = self.guard.vetted(found)
+        if not vetted:
+            reason = "" if refused is None else refused.reason
+            return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
+        opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
+        if isinstance(opened, Line) and target.scheme == "https":
+            return await self._encrypt(target, opened, deadline_s)
+        return opened
+
+    async def _connect(
+        self, target: TargetUrl, addresses: Sequence[Address], dns_ms: float | None, deadline_s: float
+    ) -> Line | Unreached:
+        """Connect to the first of the addresses that takes it."""
+        began_s = perf_counter()
+        last_at_s = min(deadline_s, self._loop.time() + self._timeouts.connect_seconds)
+        failed: Unreached | None = None
+        for number, address in enumerate(addresses):
+            admit(address)
+            now_s = self._loop.time()
+            try:
+                # A silent address leaves time for those after it.
+                async with asyncio.timeout_at(now_s + (last_at_s - now_s) / (len(addresses) - number)):
+                    _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
+            except (OSError, TimeoutError) as error:
+                phases = Phases(dns_ms=dns_ms, connect_ms=in_ms(perf_counter() - began_s))
+                why = _unconnected(target, address, error, phases)
+                # What the agent's side said tells more than what stands in our own way.
+                if failed is None or failed.is_local_fault:
+                    failed = why
+                continue
+            line.place = (target.scheme, target.host, target.port)
+            line.address = address
+            line.dns_ms = dns_ms
+            line.connect_ms = in_ms(perf_counter() - began_s)
+            return line
+        assert failed is not None  # noqa: S101 - there is an address at least
+        return replace(failed, tried=tuple(addresses))
+
+    async def _encrypt(self, target: TargetUrl, line: Line, deadline_s: float) -> Line | Unreached:
+        began_s = perf_counter()
+        last_at_s = min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)
+        try:
+            async with asyncio.timeout_at(last_at_s):
+                certificate = await self._start_tls(target, line, self._tls)
+        except (OSError, TimeoutError, ValueError) as error:
+            line.abort()
+            phases = Phases(
+                dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=in_ms(perf_counter() - began_s)
+            )
+            expired_at = await self._expired_at(target, line.address, error, deadline_s)
+            return _unencrypted(target, line.address, error, phases, expired_at)
+        except BaseException:
+            line.abort()
+            raise
+        line.certificate_expires_at = certificate
+        line.tls_ms = in_ms(perf_counter() - began_s)
+        return line
+
+    async def _start_tls(self, target: TargetUrl, line: Line, tls: ssl.SSLContext) -> datetime | None:
+        """Encrypt a connection; return when the certificate ends."""
+        plain = line.transport
+        if plain is None:
+            raise ConnectionResetError(errno.ECONNRESET, "closed before the handshake")
+        encrypted = await self._loop.start_tls(
+            plain, line, tls, server_hostname=target.host, ssl_shutdown_timeout=CLOSE_SECONDS
+        )
+        if encrypted is None:
+            raise ConnectionResetError(errno.ECONNRESET, "closed during the handshake")
+        line.connection_made(encrypted)
+        certificate = encrypted.get_extra_info("peercert") or {}
+        ends = certificate.get("notAfter")
+        return None if ends is None else _read_certificate_time(ends)
+
+    async def _expired_at(
+        self, target: TargetUrl, address: Address, error: BaseException, deadline_s: float
+    ) -> datetime | None:
+        """Return when a certificate ended that was refused for its age; it is asked for once more.
+
+        All but the times is checked again, and nothing is sent. A failed handshake shows no certificate.
+        """
+        if getattr(error, "verify_code", None) != _CERTIFICATE_IS_EXPIRED:
+            return None
+        line = None
+        try:
+            async with asyncio.timeout_at(min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)):
+                _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
+                ends_at = await self._start_tls(target, line, self._tls_at_any_time)
+        except (OSError, TimeoutError, ValueError):
+            return None
+        finally:
+            if line is not None:
+                line.abort()
+        # Else it is one above it that has expired.
+        return ends_at if ends_at is not None and ends_at <= datetime.now(UTC) else None
+
+    def _new_line(self) -> Line:
+        return Line(self._loop)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    @cached_property
+    def _tls_at_any_time(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
+        return context
+
+
+@lru_cache(maxsize=MAX_CERTIFICATE_TIMES)
+def _read_certificate_time(text: str) -> datetime:
+    """Return a time as OpenSSL writes it; whoever serves many agents has one certificate for many of them."""
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
+
+
+def _in_turn(addresses: Sequence[Address]) -> list[Address]:
+    """Return the addresses to try: both families by turns, as one of them may not work here."""
+    fours = [address for address in addresses if address.version == 4]
+    sixes = [address for address in addresses if address.version == 6]
+    both = [address for pair in zip_longest(fours, sixes) for address in pair if address is not None]
+    return both[:MAX_ATTEMPTS]
+
+
+def _without_address(target: TargetUrl, why: NoAddress, phases: Phases) -> Unreached:
+    if why.is_given_up:
+        # Who is to blame would have taken longer to find out.
+        reason = f"the host name {target.host} {why.reason}"
+        return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases, is_given_up=True)
+    if why.is_resolver_fault:
+        reason = f"the address of {target.host} is not known: {why.reason}"
+        return Unreached(result=ResultClass.INTERNAL, reason=reason, phases=phases, is_resolver_fault=True)
+    reason = f"the host name {target.host} leads nowhere: {why.reason}"
+    return Unreached(result=ResultClass.DNS_FAILURE, reason=reason, phases=phases)
+
+
+def _unconnected(target: TargetUrl, address: Address, error: OSError, phases: Phases) -> Unreached:
+    place = f"{target.host}:{target.port}"
+    code = error.errno
+    is_local = False
+    if isinstance(error, TimeoutError):
+        found = ResultClass.TIMEOUT, f"no connection to {place} in time"
+    elif code in _NO_RESOURCES:
+        found = ResultClass.INTERNAL, f"this machine cannot connect: {told(error)}"
+        is_local = True
+    elif code in _NO_WAY:
+        found = ResultClass.REFUSED, f"no way leads from here to {place}: {told(error)}"
+        is_local = True
+    else:
+        found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
+    return Unreached(
+        result=found[0], reason=found[1], address=address, phases=phases, is_local_fault=is_local
+    )
+
+
+def _unencrypted(
+    target: TargetUrl, address: Address, error: BaseException, phases: Phases, expired_at: datetime | None
+) -> Unreached:
+    place = f"{target.host}:{target.port}"
+    is_date_fault = getattr(error, "verify_code", None) in _WRONG_DATES
+    if isinstance(error, TimeoutError):
+        result, reason = ResultClass.TIMEOUT, f"no TLS handshake with {place} in time"
+    elif expired_at is not None:
+        result = ResultClass.TLS_FAILURE
+        reason = f"the certificate of {place} expired at {expired_at:%Y-%m-%d %H:%M} UTC"
+    else:
+        why = getattr(error, "verify_message", "") or told(error)
+        result, reason = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {why}"
+    return Unreached(
+        result=result,
+        reason=reason,
+        address=address,
+        phases=phases,
+        certificate_expires_at=expired_at,
+        is_date_fault=is_date_fault,
+    )

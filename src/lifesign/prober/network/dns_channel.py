@@ -1,0 +1,280 @@
+"""Who is asked about a name: c-ares, or the system's own resolver in threads?
+
+c-ares asks about any number of names at once, within the event loop. (aiodns runs it in a thread of its own,
+and the two threads wait for each other's lock: twice the processor time for each name.) Where it cannot
+start, a few threads ask the system, which is slower but knows the same names.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from logging import getLogger
+from typing import Any, Final, Protocol
+
+import pycares
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.net.target_address import IPV6_GLOBAL_UNICAST, Address
+from lifesign.errors import InvalidSetting
+
+MAX_ADDRESSES: Final = 32
+"""Of one name, so many are looked at."""
+TRIES: Final = 2
+"""Of each name server; the second waits twice as long."""
+TICK_SECONDS: Final = 0.25
+"""How often c-ares looks for questions that have waited too long."""
+MAX_THREADS: Final = 16
+"""Names that are looked up at once where c-ares cannot start."""
+DEFAULT_TTL_SECONDS: Final = 60.0
+"""Of an answer that does not say how long it holds: the system's resolver does not."""
+
+# ares.h; pycares has no name for it. To put the addresses of a name in order, c-ares would open a socket
+# towards each of them: seven system calls. Which of them is tried first is our own matter.
+_DO_NOT_SORT: Final = 1 << 7
+# With these it is known that there is no address; with all others nothing is known.
+_NO_ADDRESS: Final = frozenset({
+    pycares.errno.ARES_ENOTFOUND, pycares.errno.ARES_ENODATA, pycares.errno.ARES_EBADNAME,
+})  # fmt: skip
+_NO_ADDRESS_IN_SYSTEM: Final = frozenset(
+    getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
+)
+# Of the internet, and asked for nothing.
+_SOMEWHERE_4: Final = ip_address("8.8.8.8")
+_SOMEWHERE_6: Final = ip_address("2001:4860:4860::8888")
+_logger = getLogger("lifesign.prober")
+
+
+@light_value()
+class NameAnswer:
+    """What came back about a name."""
+
+    addresses: tuple[Address, ...] = ()
+    ttl_s: float = 0.0
+    """How long they hold, 0 or more."""
+    unclear: str = ""
+    """Why it is not known whether there are addresses; empty if it is."""
+    is_lost: bool = False
+    """Whether it is not known as nobody answered in time."""
+    records: int = 0
+    """How many the answer had, aliases too: c-ares remembers all of them."""
+
+
+Tell = Callable[[NameAnswer], None]
+
+
+class DnsChannel(Protocol):
+    """What names are looked up with."""
+
+    def look_up(self, host: str, tell: Tell) -> None:
+        """Ask for the addresses of a name, as it stands; `tell` is called once, maybe at once."""
+        ...
+
+    def renewed(self) -> "DnsChannel | None":
+        """Return one that has forgotten all answers; None if none is needed, or none to be had."""
+        ...
+
+    def close(self) -> None:
+        """Let what is under way fail."""
+        ...
+
+
+def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
+    """Start c-ares, or else threads; within a running loop.
+
+    `servers`: addresses with an optional port, asked in this order; none: those of the system.
+    InvalidSetting for a server that is no address, and where only threads are left, which know no others.
+    """
+    try:
+        return _Cares(servers, timeout_s)
+    except pycares.AresError as error:
+        if servers:
+            expected = "addresses of name servers that c-ares can ask"
+            raise InvalidSetting("resolver.servers", list(servers), expected) from error
+        _logger.warning("c-ares cannot start (%s): names are looked up in %d threads", error, MAX_THREADS)
+        return _Threads()
+
+
+async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
+    """Whether a name server answers at all: every one knows who serves the root.
+
+    It is asked anew each time: c-ares remembers the answer of one that is gone.
+    """
+    answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    def tell(_result: object, code: int | None) -> None:
+        if not answered.done():
+            answered.set_result(code)
+
+    try:
+        channel = _Cares(servers, timeout_s)
+    except pycares.AresError:
+        return False
+    with contextlib.closing(channel), contextlib.suppress(TimeoutError, pycares.AresError):
+        channel.ask_root(tell)
+        async with asyncio.timeout(timeout_s):
+            code = await answered
+            return code is None or code in _NO_ADDRESS
+    return False
+
+
+class _Cares:
+    """c-ares, woken by the event loop."""
+
+    def __init__(self, servers: Sequence[str], timeout_s: float) -> None:
+        self._servers = servers
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._family = _usable_family()
+        self._reading: set[int] = set()
+        self._writing: set[int] = set()
+        self._tick: asyncio.TimerHandle | None = None
+        self._channel = pycares.Channel(
+            flags=pycares.ARES_FLAG_NOSEARCH,
+            servers=servers or None,
+            tries=TRIES,
+            # The second try waits twice as long: together less than all of the time.
+            timeout=timeout_s / (2 * TRIES),
+            sock_state_cb=self._watch,
+        )
+
+    def look_up(self, host: str, tell: Tell) -> None:
+        """Ask, within one family alone if no way leads to the other one: only a name without needs both."""
+
+        def settle(result: pycares.AddrInfoResult | None, code: int | None) -> None:
+            if code == pycares.errno.ARES_ENODATA and self._family is not socket.AF_UNSPEC:
+                other = socket.AF_INET if self._family is socket.AF_INET6 else socket.AF_INET6
+                self._ask(host, other, lambda result, code: tell(_read(result, code)))
+            else:
+                tell(_read(result, code))
+
+        self._ask(host, self._family, settle)
+
+    def _ask(
+        self,
+        host: str,
+        family: socket.AddressFamily,
+        settle: Callable[[pycares.AddrInfoResult | None, int | None], None],
+    ) -> None:
+        self._channel.getaddrinfo(
+            host, None, family=family, type=socket.SOCK_STREAM, flags=_DO_NOT_SORT, callback=settle
+        )
+
+    def ask_root(self, tell: Callable[[object, int | None], None]) -> None:
+        """Ask who serves the root."""
+        self._channel.query(".", pycares.QUERY_TYPE_NS, callback=tell)
+
+    def renewed(self) -> "_Cares | None":
+        try:
+            return _Cares(self._servers, self._timeout_s)
+        except pycares.AresError:
+            return None
+
+    def close(self) -> None:
+        self._channel.cancel()
+        self._channel.close()
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        # It closes its sockets a moment later, in a thread.
+        for descriptor in self._reading:
+            self._loop.remove_reader(descriptor)
+        for descriptor in self._writing:
+            self._loop.remove_writer(descriptor)
+        self._reading.clear()
+        self._writing.clear()
+
+    def _watch(self, descriptor: int, is_read: bool, is_written: bool) -> None:  # noqa: FBT001 - c-ares'
+        """Wake c-ares for one of its sockets, or no longer; it says so before it closes one."""
+        if is_read:
+            self._reading.add(descriptor)
+            self._loop.add_reader(descriptor, self._process, descriptor, pycares.ARES_SOCKET_BAD)
+        elif descriptor in self._reading:
+            self._reading.discard(descriptor)
+            self._loop.remove_reader(descriptor)
+        if is_written:
+            self._writing.add(descriptor)
+            self._loop.add_writer(descriptor, self._process, pycares.ARES_SOCKET_BAD, descriptor)
+        elif descriptor in self._writing:
+            self._writing.discard(descriptor)
+            self._loop.remove_writer(descriptor)
+        self._keep_ticking()
+
+    def _keep_ticking(self) -> None:
+        if self._tick is None and self._reading:
+            self._tick = self._loop.call_later(TICK_SECONDS, self._look_for_late)
+
+    def _process(self, read: int, written: int) -> None:
+        self._channel.process_fd(read, written)
+
+    def _look_for_late(self) -> None:
+        self._tick = None
+        self._process(pycares.ARES_SOCKET_BAD, pycares.ARES_SOCKET_BAD)
+        self._keep_ticking()
+
+
+class _Threads:
+    """The system's resolver; nothing cancels what it does, but its own timeouts."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "look-up")
+
+    def look_up(self, host: str, tell: Tell) -> None:
+        found = self._loop.run_in_executor(self._threads, _ask_system, host)
+        found.add_done_callback(
+            lambda done: tell(NameAnswer(unclear="was given up") if done.cancelled() else done.result())
+        )
+
+    def renewed(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _usable_family() -> socket.AddressFamily:
+    """Return which addresses this machine reaches; AF_UNSPEC for both families, or for none."""
+    has_four = _source_towards(_SOMEWHERE_4) is not None
+    six = _source_towards(_SOMEWHERE_6)
+    has_six = six is not None and six in IPV6_GLOBAL_UNICAST
+    if has_four == has_six:
+        return socket.AF_UNSPEC
+    return socket.AF_INET if has_four else socket.AF_INET6
+
+
+def _source_towards(address: Address) -> Address | None:
+    """Return what this machine would send from; None if there is no route. Nothing is sent."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((str(address), 53))
+        return ip_address(asking.getsockname()[0])
+    return None
+
+
+def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer:
+    if result is None or code is not None:
+        if code in _NO_ADDRESS:
+            return NameAnswer()
+        told = pycares.errno.strerror(code or pycares.errno.ARES_EBADRESP)
+        is_lost = code == pycares.errno.ARES_ETIMEOUT
+        return NameAnswer(unclear=f"could not be looked up: {told!s}", is_lost=is_lost)
+    nodes = result.nodes[:MAX_ADDRESSES]
+    addresses = tuple(ip_address(node.addr[0].decode()) for node in nodes)
+    ttl_s = float(max(0, min((node.ttl for node in nodes), default=0)))
+    return NameAnswer(addresses, ttl_s, records=len(result.nodes) + len(result.cnames))
+
+
+def _ask_system(host: str) -> NameAnswer:
+    try:
+        found: Iterator[Any] = iter(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except socket.gaierror as error:
+        if error.errno in _NO_ADDRESS_IN_SYSTEM:
+            return NameAnswer()
+        return NameAnswer(unclear=f"could not be looked up: {error.strerror}")
+    except (OSError, UnicodeError) as error:
+        return NameAnswer(unclear=f"could not be looked up: {error}")
+    texts = list(dict.fromkeys(address[0] for *_, address in found))
+    return NameAnswer(tuple(ip_address(text) for text in texts[:MAX_ADDRESSES]), DEFAULT_TTL_SECONDS)

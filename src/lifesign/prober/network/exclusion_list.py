@@ -1,0 +1,127 @@
+"""Who is left alone because somebody put it on a list?
+
+A list names hosts, domains and URLs, one in a line. However long it is, a look-up takes as many steps as the
+host has labels and the path has slashes. What is on it is not contacted at all, neither as a target nor
+as the address of an interface nor by a redirect. How an owner does without an operator's list stands
+in `opt_out_proof`, and what a host says itself in `robots`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.net.target import host_of, read_target
+from lifesign.domain.net.target_address import Refused
+from lifesign.errors import InvalidSetting
+
+MAX_OPT_OUTS: Final = 1_000_000
+"""Lines of one list, comments included."""
+MAX_SHOWN_CHARS: Final = 80
+"""Of a line that is wrong."""
+
+_NO_PATHS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
+_EXPECTED: Final = "a host, a domain with a dot before it, or a URL: agent.example, .example.org, https://…"
+
+
+@dataclass(frozen=True, slots=True)
+class OptOuts:
+    """Whom a list keeps us from."""
+
+    hosts: frozenset[str] = frozenset()
+    """In lower case; each with all of its ports."""
+    domains: frozenset[str] = frozenset()
+    """Each with all hosts below, without the dot before it."""
+    paths: Mapping[str, frozenset[str]] = field(default_factory=lambda: _NO_PATHS)
+    """By host and port, whatever the scheme: paths, each with what lies below."""
+
+    def __len__(self) -> int:
+        return len(self.hosts) + len(self.domains) + sum(map(len, self.paths.values()))
+
+    def __or__(self, other: "OptOuts") -> "OptOuts":
+        """Return what is on one of two lists."""
+        paths = dict(self.paths)
+        for place, more in other.paths.items():
+            paths[place] = paths.get(place, frozenset()) | more
+        return OptOuts(self.hosts | other.hosts, self.domains | other.domains, MappingProxyType(paths))
+
+    def entry_for(self, url: str) -> str | None:
+        """Return the entry that keeps us from a URL, in its one spelling; None if none does.
+
+        The URL is spelled as by `read_target`, or by yarl. Its entry is a URL without a scheme if it
+        opts out one path.
+        """
+        host = host_of(url).removesuffix(".")
+        if host in self.hosts:
+            return host
+        if self.domains and (domain := self._domain_of(host)) is not None:
+            return f".{domain}"
+        return self._path_of(url) if self.paths else None
+
+    def _domain_of(self, host: str) -> str | None:
+        while host:
+            if host in self.domains:
+                return host
+            host = host.partition(".")[2]
+        return None
+
+    def _path_of(self, url: str) -> str | None:
+        place, path = _place_and_path(url)
+        closed = self.paths.get(place)
+        if closed is None:
+            return None
+        path, _, query = path.partition("?")
+        if query and (whole := f"{path}?{query}") in closed:
+            return f"{place}{whole}"
+        # The path itself, then every one that it lies in: with the slash at its end, and without.
+        while path:
+            if path in closed:
+                return f"{place}{path}"
+            path = path[:-1] if path.endswith("/") else path[: path.rindex("/") + 1]
+        return None
+
+
+def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
+    """Read a list: hosts, domains (`.example.org`, also `*.example.org`) and URLs, `#` for comments.
+
+    A URL opts out its path and all below, of that host and port, by http and https alike; without a path
+    that is the whole host and port. InvalidSetting, naming list and line, for anything else:
+    who cannot be read here would be probed against their will.
+    """
+    hosts: set[str] = set()
+    domains: set[str] = set()
+    paths: dict[str, set[str]] = {}
+    for number, line in enumerate(lines, 1):
+        if number > MAX_OPT_OUTS:
+            raise InvalidSetting(name, None, f"{MAX_OPT_OUTS} lines or fewer")
+        entry = line.partition("#")[0].removeprefix("\ufeff").strip()
+        if not entry:
+            continue
+        is_domain = entry.startswith((".", "*."))
+        url = read_target(entry.removeprefix("*").removeprefix(".") if is_domain else entry)
+        if isinstance(url, Refused):
+            raise _wrong(name, number, entry)
+        # Neither a scheme nor a port nor a path: what has one of them means that alone.
+        is_host = not {"/", "?"} & {*entry} and (":" not in entry or entry.endswith("]"))
+        if is_domain and not is_host:
+            raise _wrong(name, number, entry)
+        if is_host:
+            (domains if is_domain else hosts).add(host_of(url))
+        else:
+            place, path = _place_and_path(url)
+            paths.setdefault(place, set()).add(path)
+    return OptOuts(
+        frozenset(hosts),
+        frozenset(domains),
+        MappingProxyType({place: frozenset(found) for place, found in paths.items()}),
+    )
+
+
+def _place_and_path(url: str) -> tuple[str, str]:
+    """Return host with port, and path with query, of a URL in our spelling."""
+    place, slash, path = url.partition("://")[2].partition("/")
+    return place, slash + path or "/"
+
+
+def _wrong(name: str, number: int, entry: str) -> InvalidSetting:
+    return InvalidSetting(f"{name}, line {number}", entry[:MAX_SHOWN_CHARS], _EXPECTED)

@@ -1,0 +1,386 @@
+"""What comes back from one request to somebody who may be hostile?
+
+The connection is made first, to a vetted address, before there is any HTTP: most of what a directory lists
+has no address, or nothing listens there. Redirects are followed by hand, each vetted anew.
+Everything has a bound in bytes and in seconds; what a peer does wrong is a `ResultClass`, never an exception.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+import aiohttp
+from yarl import URL
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.net.target_address import Address, Network, Refused, TargetUrl
+from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
+from lifesign.errors import InvalidSetting
+from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
+from lifesign.http.bounded_body import read_beginning, read_bounded
+from lifesign.http.failures import FAILURES, judge_failure, too_large
+from lifesign.http.redirects import REDIRECTS, next_hop
+from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connection_pool import OpenLines
+from lifesign.prober.network.connector import JudgedConnector, Unreached
+from lifesign.prober.network.exclusion_list import OptOuts
+from lifesign.prober.network.resolver import Resolver
+
+if TYPE_CHECKING:
+    from lifesign.prober.definition.models import Timeouts
+
+Method = Literal["GET", "POST", "OPTIONS"]
+
+HARMLESS_HEADERS: Final = frozenset({"accept", "content-type", "a2a-version", "a2a-extensions"})
+"""Whoever is asked for a request with any other header may be told a secret: it stays with the origin."""
+KEEPS_METHOD: Final = frozenset({307, 308})
+"""A POST that is redirected otherwise would become a GET."""
+ACCEPT_ENCODING: Final = "gzip, deflate"
+"""What aiohttp unpacks in pieces of bounded size without further packages."""
+MAX_ACCEPTED: Final = 16
+"""Fields that say which types are asked for, of which it is remembered how they are written."""
+MAX_TIME_CHARS: Final = 64
+"""Of a time in a header."""
+
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE: Final = re.compile(r"[ -~]*")
+_BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+"""Nobody's fault: servers close what waits for long."""
+
+
+@light_value(kw_only=True)
+class Request:
+    """What is asked for, and how far we go for it."""
+
+    url: URL
+    method: Method = "GET"
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Besides those that every request has."""
+    etag: str | None = None
+    """Of what is known already: an answer that it has not changed is `ok`, and has no body."""
+    modified_since: str | None = None
+    """The same by its `Last-Modified`, as sent, where there is no entity tag."""
+    max_bytes: int
+    """The largest body that is read, after decompression."""
+    is_head_enough: bool = False
+    """Whether nobody wants the body: it is not read, however long it takes to come."""
+    is_part_enough: bool = False
+    """Whether the beginning of a body will do: its first `max_bytes`, or what came before it broke off."""
+    deadline_s: float
+    """When to give up, on the event loop's clock; `total_seconds` from now if that is sooner."""
+    may_leave_origin: bool = False
+    """Whether a redirect may lead to another origin; from http to https of one host it always may."""
+    accept: str = "application/json"
+    kept_out: Callable[[URL], Awaitable[str | None]] | None = None
+    """Asked of where a redirect leads, before it is followed: why we are kept out, None if we are not."""
+
+
+@light_value(kw_only=True)
+class Fetched(Answer):
+    """What came back: to a GET a body with `ok` alone, to a POST with every status."""
+
+    etag: str | None = None
+    """As sent; None if it is longer than an observation takes."""
+    last_modified: str | None = None
+    """`Last-Modified`, as sent; None if it is too long to be a time."""
+    is_part: bool = False
+    """Whether `body` is the beginning of one that has more, or broke off."""
+    is_unchanged: bool = False
+    """Whether it is what the request's `etag` or `modified_since` stands for (304)."""
+    phases: Phases | None = None
+    """Of the last request; None if nothing was tried."""
+    address: Address | None = None
+    """Who was asked last."""
+    certificate_expires_at: datetime | None = None
+    """Of the last connection's certificate, be it too old; None if none was shown that could be trusted."""
+    is_reached: bool = True
+    """Whether the request was sent: False if there was no connection, or none was tried."""
+    is_resolver_fault: bool = False
+    """Whether it failed as no name server did its work for us."""
+    is_network_fault: bool = False
+    """Whether it failed as our name servers, this machine or its network are at fault, or may be."""
+    is_date_fault: bool = False
+    """Whether only the date of the certificate was wrong, by this machine's calendar."""
+    tried: tuple[Address, ...] = ()
+    """All addresses to which no connection could be made, if none was."""
+    is_opted_out: bool = False
+    """Whether nothing was sent since its owner, or a list, does not want it."""
+    allow: str = ""
+    """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
+
+
+@dataclass(slots=True)
+class _Hop:
+    """One place that is asked: the request's own, or where it was redirected."""
+
+    url: URL
+    request: Request
+    deadline_s: float
+    """On the event loop's clock."""
+    began_s: float
+    """When the first hop was, on the clock for performance."""
+
+    @property
+    def is_redirect(self) -> bool:
+        return self.url is not self.request.url
+
+
+class Fetcher:
+    """Sends requests, one session for all; made within a running loop, and used as a context manager.
+
+    How many requests are under way is for its user to bound. A connection serves the next request to the
+    same place if that comes within a few seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeouts: "Timeouts",
+        networks: Sequence[Network] = (),
+        user_agent: str,
+        resolver: Resolver,
+        opt_outs: OptOuts | None = None,
+    ) -> None:
+        """`networks`: those that may be contacted besides the public internet; the resolver stays open.
+
+        `opt_outs`: who is not contacted, neither at once nor where a card or a redirect leads.
+        """
+        self.connector = JudgedConnector(resolver, timeouts, networks)
+        self._timeouts = timeouts
+        self._opt_outs = opt_outs or None
+        self._loop = asyncio.get_running_loop()
+        self._lines = OpenLines()
+        self._common_header = _header(
+            {"User-Agent": user_agent, "Accept-Encoding": ACCEPT_ENCODING}, "user_agent"
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._lines.close()
+
+    async def fetch(self, request: Request) -> Fetched:
+        """Send a request and follow where it leads; never raises for what a peer does.
+
+        AddressBusy passes through: nothing was sent to that address, and whoever paces the probes knows what
+        to do.
+        """
+        deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
+        hop = _Hop(request.url, request, deadline_s, perf_counter())
+        followed = 0
+        while True:
+            fetched, location = await self._ask(hop)
+            if location is None:
+                return fetched
+            target = await self._next_hop(hop, fetched, location, followed)
+            if isinstance(target, str):
+                return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
+            hop.url = target
+            followed += 1
+
+    async def _next_hop(self, hop: _Hop, fetched: Fetched, location: str, followed: int) -> URL | str:
+        """Return where a redirect leads if it is followed, else the reason."""
+        request = hop.request
+        if request.method == "POST" and fetched.status not in KEEPS_METHOD:
+            return f"redirected with {fetched.status}: it would no longer be a POST"
+        target = next_hop(
+            hop.url,
+            location,
+            followed=followed,
+            has_token=not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
+            may_leave_origin=request.may_leave_origin,
+        )
+        if isinstance(target, URL) and request.kept_out is not None:
+            why = await request.kept_out(target)
+            return target if why is None else f"redirected to where {why}"
+        return target
+
+    async def _ask(self, hop: _Hop) -> tuple[Fetched, str | None]:
+        """Return what one place answers, and where it redirects to if it does."""
+        if self._loop.time() >= hop.deadline_s:
+            reason = "no time was left"
+            result = ResultClass.NOT_MEASURED
+            return Fetched(url=hop.url, result=result, reason=reason, is_reached=False), None
+        target = self._admitted(hop.url, is_redirect=hop.is_redirect)
+        if isinstance(target, Fetched):
+            return target, None
+        # A POST is not sent twice: what became of it on a connection that breaks would not be known.
+        place = (target.scheme, target.host, target.port)
+        line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
+        try:
+            if line is not None:
+                with contextlib.suppress(*_BROKE_WHILE_IDLE):
+                    return await self._exchange(hop, line)
+            opened = await self.connector.open(target, hop.deadline_s)
+            if isinstance(opened, Unreached):
+                return _unreached(hop.url, opened), None
+            line = opened
+            self._lines.add(line)
+            return await self._exchange(hop, line)
+        except InvalidSetting:
+            # The caller's fault, though it is a ValueError too.
+            raise
+        except FAILURES as error:
+            return _failed(hop.url, error, line), None
+
+    def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
+        """Say whom a URL leads to, or why nothing is sent there."""
+        target = self.connector.guard.vet_url(url)
+        if isinstance(target, Refused):
+            is_bad_redirect = is_redirect and target.name == "invalid_url"
+            result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
+            return Fetched(url=url, result=result, reason=target.reason, is_reached=False)
+        entry = None if self._opt_outs is None else self._opt_outs.entry_for(str(url))
+        if entry is None:
+            return target
+        result = ResultClass.REDIRECT_REFUSED if is_redirect else ResultClass.NOT_MEASURED
+        reason = f"opted out: {entry}"
+        return Fetched(url=url, result=result, reason=reason, is_reached=False, is_opted_out=True)
+
+    async def _exchange(self, hop: _Hop, line: Line) -> tuple[Fetched, str | None]:
+        """Send one request and read the answer; raises one of FAILURES."""
+        request = hop.request
+        line.expire_at(min(hop.deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
+        try:
+            reply = await line.ask(self._written(hop))
+            if not reply.content.is_eof():
+                line.expire_at(hop.deadline_s)
+            is_conditional = request.etag is not None or request.modified_since is not None
+            is_unchanged = reply.status == 304 and is_conditional
+            result, reason = judge_status(reply.status, request.method)
+            if is_unchanged:
+                result, reason = ResultClass.OK, ""
+            body: bytes | None = b""
+            is_part = False
+            is_wanted = request.method == "POST" and reply.status not in REDIRECTS
+            unread = unread_coding(reply)
+            if unread is not None and not request.is_head_enough:
+                result, reason = unread if result is ResultClass.OK and not is_unchanged else (result, reason)
+            elif result is ResultClass.OK and request.is_part_enough:
+                body, is_part = await read_beginning(reply, request.max_bytes, reply.counter)
+            elif (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
+                body = await read_bounded(reply, request.max_bytes, reply.counter)
+                if body is None:
+                    result, reason = too_large(request.max_bytes)
+        except BaseException:
+            self._lines.cut(line)
+            raise
+        ended_s = perf_counter()
+        (self._lines.cut if is_part else self._lines.give_back)(line)
+        fetched = Fetched(
+            url=hop.url,
+            result=result,
+            reason=reason,
+            body=body or b"",
+            latency_ms=in_ms(ended_s - hop.began_s),
+            etag=_short(reply.headers.get("ETag"), MAX_ETAG_CHARS),
+            last_modified=_short(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
+            is_part=is_part,
+            is_unchanged=is_unchanged,
+            allow=reply.headers.get("Allow", ""),
+            phases=_phases(line, ended_s),
+            address=line.address,
+            certificate_expires_at=line.certificate_expires_at,
+            **read_head(reply),
+        )
+        return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
+
+    def _written(self, hop: _Hop) -> bytes:
+        """Return a request as it is sent; InvalidSetting for headers that are none."""
+        url, request = hop.url, hop.request
+        fields = _asked_for(request.accept) + _header(request.headers, "headers")
+        # What a peer sent once, or what remembers it, may be no field at all.
+        if etag := _short(request.etag, MAX_ETAG_CHARS):
+            fields += f"If-None-Match: {etag}\r\n"
+        elif modified := _short(request.modified_since, MAX_TIME_CHARS):
+            fields += f"If-Modified-Since: {modified}\r\n"
+        if request.body is not None:
+            fields += f"Content-Length: {len(request.body)}\r\n"
+        place = f"{request.method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        head = f"{place}{self._common_header}{fields}\r\n"
+        return head.encode("ascii") + (request.body or b"")
+
+
+def _header(fields: Mapping[str, str], setting: str) -> str:
+    """Return header fields as they are sent; InvalidSetting for what would be more than these."""
+    for name, value in fields.items():
+        if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
+            raise InvalidSetting(setting, None, "header fields of printable ASCII")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+
+@lru_cache(maxsize=MAX_ACCEPTED)
+def _asked_for(types: str) -> str:
+    """Return the field that says which types are asked for: the same few in all requests."""
+    return _header({"Accept": types}, "headers")
+
+
+def _short(text: str | None, max_chars: int) -> str | None:
+    """Return what can be sent back as it came; None for what is too long or has odd characters."""
+    return text if text is not None and len(text) <= max_chars and _FIELD_VALUE.fullmatch(text) else None
+
+
+def _phases(line: Line, ended_s: float) -> Phases:
+    """Tell where the time of the last request went."""
+    is_first = line.asked == 1
+    first_byte_at_s = line.first_byte_at_s or ended_s
+    return Phases(
+        dns_ms=line.dns_ms if is_first else None,
+        connect_ms=line.connect_ms if is_first else None,
+        tls_ms=line.tls_ms if is_first else None,
+        first_byte_ms=in_ms(max(0.0, first_byte_at_s - line.sent_at_s)),
+        last_byte_ms=in_ms(max(0.0, ended_s - first_byte_at_s)),
+    )
+
+
+def _unreached(url: URL, why: Unreached) -> Fetched:
+    return Fetched(
+        url=url,
+        result=why.result,
+        reason=why.reason,
+        phases=why.phases,
+        address=why.address,
+        certificate_expires_at=why.certificate_expires_at,
+        is_reached=False,
+        is_resolver_fault=why.is_resolver_fault,
+        is_network_fault=why.is_resolver_fault or why.is_given_up or why.is_local_fault,
+        is_date_fault=why.is_date_fault,
+        tried=why.tried,
+    )
+
+
+def _failed(url: URL, error: BaseException, line: Line | None) -> Fetched:
+    """Tell what went wrong after there was a connection."""
+    if line is None:
+        result, reason = judge_failure(url, error)
+        return Fetched(url=url, result=result, reason=reason)
+    # What broke because we gave it up did not break by itself.
+    result, reason = judge_failure(url, TimeoutError() if line.is_late else error)
+    is_first = line.asked == 1
+    return Fetched(
+        url=url,
+        result=result,
+        reason=reason,
+        phases=Phases(
+            dns_ms=line.dns_ms if is_first else None,
+            connect_ms=line.connect_ms if is_first else None,
+            tls_ms=line.tls_ms if is_first else None,
+        ),
+        address=line.address,
+        certificate_expires_at=line.certificate_expires_at,
+    )

@@ -1,0 +1,319 @@
+"""Which addresses does a name have, and if none is found: is it the name, or is it our resolver?
+
+One resolver per process, with a memory. Names are looked up as they stand: no search domain is tried, as
+what a directory lists is a whole name. `/etc/hosts` counts, and `localhost` is this machine.
+
+Where it stays unclear whether a name has an address, somebody's name server is at fault. It is not ours
+if ours found another name meanwhile, or at least knows the root, unless it finds nothing at all any more.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from lifesign.domain.net.target_address import Address
+from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, answers_for_root, open_channel
+
+MIN_TTL_SECONDS: Final = 5.0
+"""A name that changes with every question is one name for the few requests of a probe."""
+MAX_TTL_SECONDS: Final = 3600.0
+"""As long as c-ares itself remembers at most: what it answers was then always found by a name server now."""
+NO_ADDRESS_SECONDS: Final = 5.0
+"""Thousands of targets may stand on one host that is gone; who looks again half a minute later sees anew."""
+MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
+"""c-ares remembers every answer until it is too old, with about 2 kB each; a new one has forgotten them."""
+MAX_RECORDS_OF_CHANNEL: Final = 100_000
+"""In all these answers: one name may have 4,000 addresses, which c-ares remembers with half a megabyte."""
+RENEW_SECONDS: Final = 10.0
+"""How often c-ares is started anew while no name server answers."""
+MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
+"""That are remembered: more than c-ares does."""
+MAX_LOOKUPS_AT_ONCE: Final = 1_000
+FIRST_LOOKUPS_AT_ONCE: Final = 100
+MIN_LOOKUPS_AT_ONCE: Final = 20
+LOOKUPS_PER_SAMPLE: Final = 50
+"""After so many it is seen anew whether the name server gets as many at once as it can answer."""
+MAX_UNCLEAR_NAMES: Final = 10
+"""Since one was found: then it is our name server that finds nothing, though it answers."""
+ROOT_SECONDS: Final = 1.0
+"""How long a name server has to answer for the root, after the deadline of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAddress:
+    """Why a name leads nowhere."""
+
+    reason: str
+    """For people: what is the matter with the name."""
+    is_resolver_fault: bool = False
+    """Whether nothing is known about the name, as no name server does its work for us."""
+    is_given_up: bool = False
+    """Whether nothing is known about it, as whoever asked had no time left."""
+
+
+Found = tuple[Address, ...]
+"""At least one."""
+_UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
+_GIVEN_UP: Final = NoAddress("could not be looked up in the time that was left", is_given_up=True)
+
+
+class LookupWidth:
+    """How many names are looked up at once: more while they are answered, fewer when many get lost.
+
+    Some name servers answer fifty questions at once and drop the others; names that nobody serves get lost
+    too, but are seldom a third of them.
+    """
+
+    def __init__(self) -> None:
+        self.at_once = min(FIRST_LOOKUPS_AT_ONCE, MAX_LOOKUPS_AT_ONCE)
+        self._seen = self._lost = 0
+
+    def note(self, *, is_lost: bool) -> None:
+        """Note how one question ended."""
+        self._seen += 1
+        self._lost += is_lost
+        if self._seen < LOOKUPS_PER_SAMPLE:
+            return
+        if self._lost * 3 > self._seen:
+            self.at_once = max(self.at_once // 2, MIN_LOOKUPS_AT_ONCE)
+        elif self._lost * 10 < self._seen:
+            self.at_once = min(self.at_once * 2, MAX_LOOKUPS_AT_ONCE)
+        self._seen = self._lost = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """A name that is looked up, or will be."""
+
+    host: str
+    waiting: list[asyncio.Future[NameAnswer | None]]
+    """Whoever wants to know; some may have left."""
+    until_s: float = 0.0
+    """Until when it is asked for, from its first turn on."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends it then; None before its first turn."""
+
+
+class Resolver:
+    """Looks names up; made within a running loop, and closed by the end of its `async with`."""
+
+    def __init__(self, servers: Iterable[str] = (), *, timeout_s: float = 5.0) -> None:
+        """`servers`: addresses with an optional port, asked in this order; none: those of the system.
+
+        InvalidSetting for servers that cannot be asked.
+        """
+        self.lookups = 0
+        """Questions that memory could not answer."""
+        self.faults = 0
+        """Those that stayed open as no name server did its work for us."""
+        self._loop = asyncio.get_running_loop()
+        self._servers = tuple(servers)
+        self._timeout_s = timeout_s
+        self._channel = open_channel(self._servers, timeout_s)
+        self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._records_left = MAX_RECORDS_OF_CHANNEL
+        self._renewed_at_s = self._loop.time()
+        self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
+        """Until when it holds; the oldest first."""
+        self._pending: dict[str, _Lookup] = {}
+        self._under_way = 0
+        self._width = LookupWidth()
+        self._queued: deque[_Lookup] = deque()
+        """Those whose turn has not come."""
+        self._found_at_s = -1.0
+        self._unclear: set[str] = set()
+        """Names that could not be looked up since one was found."""
+        self._root: asyncio.Task[bool] | None = None
+        self._root_asked_at_s = -1.0
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let what is under way fail, and release sockets and threads."""
+        self._is_closed = True
+        tasks = [*self._retiring, *([self._root] if self._root is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._channel.close()
+        self._queued.clear()
+        for lookup in [*self._pending.values()]:
+            self._end(lookup, NameAnswer(unclear="was given up"))
+
+    def remembered(self, host: str) -> Found | NoAddress | None:
+        """Return what is still known of a name; None if it has to be looked up."""
+        kept = self._kept.get(host)
+        if kept is None:
+            return None
+        if kept[0] <= self._loop.time():
+            del self._kept[host]
+            return None
+        return kept[1]
+
+    def forget_absence(self, host: str) -> None:
+        """Look a name up again that had no address a moment ago; its addresses stay known."""
+        if isinstance(self.remembered(host), NoAddress):
+            del self._kept[host]
+
+    async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
+        """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
+
+        Who asks for a name that is being looked up gets the same answer. From its turn on it takes up to
+        `timeout_s`, and `ROOT_SECONDS` more where nobody answers; all in all not longer than until
+        `deadline_s` on the loop's clock.
+        """
+        known = self.remembered(host)
+        if known is not None:
+            return known
+        began_at_s = self._loop.time()
+        self.lookups += 1
+        answer = await self._answer(host, deadline_s)
+        if answer is None:
+            return _GIVEN_UP
+        if not answer.unclear:
+            return answer.addresses or _UNKNOWN_NAME
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                is_found_elsewhere = await self._is_found_elsewhere(began_at_s)
+        except TimeoutError:
+            # uvloop may say so a millisecond early.
+            return _GIVEN_UP
+        if self._loop.time() >= deadline_s:
+            return _GIVEN_UP
+        return NoAddress(answer.unclear) if is_found_elsewhere else self._own_fault(answer)
+
+    def _own_fault(self, answer: NameAnswer) -> NoAddress:
+        self.faults += 1
+        if not self._is_closed and self._loop.time() >= self._renewed_at_s + RENEW_SECONDS:
+            # The machine may have got other name servers meanwhile.
+            self._renew_channel()
+        return NoAddress(f"no name server does its work for us ({answer.unclear})", is_resolver_fault=True)
+
+    async def _answer(self, host: str, deadline_s: float) -> NameAnswer | None:
+        """Wait for the answer about a name; None if it does not come in time.
+
+        Each has a future and a timer of its own: who leaves does not take the answer away from others.
+        """
+        waiting: asyncio.Future[NameAnswer | None] = self._loop.create_future()
+        lookup = self._pending.get(host)
+        if lookup is not None:
+            lookup.waiting.append(waiting)
+        else:
+            lookup = self._pending[host] = _Lookup(host, [waiting])
+            self._queued.append(lookup)
+            self._start_next()
+        if deadline_s == math.inf:
+            return await waiting
+        timer = self._loop.call_at(deadline_s, _settle, waiting, None)
+        try:
+            return await waiting
+        finally:
+            timer.cancel()
+
+    def _start_next(self) -> None:
+        while self._queued and self._under_way < self._width.at_once:
+            self._start(self._queued.popleft())
+
+    def _start(self, lookup: _Lookup) -> None:
+        """Ask once; what gets lost has another turn while there is time for one as long as this."""
+        self._lookups_left -= 1
+        if self._lookups_left < 0 or self._records_left < 0:
+            self._renew_channel()
+        self._under_way += 1
+        asked_at_s = self._loop.time()
+        if lookup.timer is None:
+            lookup.until_s = asked_at_s + self._timeout_s
+            late = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
+            lookup.timer = self._loop.call_at(lookup.until_s, self._end, lookup, late)
+
+        def settle(answer: NameAnswer) -> None:
+            now_s = self._loop.time()
+            self._under_way -= 1
+            self._records_left -= answer.records
+            self._width.note(is_lost=answer.is_lost)
+            is_awaited = not all(waiting.done() for waiting in lookup.waiting)
+            if answer.is_lost and is_awaited and 2 * now_s - asked_at_s <= lookup.until_s:
+                self._queued.append(lookup)
+            else:
+                self._keep(lookup.host, answer)
+                self._end(lookup, answer)
+            if self._queued:
+                # Not within this call: it may have come from within another one.
+                self._loop.call_soon(self._start_next)
+
+        self._channel.look_up(lookup.host, settle)
+
+    def _end(self, lookup: _Lookup, answer: NameAnswer) -> None:
+        """Tell an answer to whoever waits for it; later ones are for the memory alone."""
+        if self._pending.get(lookup.host) is lookup:
+            del self._pending[lookup.host]
+        if lookup.timer is not None:
+            lookup.timer.cancel()
+        for waiting in lookup.waiting:
+            _settle(waiting, answer)
+
+    def _keep(self, host: str, answer: NameAnswer) -> None:
+        if answer.unclear:
+            if len(self._unclear) < MAX_UNCLEAR_NAMES:
+                self._unclear.add(host)
+            return
+        now_s = self._loop.time()
+        if not answer.addresses:
+            self._kept[host] = (now_s + NO_ADDRESS_SECONDS, _UNKNOWN_NAME)
+        else:
+            if answer.ttl_s:
+                # What stands in /etc/hosts holds for no time, and tells nothing of name servers.
+                self._found_at_s = now_s
+                self._unclear.clear()
+            ttl_s = min(max(answer.ttl_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
+            self._kept[host] = (now_s + ttl_s, answer.addresses)
+        if len(self._kept) > MAX_NAMES:
+            del self._kept[next(iter(self._kept))]
+
+    async def _is_found_elsewhere(self, since_s: float) -> bool:
+        """Whether our name servers do their work for other names."""
+        if len(self._unclear) >= MAX_UNCLEAR_NAMES or self._is_closed:
+            return False
+        if self._found_at_s > since_s:
+            return True
+        if self._root is None or (self._root.done() and self._root_asked_at_s < since_s):
+            self._root_asked_at_s = self._loop.time()
+            self._root = asyncio.create_task(answers_for_root(self._servers, ROOT_SECONDS))
+        return await asyncio.shield(self._root)
+
+    def _renew_channel(self) -> None:
+        self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._records_left = MAX_RECORDS_OF_CHANNEL
+        self._renewed_at_s = self._loop.time()
+        renewed = self._channel.renewed()
+        if renewed is None:
+            return
+        waiting = [future for lookup in self._pending.values() for future in lookup.waiting]
+        task = asyncio.create_task(self._retire(self._channel, waiting))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        self._channel = renewed
+
+    async def _retire(self, channel: DnsChannel, waiting: "list[asyncio.Future[NameAnswer | None]]") -> None:
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=self._timeout_s)
+        finally:
+            channel.close()
+
+
+def _settle(waiting: "asyncio.Future[NameAnswer | None]", answer: NameAnswer | None) -> None:
+    if not waiting.done():
+        waiting.set_result(answer)

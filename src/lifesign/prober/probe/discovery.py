@@ -1,0 +1,189 @@
+"""Is the card served, and what does it say about where to ask on?
+
+A card that is known is asked for again on a condition: unchanged, by its entity tag or byte for byte, it
+is not read again. What it said is remembered with the target.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, Final
+
+from yarl import URL
+
+from lifesign.client.candidate_urls import (
+    ANOTHERS_CARD,
+    HealthPlace,
+    announced_health,
+    health_places,
+    is_anothers,
+    is_named_by,
+)
+from lifesign.domain.a2a.agent_card import AgentCard
+from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askable
+from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
+from lifesign.domain.observation.served_body import is_absent, judge_card
+from lifesign.http.redirects import joined, parsed
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.session import Visit
+
+MAX_WORD_CHARS: Final = 64
+"""Of a binding or a version that a card makes up."""
+MAX_TENANT_CHARS: Final = 128
+
+_OF_A_CARD: Final = (
+    "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
+    "link_agent_id",
+)  # fmt: skip
+"""What is forgotten of a card that turns out to be another agent's."""
+# RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
+_ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
+
+
+async def discover(visit: Visit) -> LayerResult | None:
+    """Ask for the card in its places until one has an answer; None if nobody could be asked.
+
+    If none has one, the answer of the first place counts, unless another agent's card stands at the
+    origin's root. Whoever is silent at the first is asked for nothing more on a mere guess.
+    """
+    first = None
+    for url in _places(visit):
+        # What is at the root has to be read each time: whether it is this agent's card, it says itself.
+        is_known = str(url) == visit.recall("card_url") and not visit.given.is_at_root(url)
+        etag = visit.recall("card_etag") if is_known else None
+        fetched = await visit.ask(
+            url, max_bytes=visit.definition.limits.max_card_bytes, etag=etag, may_leave_origin=True
+        )
+        if fetched is None:
+            break
+        layer = _judge(visit, url, fetched, etag)
+        first = first or layer
+        if visit.has_found_another or not is_absent(layer.result, layer.status_code):
+            return layer
+    return first
+
+
+def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[HealthPlace, ...]:
+    """Return where the health document may be by what a card says, in the order of asking."""
+    given, place = visit.given, fetched.url
+    if is_named_by(card, given):
+        # The card is this agent's own, wherever it stands: nothing is a guess any more.
+        given = replace(given, prefix="")
+    return health_places(given, place, announced_health(card, place, fetched.status_links))
+
+
+def _places(visit: Visit) -> Iterator[URL]:
+    """Yield where the card may be, the place where it was first."""
+    known = visit.recall("card_url")
+    if known is not None:
+        yield URL(known, encoded=True)
+    yield from (url for url in visit.given.each_card_url() if known is None or str(url) != known)
+
+
+def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
+    if fetched.is_unchanged:
+        visit.card_etag, visit.card_place = etag, fetched.url
+        visit.learned["card_read_at_s"] = visit.at_s
+        evidence = visit.recall("card_digest") if visit.keeps_evidence else None
+        return visit.layer(fetched, ResultClass.OK, "", evidence)
+    if fetched.result is not ResultClass.OK:
+        return visit.layer(fetched)
+    digest = sha256(fetched.body).hexdigest()
+    place = str(url)
+    may_be_anothers = visit.given.is_at_root(url)
+    if not may_be_anothers and _is_as_it_was(visit, place, fetched, digest):
+        visit.card_place = fetched.url
+        _remember_reading(visit, place, fetched, digest)
+        return visit.layer(fetched, evidence=visit.keep(fetched.body))
+    served = judge_card(fetched.body, is_json=fetched.is_json)
+    if served.card is None:
+        evidence = visit.keep(fetched.body) if fetched.is_json else None
+        return visit.layer(fetched, served.result, served.reason, evidence)
+    if is_anothers(served.card, url, visit.given):
+        visit.has_found_another = True
+        visit.learned |= dict.fromkeys(_OF_A_CARD)
+        return visit.layer(fetched, ResultClass.NOT_AN_AGENT, ANOTHERS_CARD)
+    visit.card_place = fetched.url
+    visit.health_places = _places_of_health(visit, served.card, fetched)
+    _remember_reading(visit, place, fetched, digest)
+    visit.learned |= _whom_to_ask(served.card)
+    visit.learned |= _whose(served.card)
+    visit.learned["health_url"] = _first_health_url(visit)
+    return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
+
+
+def _oddities(card: AgentCard) -> str:
+    """Tell which rules a card breaks that reads as one all the same; empty if none."""
+    if not card.findings:
+        return ""
+    more = f", and {len(card.findings) - 1} more" if len(card.findings) > 1 else ""
+    return f"read leniently: {card.findings[0]}{more}"
+
+
+def _is_as_it_was(visit: Visit, place: str, fetched: Fetched, digest: str) -> bool:
+    """Whether this is the card that is remembered, so that all that it said is remembered too.
+
+    A `Link` beside it is no part of it; if there is one, it must lead to where the document is known to be.
+    """
+    if digest != visit.recall("card_digest") or place != visit.recall("card_url"):
+        return False
+    health_url = visit.recall("health_url")
+    return all(str(joined(fetched.url, link)) == health_url for link in fetched.status_links)
+
+
+def _remember_reading(visit: Visit, place: str, fetched: Fetched, digest: str) -> None:
+    etag, led_to = fetched.etag or "", str(fetched.url)
+    visit.card_etag = etag if len(etag) <= MAX_ETAG_CHARS and _ETAG.fullmatch(etag) else None
+    visit.learned |= {
+        "card_read_at_s": visit.at_s,
+        # Where it was asked for, not where that led: a redirect may lead elsewhere tomorrow.
+        "card_url": place,
+        "card_redirect": None if led_to == place or len(led_to) > MAX_URL_CHARS else led_to,
+        "card_etag": visit.card_etag,
+        "card_digest": digest,
+    }
+
+
+def _whom_to_ask(card: AgentCard) -> dict[str, Any]:
+    """Return what is remembered of the interface that is asked."""
+    interface = askable(card.interfaces)
+    url = None if interface is None else _plain(interface)
+    if interface is None or url is None:
+        return {
+            "interface_url": None,
+            "interface_binding": None,
+            "interface_tenant": None,
+            "protocol_version": card.generation,
+        }
+    tenant = interface.tenant
+    return {
+        "interface_url": url,
+        "interface_binding": None if interface.binding is None else interface.binding[:MAX_WORD_CHARS],
+        # A tenant that was cut is another tenant.
+        "interface_tenant": tenant if tenant and len(tenant) <= MAX_TENANT_CHARS else None,
+        "protocol_version": (interface.protocol_version or card.generation or "")[:MAX_WORD_CHARS] or None,
+    }
+
+
+def _whose(card: AgentCard) -> dict[str, Any]:
+    """Return which registered agent the card says that it is the card of; the registry compares it."""
+    registration = None if card.health is None else card.health.registration
+    if registration is None:
+        return {"link_registry": None, "link_agent_id": None}
+    return {"link_registry": registration.registry, "link_agent_id": registration.agent_id}
+
+
+def _plain(interface: AgentInterface) -> str | None:
+    """Return an interface's URL as it is asked, None if it is too long then."""
+    try:
+        url = str(parsed(interface.url).with_fragment(None))
+    except ValueError:
+        return None
+    return url if len(url) <= MAX_URL_CHARS else None
+
+
+def _first_health_url(visit: Visit) -> str | None:
+    """Return the place that is asked first for the health document, guesses left out."""
+    urls = (str(place.url) for place in visit.health_places if not place.is_guess)
+    return next((url for url in urls if len(url) <= MAX_URL_CHARS), None)

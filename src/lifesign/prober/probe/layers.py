@@ -1,0 +1,235 @@
+"""One probe of one target: card, interface, health document and message, as one observation.
+
+Three layers, three facts, never mixed (protocol 3): is a card served, does the interface that it declares
+answer, does the agent say or show that it works. Whatever a peer does is an observation.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from yarl import URL
+
+from lifesign.client.candidate_urls import place_under
+from lifesign.domain.net.target import is_target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import (
+    MAX_REASON_CHARS,
+    LayerResult,
+    Observation,
+    ResultClass,
+    UnmeasuredReason,
+    deciding,
+    unmeasured_reason,
+)
+from lifesign.domain.schedule.cadence import after_probe, wants_card
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.exclusion_list import OptOuts
+from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.probe.discovery import discover
+from lifesign.prober.probe.message import send_message
+from lifesign.prober.probe.other_origins import OtherOrigins
+from lifesign.prober.probe.readiness import read_health
+from lifesign.prober.probe.robots_check import keep_away
+from lifesign.prober.probe.session import Fetches, KeepsEvidence, Visit, not_measured
+from lifesign.prober.probe.transport import ask_interface, without_card
+from lifesign.prober.results.ledger import ProbeReport, TargetEntry
+from lifesign.prober.witness.contact import ContactReader, NetworkClasses
+
+_WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
+"""Results of the health document with which a document comes."""
+
+_log = logging.getLogger("agent_health")
+
+
+class Prober:
+    """Looks at one target at a time, as often as it is told; any number of looks may be under way."""
+
+    def __init__(
+        self,
+        fetcher: Fetches,
+        definition: ProbeDefinition,
+        evidence: KeepsEvidence | None = None,
+        opt_outs: OptOuts | None = None,
+        forget_absence: Callable[[str], None] | None = None,
+    ) -> None:
+        """Without I/O. `opt_outs`: who is no target, though nobody told the ledger; `fetcher` has it too.
+
+        `forget_absence` makes its resolver look a host's name up again; None: nothing is remembered.
+        """
+        self._fetcher = fetcher
+        self._definition = definition
+        self._asked = definition.ask
+        self._cadence = definition.cadence.policy()
+        self._evidence = evidence
+        self._opt_outs = opt_outs or None
+        self._forget_absence = forget_absence
+        self._others = OtherOrigins() if definition.opt_out.robots_txt else None
+        self._contacts = ContactReader(NetworkClasses(definition.networks_allowed))
+
+    async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
+        """Return what was seen of a target, and what is to be remembered of it.
+
+        `at_s` is the time now, in seconds since the epoch. Raises AddressBusy, before anything was sent,
+        if its address is asked too much already; nothing else.
+        """
+        if entry.is_asked_again and self._forget_absence is not None:
+            # A failure that is remembered would repeat itself without a request.
+            for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
+                if url is not None and (host := URL(url).raw_host) is not None:
+                    self._forget_absence(host)
+        visit = Visit(self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others)
+        try:
+            observation = await self._observe(visit)
+        except AddressBusy:
+            raise
+        except Exception as defect:  # noqa: BLE001 - a defect in one probe must not end the others
+            _log.exception("the probe of %s ended in a defect", entry.subject_id)
+            visit.learned.clear()
+            observation = self._observation(visit, discovery=_internal(defect))
+        return ProbeReport(
+            subject_id=entry.subject_id,
+            observation=observation,
+            memory=self._memory(visit, observation),
+            requests=visit.requests,
+            contact=self._contacts.read(visit, observation),
+        )
+
+    def _memory(self, visit: Visit, observation: Observation) -> ProbeMemory:
+        entry, retry_after_s = visit.entry, visit.retry_after_s
+        cadence = self._cadence
+        if entry.thresholds_s is not None:
+            cadence = cadence.with_thresholds(*entry.thresholds_s)
+        return after_probe(
+            entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
+        )
+
+    async def _observe(self, visit: Visit) -> Observation:
+        asked, memory = self._asked, visit.entry.memory
+        if (away := await self._keep_away(visit)) is not None:
+            card, document = (away, None) if asked.card else (None, away)
+            return self._observation(visit, discovery=card, readiness=document)
+        # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
+        places = (
+            memory.interface_url if asked.transport else None,
+            memory.health_url if asked.health else None,
+        )
+        asks_else = [place for place in places if place is not None]
+        visit.asks_card = asked.card and wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
+        discovery = transport = readiness = message = None
+        if visit.asks_card:
+            discovery = await discover(visit)
+            if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
+                # Most of what a directory lists: nobody is there, and nothing is known but its address.
+                return self._observation(visit, discovery=discovery)
+        if asked.transport and _is_declared(discovery):
+            transport = await ask_interface(visit)
+        if asked.health:
+            readiness = await read_health(visit)
+        if asked.card and not visit.asks_card and not _is_sure_of_life(visit, transport, readiness):
+            # Before anybody is called dead, the card may say that the agent has moved.
+            interface = memory.interface_url
+            visit.asks_card = True
+            discovery = await discover(visit)
+            if visit.recall("interface_url") != interface and asked.transport and _is_declared(discovery):
+                transport = await ask_interface(visit)
+            elif visit.has_seen_page and not _is_declared(discovery):
+                transport = without_card(visit, transport)
+        if asked.message is not None and _is_declared(discovery) and not visit.entry.is_asked_again:
+            message = await send_message(visit, asked.message.text)
+        return self._observation(
+            visit,
+            discovery=discovery,
+            transport=transport,
+            readiness=readiness,
+            message=message,
+            paths=await self._ask_paths(visit) if asked.paths else None,
+        )
+
+    async def _keep_away(self, visit: Visit) -> LayerResult | None:
+        """Return why a target is not asked; None if it may be."""
+        entry = None if self._opt_outs is None else self._opt_outs.entry_for(visit.entry.url)
+        if visit.entry.memory.is_opted_out is not (entry is not None):
+            visit.learned["is_opted_out"] = entry is not None
+        if entry is not None:
+            return not_measured(f"opted out: {entry}"[:MAX_REASON_CHARS])
+        return await keep_away(visit) if self._definition.opt_out.robots_txt else None
+
+    async def _ask_paths(self, visit: Visit) -> Mapping[str, LayerResult] | None:
+        """Ask what else the definition names, on the target's own origin."""
+        answers: dict[str, LayerResult] = {}
+        for path in self._asked.paths:
+            url = place_under(visit.given.url, "", path)
+            fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
+            if fetched is not None:
+                answers[path] = visit.layer(fetched)
+        return answers or None
+
+    def _observation(
+        self,
+        visit: Visit,
+        *,
+        discovery: LayerResult | None,
+        transport: LayerResult | None = None,
+        readiness: LayerResult | None = None,
+        message: LayerResult | None = None,
+        paths: Mapping[str, LayerResult] | None = None,
+    ) -> Observation:
+        subject_id, url = visit.entry.subject_id, visit.entry.url
+        is_target = is_target_id(subject_id)
+        document = visit.document
+        has_document = readiness is not None and readiness.result in _WITH_DOCUMENT
+        layer = deciding({
+            "discovery": discovery, "transport": transport, "readiness": readiness, "message": message,
+        })  # fmt: skip
+        visit.deciding = layer
+        network_class, address = self._contacts.place(visit)
+        return Observation(
+            agent_id=None if is_target else subject_id,
+            target_url=url if is_target else None,
+            observed_at=visit.now,
+            discovery=discovery,
+            transport=transport,
+            readiness=readiness,
+            message=message,
+            document=document if has_document else None,
+            reported_agent_id=visit.reported_agent_id,
+            card_etag=visit.card_etag,
+            certificate_expires_at=visit.certificate_expires_at,
+            paths=dict(paths) if paths else None,
+            unmeasured=_unmeasured(visit, layer),
+            network_class=network_class,
+            address=address,
+        )
+
+
+def _is_declared(discovery: LayerResult | None) -> bool:
+    """Whether what the card said about its interface still stands, as far as we know."""
+    return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
+
+
+def _is_sure_of_life(visit: Visit, transport: LayerResult | None, readiness: LayerResult | None) -> bool:
+    """Whether somebody answered as an agent does; a page for people may be anybody's."""
+    has_answered = transport is not None and transport.has_answered and not visit.has_seen_page
+    return has_answered or (readiness is not None and readiness.result is ResultClass.OK)
+
+
+def _internal(defect: Exception) -> LayerResult:
+    # What the defect says of itself may quote the peer, or our own files.
+    return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
+
+
+def _unmeasured(visit: Visit, layer: LayerResult | None) -> UnmeasuredReason | None:
+    """Return why a probe measured nothing, by the layer that decides; None if it measured anything."""
+    if layer is None:
+        return UnmeasuredReason.NOT_PROBED
+    reason = unmeasured_reason(layer.result)
+    if reason is None:
+        return None
+    fetched = visit.fetched_for(layer)
+    if fetched is not None and fetched.is_network_fault:
+        return UnmeasuredReason.NO_WITNESS
+    is_kept_out = visit.recall("is_unwelcome") or visit.recall("is_opted_out")
+    if is_kept_out or (fetched is not None and fetched.is_opted_out):
+        return UnmeasuredReason.NOT_ALLOWED
+    return reason

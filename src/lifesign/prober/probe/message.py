@@ -1,0 +1,73 @@
+"""Does the agent answer a real message?
+
+It may cost its owner money, so one is sent only where the definition says so, and never again because it
+went wrong: a further spelling follows only an answer that does not know the one before.
+"""
+
+from typing import Final
+from uuid import uuid4
+
+from yarl import URL
+
+from lifesign.domain.a2a.message_variants import Spelling, place_of, spellings, written
+from lifesign.domain.observation.message_answer import MessageAnswer, best_of, judge_answer
+from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.session import Visit, not_measured
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""Of an answer to a message; who says more has answered, and it is not looked into."""
+# With these a whole answer came, whose status means something else than with a GET.
+_JUDGED: Final = frozenset({
+    ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
+    ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
+})  # fmt: skip
+
+ACCEPT: Final = "application/json, application/a2a+json"
+
+
+async def send_message(visit: Visit, text: str) -> LayerResult | None:
+    """Send a message in one spelling after the other until one is understood.
+
+    None if the agent has no interface that takes one, or nobody could be asked.
+    """
+    place = visit.recall("interface_url")
+    if place is None or not visit.speaks_for_target(place):
+        return None
+    tenant = visit.recall("interface_tenant")
+    found: list[tuple[MessageAnswer, LayerResult]] = []
+    for spelling in spellings(visit.recall("interface_binding"), visit.recall("protocol_version")):
+        url = URL(place_of(spelling, place, tenant), encoded=True)
+        fetched = await _send(visit, url, spelling, text, tenant)
+        if fetched is None:
+            break
+        answer = _judge(fetched, is_rpc=spelling.is_rpc)
+        evidence = visit.keep(fetched.body) if answer.reason else None
+        found.append((answer, visit.layer(fetched, answer.result, answer.reason, evidence)))
+        if not answer.is_misspelt:
+            return found[-1][1]
+    if not found:
+        return not_measured("no time was left") if visit.is_late else None
+    best = best_of([answer for answer, _ in found])
+    return next(layer for answer, layer in found if answer is best)
+
+
+async def _send(visit: Visit, url: URL, spelling: Spelling, text: str, tenant: str | None) -> Fetched | None:
+    return await visit.ask(
+        url,
+        method="POST",
+        body=written(spelling, text, str(uuid4()), tenant),
+        headers={"Content-Type": "application/json", **spelling.headers},
+        accept=ACCEPT,
+        max_bytes=MAX_ANSWER_BYTES,
+    )
+
+
+def _judge(fetched: Fetched, *, is_rpc: bool) -> MessageAnswer:
+    if fetched.status is None or fetched.result not in _JUDGED:
+        return MessageAnswer(fetched.result, fetched.reason)
+    if fetched.result is ResultClass.TOO_LARGE:
+        is_good = 200 <= fetched.status < 300
+        result = ResultClass.OK if is_good else ResultClass.HTTP_ERROR
+        return MessageAnswer(result, f"HTTP {fetched.status}, {fetched.reason}: not looked into")
+    return judge_answer(fetched.status, fetched.content_type, fetched.body, is_rpc=is_rpc)

@@ -1,0 +1,95 @@
+"""Where a card or a redirect leads: does the robots.txt of that origin let us ask there?
+
+That of a target's own origin is remembered with the target (`welcome`). To another one any number of targets
+may lead: what it says is kept for all of them, in this process, for a day.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from yarl import URL
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.schedule.cadence import ROBOTS_EVERY_S
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.robots import Robots, rules_in
+
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""All origins with their rules, about; what nobody came to for longest is forgotten, and read again."""
+_ORIGIN_BYTES: Final = 1_000
+_RULE_BYTES: Final = 200
+_PIECE_BYTES: Final = 64
+"""What CPython takes for each of these, next to its characters."""
+
+Read = Callable[[URL], Awaitable[Fetched]]
+"""Asks an origin for its robots.txt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    robots: Robots
+    read_at_s: float
+    """When it was asked for last, in seconds since the epoch."""
+    size: int
+    """Of the rules, in bytes, about."""
+
+
+class OtherOrigins:
+    """What the robots.txt of origins say that are nobody's own; one for all probes of a process."""
+
+    def __init__(self, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._max_kept_bytes = max_kept_bytes
+        self._known: OrderedDict[URL, _Known] = OrderedDict()
+        self._kept = 0
+        self._being_read: dict[URL, asyncio.Event] = {}
+
+    async def rules(self, origin: URL, at_s: float, read: Read) -> Robots | str:
+        """Return what is in force at an origin, without rules if none could be read; or why it is not asked.
+
+        `at_s` is the time now, in seconds since the epoch. Probes that come while one reads wait for it.
+        """
+        reading = self._being_read.get(origin)
+        if reading is not None:
+            await reading.wait()
+        if (known := self._fresh(origin, at_s)) is not None:
+            return known.robots
+        is_read = self._being_read[origin] = asyncio.Event()
+        try:
+            fetched = await read(origin)
+        finally:
+            is_read.set()
+            if self._being_read.get(origin) is is_read:
+                del self._being_read[origin]
+        if fetched.result is ResultClass.RATE_LIMITED:
+            return fetched.reason
+        before = self._known.get(origin)
+        robots = rules_in(fetched) or (Robots() if before is None else before.robots)
+        # Where nobody was there it is asked again as soon as somebody is led there.
+        if fetched.is_reached:
+            self._keep(origin, _Known(robots, at_s, _size(robots)))
+        return robots
+
+    def _fresh(self, origin: URL, at_s: float) -> _Known | None:
+        known = self._known.get(origin)
+        if known is None or not 0 <= at_s - known.read_at_s < ROBOTS_EVERY_S:
+            return None
+        self._known.move_to_end(origin)
+        return known
+
+    def _keep(self, origin: URL, known: _Known) -> None:
+        before = self._known.pop(origin, None)
+        self._kept += known.size - (0 if before is None else before.size)
+        self._known[origin] = known
+        while self._kept > self._max_kept_bytes and len(self._known) > 1:
+            _, forgotten = self._known.popitem(last=False)
+            self._kept -= forgotten.size
+
+
+def _size(robots: Robots) -> int:
+    pieces = (piece for rule in robots.rules for piece in rule.pieces)
+    # They are ASCII: one byte a character.
+    texts = sum(_PIECE_BYTES + len(piece) for piece in pieces)
+    return _ORIGIN_BYTES + _RULE_BYTES * len(robots.rules) + texts

@@ -1,0 +1,104 @@
+"""What does the health document say, if there is one?"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from yarl import URL
+
+from lifesign.client.candidate_urls import HealthPlace, health_places
+from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
+from lifesign.domain.observation.results import DocumentSeen, LayerResult, ResultClass
+from lifesign.domain.observation.served_body import is_absent, judge_document
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.session import Visit, not_measured
+
+MAX_TOLD_FINDINGS: Final = 5
+"""What is odd about a document that counts is named in the reason, up to so many."""
+
+
+async def read_health(visit: Visit) -> LayerResult | None:
+    """Ask for the document in its places until one has an answer; None if nobody could be asked.
+
+    If none has one, the answer of the first place counts. Who was silent before is asked only where the
+    document is known to be.
+    """
+    first = None
+    for place in _places(visit):
+        if visit.is_silent(place.url) and str(place.url) != visit.recall("health_url"):
+            break
+        fetched = await visit.ask(place.url, max_bytes=visit.definition.limits.max_document_bytes)
+        if fetched is None:
+            break
+        layer = _judge(visit, place, fetched)
+        first = first or layer
+        if visit.document is not None or not (place.is_guess or is_absent(layer.result, layer.status_code)):
+            return layer
+    return first or (not_measured("no time was left") if visit.is_late else None)
+
+
+def _places(visit: Visit) -> Iterator[HealthPlace]:
+    """Yield where the document may be.
+
+    Where the card was not asked for, or told nothing new, it is looked for where it was; and only where
+    nobody knows an agent, or its card has just been read, on a guess too. What may be another agent's is not
+    looked at.
+    """
+    if visit.health_places:
+        yield from (place for place in visit.health_places if not place.is_root)
+        return
+    known = visit.recall("health_url")
+    if known is not None and visit.speaks_for_target(known):
+        yield HealthPlace(URL(known, encoded=True))
+        if not visit.asks_card:
+            return
+    places = health_places(visit.given, visit.card_place)
+    yield from (place for place in places if str(place.url) != known and not place.is_root)
+
+
+def _judge(visit: Visit, place: HealthPlace, fetched: Fetched) -> LayerResult:
+    if fetched.result is not ResultClass.OK:
+        return visit.layer(fetched)
+    served = judge_document(fetched.body, content_type=fetched.content_type, is_json=fetched.is_json)
+    if served.document is None:
+        evidence = visit.keep(fetched.body) if served.result is ResultClass.INVALID_DOCUMENT else None
+        return visit.layer(fetched, served.result, served.reason, evidence)
+    url = str(place.url)
+    if url != visit.recall("health_url") and len(url) <= MAX_URL_CHARS:
+        visit.learned["health_url"] = url
+    visit.reported_agent_id = served.document.agent_id
+    visit.document = _seen(visit, served.document, fetched)
+    if visit.document.is_stale:
+        age_s = age_seconds(served.document, fetched.served_at or visit.now)
+        reason = stale_reason(age_s, fetched.max_age_seconds)
+        return visit.layer(fetched, ResultClass.STALE_DOCUMENT, reason, visit.keep(fetched.body))
+    if served.findings:
+        return visit.layer(fetched, None, _told(served.findings), visit.keep(fetched.body))
+    return visit.layer(fetched)
+
+
+def _seen(visit: Visit, document: HealthDocument, fetched: Fetched) -> DocumentSeen:
+    """Return what is kept of a document, its age counted by the clock of whoever served it."""
+    served_at = fetched.served_at
+    age_s = age_seconds(document, served_at or visit.now)
+    calibration = document.calibration
+    return DocumentSeen(
+        status=document.health.status,
+        timestamp=document.timestamp,
+        is_stale=is_stale(age_s, fetched.max_age_seconds),
+        age_s=None if served_at is None else age_s,
+        max_age_s=fetched.max_age_seconds,
+        response_ratio=None if calibration is None else calibration.response_ratio,
+        sample_count=None if calibration is None else calibration.sample_count,
+        error_ratio=None if calibration is None else calibration.error_ratio,
+        latency_p50_ms=None if calibration is None else calibration.latency_p50_ms,
+        latency_p99_ms=None if calibration is None else calibration.latency_p99_ms,
+    )
+
+
+def _told(findings: tuple[Finding, ...]) -> str:
+    names = ", ".join(dict.fromkeys(finding.name for finding in findings[:MAX_TOLD_FINDINGS]))
+    more = f" and {len(findings) - MAX_TOLD_FINDINGS} more" if len(findings) > MAX_TOLD_FINDINGS else ""
+    return f"valid, but odd: {names}{more}"

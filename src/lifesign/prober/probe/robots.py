@@ -1,0 +1,201 @@
+"""Does a host's robots.txt keep us out? (RFC 9309)
+
+A group of rules for our own name counts, else the one for everybody (`*`). Of the two patterns that match
+the more specific one wins. The standard library's reader takes the first that matches, knows no wildcards
+and takes a name for ours that is a part of it: an owner who wrote by the RFC would be misread.
+
+One thing is done otherwise than the RFC says. To a robots.txt that cannot be fetched, or that fails with 5xx,
+it answers with "complete disallow" (2.3.1.4), which keeps a crawler from copying pages whose rules it cannot
+read. We ask for two small documents that are meant for strangers, and whether the host works is the question:
+a server that fails whatever it is asked would be shown as one that opted out, and a dead host as one that
+nobody looked at. So what was known before stays in force, and where nothing was known, we ask.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.definition.models import PRODUCT
+from lifesign.prober.network.fetch import Fetched
+
+ROBOTS_PATH: Final = "/robots.txt"
+ROBOTS_ACCEPT: Final = "text/plain, */*;q=0.1"
+MAX_ROBOTS_BYTES: Final = 512_000
+"""What stands behind so many bytes is not looked at (RFC 9309 2.5)."""
+MAX_RULES: Final = 10_000
+"""Of one group; those that follow are not looked at. The longest files in use have about half."""
+MAX_SEARCHED_CHARS: Final = 65_536
+"""Behind the first wildcards of one group's patterns; patterns that exceed it are not looked at.
+
+Such characters are searched for in the whole path, which a stranger may have chosen to make that slow.
+"""
+MAX_PATH_CHARS: Final = 8192
+"""A longer path, as percent-encoded, is matched by its beginning alone."""
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# Everything else in the file, such as sitemaps, neither matters nor ends a group (2.2.4).
+_LINE: Final = re.compile(
+    rb"^[ \t]*+(?P<key>user-agent|allow|disallow)[ \t]*+:(?P<value>[^#\n]*+)", re.IGNORECASE | re.MULTILINE
+)
+_TOKEN: Final = re.compile(r"[A-Za-z_-]+")
+_ENCODED: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+# All of ASCII that is printed, but what is special in a pattern.
+_PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "*$")
+_PLAIN_IN_PATTERN: Final = f"{_PLAIN}*"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern of the group that counts for us."""
+
+    is_allowed: bool
+    pieces: tuple[str, ...]
+    """What must follow on one another in a path, the first at its beginning, with anything between."""
+    is_whole: bool
+    """Whether the last piece must be the end of the path."""
+    length: int
+    """Of the pattern: the longest one that matches wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Robots:
+    """What a robots.txt says to us; nothing by default."""
+
+    rules: tuple[Rule, ...] = ()
+    """The most specific first, and of two that are equally specific the one that allows."""
+
+
+def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Robots | None:
+    """Read the answer to a GET of ROBOTS_PATH; None if it says nothing: what was known stays in force.
+
+    `status` is that of the last hop, None if there was no answer or its body was not read. 2xx is read as far
+    as it can be read, whatever it is; a redirect that leads nowhere and 4xx mean that there are no rules,
+    but 429 means that we asked too often. `is_part`: the file goes on behind `body`, whose last line may be
+    the beginning of another one.
+    """
+    if status is None or status == 429:
+        return None
+    if 200 <= status < 300:
+        if is_part or len(body) > MAX_ROBOTS_BYTES:
+            body = _whole_lines(body[:MAX_ROBOTS_BYTES])
+        return Robots(_rules_for_us(body))
+    return Robots() if 300 <= status < 500 else None
+
+
+def rules_in(fetched: Fetched) -> Robots | None:
+    """Return what the answer to a request for ROBOTS_PATH says; None if it says nothing."""
+    # A success that is an error all the same cannot be unpacked.
+    is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
+    return read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
+
+
+def may_fetch(robots: Robots, path: str) -> bool:
+    """Whether a path, with its query if it has one, may be asked for; what no rule matches may."""
+    path = _normal(path or "/", plain=_PLAIN)[:MAX_PATH_CHARS]
+    # We may always ask for the rules themselves (2.2.2).
+    if path == ROBOTS_PATH:
+        return True
+    return next((rule.is_allowed for rule in robots.rules if _matches(rule, path)), True)
+
+
+def keeps_out(robots: Robots, paths: Iterable[str]) -> bool:
+    """Whether a target whose probe needs these paths is left alone.
+
+    It is if one of them is closed to us: a target is probed as its definition says, or not at all. With
+    a part of the answers it would look worse than it is.
+    """
+    return not all(may_fetch(robots, path) for path in paths)
+
+
+def _whole_lines(body: bytes) -> bytes:
+    return body[: max(body.rfind(b"\n"), body.rfind(b"\r")) + 1]
+
+
+def _rules_for_us(body: bytes) -> tuple[Rule, ...]:
+    # Lines end as they do on any system.
+    text = body.removeprefix(_BYTE_ORDER_MARK).replace(b"\r", b"\n")
+    patterns: dict[str, dict[tuple[bool, str], None]] = {PRODUCT: {}, "*": {}}
+    named: set[str] = set()
+    of_group: set[str] = set()
+    is_in_rules = True
+    for line in _LINE.finditer(text):
+        key, value = line["key"].lower(), line["value"].strip()
+        if key == b"user-agent":
+            if is_in_rules:
+                of_group, is_in_rules = set(), False
+            # Others' names are not kept: a group may have thousands.
+            if (name := _name(value.decode("ascii", "replace"))) in patterns:
+                of_group.add(name)
+                named.add(name)
+            continue
+        is_in_rules = True
+        # An empty pattern matches nothing: `Disallow:` allows everything.
+        if value:
+            for name in of_group:
+                if len(patterns[name]) < MAX_RULES:
+                    patterns[name][key == b"allow", value.decode("utf-8", "surrogateescape")] = None
+    # Groups of one name are one group; that for everybody counts for those who have none of their own.
+    counting = patterns[PRODUCT if PRODUCT in named else "*"]
+    rules, searched = [], 0
+    for is_allowed, pattern in counting:
+        rule = _rule(pattern, is_allowed=is_allowed)
+        behind = sum(map(len, rule.pieces[1:]))
+        # No path that is matched is longer.
+        if len(rule.pieces[0]) + behind > MAX_PATH_CHARS or searched + behind > MAX_SEARCHED_CHARS:
+            continue
+        searched += behind
+        rules.append(rule)
+    return tuple(sorted(rules, key=lambda rule: (-rule.length, not rule.is_allowed)))
+
+
+def _name(value: str) -> str:
+    """Return whom a group is for: the product token without a version, in lower case, or `*`."""
+    if value.startswith("*"):
+        return "*"
+    token = _TOKEN.match(value)
+    return "" if token is None else token[0].lower()
+
+
+def _rule(pattern: str, *, is_allowed: bool) -> Rule:
+    is_whole = pattern.endswith("$")
+    # Within a pattern it is a character as any other.
+    path = _normal(pattern[:-1] if is_whole else pattern, plain=_PLAIN_IN_PATTERN)
+    first, *others = path.split("*")
+    # A wildcard at the end says nothing more, but that this need not be the end; several are one.
+    pieces = (first, *(piece for piece in others if piece))
+    return Rule(is_allowed, pieces, is_whole and not path.endswith("*"), len(path) + is_whole)
+
+
+def _normal(text: str, *, plain: str) -> str:
+    """Return a path in the one spelling in which paths are compared (2.2.2).
+
+    What needs no percent-encoding has none, all else has one, and what was encoded stays apart from
+    what has a meaning of its own (`%2F`).
+    """
+    if "%" in text:
+        text = _ENCODED.sub(_decode_unreserved, text)
+    return quote(text, safe=plain, errors="surrogateescape")
+
+
+def _decode_unreserved(encoded: re.Match[str]) -> str:
+    char = chr(int(encoded[1], 16))
+    return char if char in _UNRESERVED else encoded[0].upper()
+
+
+def _matches(rule: Rule, path: str) -> bool:
+    """Whether a pattern matches; each piece is looked for once, so that no pattern takes long."""
+    first, *others = rule.pieces
+    if not path.startswith(first):
+        return False
+    at = len(first)
+    if not others:
+        return not rule.is_whole or at == len(path)
+    for piece in others[:-1] if rule.is_whole else others:
+        if (found := path.find(piece, at)) < 0:
+            return False
+        at = found + len(piece)
+    return not rule.is_whole or (path.endswith(others[-1]) and len(path) - len(others[-1]) >= at)

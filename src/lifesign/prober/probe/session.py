@@ -1,0 +1,325 @@
+"""One probe of one target while it lasts: its requests, its deadline, and what it found out.
+
+What is asked of the target goes through here, request by request: nobody is asked again who cannot be
+reached or who asked us to slow down, and all of it ends at one deadline.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from yarl import URL
+
+from lifesign.client.candidate_urls import GivenPlace, HealthPlace, place_under, read_place
+from lifesign.domain.net.target import is_on_origin_of
+from lifesign.domain.observation.results import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.fetch import Fetched, Method, Request
+from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.probe.other_origins import OtherOrigins
+from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
+from lifesign.prober.results.ledger import TargetEntry
+from lifesign.prober.witness.contact import Exchange
+
+REQUESTS_IN_TIME: Final = 3
+"""A whole visit takes at most so many times what one request may take."""
+MAX_SILENCES: Final = 2
+"""Who takes so many requests and answers none is not asked again in this visit."""
+MAX_OTHER_ORIGINS: Final = 4
+"""A visit is led to so many besides the target's own: by a card's redirects, and by its interface."""
+OTHERS_RULES_SHARE: Final = 1 / 3
+"""Of the time of one request, what robots.txt of another origin may take."""
+MAX_STATUS: Final = 599
+"""Servers make up higher ones; they are told in the reason alone."""
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+# Nobody is there, or nobody that we may talk to.
+_OUT_OF_REACH: Final = frozenset({
+    ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE, ResultClass.BLOCKED_ADDRESS,
+})  # fmt: skip
+
+
+class Fetches(Protocol):
+    """What sends requests: never raises for what a peer does."""
+
+    async def fetch(self, request: Request) -> Fetched:
+        """Send one request and return what came of it; AddressBusy if nothing may be sent there now."""
+        ...
+
+
+class KeepsEvidence(Protocol):
+    """What keeps the bytes of findings."""
+
+    def keep(self, body: bytes) -> str | None:
+        """Keep bytes and return their SHA-256, or None if they could not be kept."""
+        ...
+
+
+class Visit:
+    """One probe while it lasts, and what it found out."""
+
+    def __init__(
+        self,
+        fetcher: Fetches,
+        definition: ProbeDefinition,
+        evidence: KeepsEvidence | None,
+        entry: TargetEntry,
+        at_s: float,
+        *,
+        others: OtherOrigins | None = None,
+    ) -> None:
+        """`others`: what other origins let us ask; None where no robots.txt is followed."""
+        self.entry = entry
+        self.definition = definition
+        self.at_s = at_s
+        """When it began, in seconds since the epoch."""
+        self.learned: dict[str, Any] = {}
+        """What is to be remembered, by the names of `ProbeMemory`."""
+        self.asks_card = False
+        """Whether the card is asked for, so that a change of places is noticed."""
+        self.has_found_another = False
+        """Whether nothing stands at the given address, and another agent's card at the origin's root."""
+        self.card_place: URL | None = None
+        """Where it stands, redirects followed; None if no card was found."""
+        self.health_places: tuple[HealthPlace, ...] = ()
+        """Where the health document may be, as a card says that was read anew."""
+        self.has_seen_page = False
+        """Whether the interface has shown a page for people."""
+        self.card_etag: str | None = None
+        self.document: DocumentSeen | None = None
+        self.reported_agent_id: str | None = None
+        self.certificate_expires_at: datetime | None = None
+        self.retry_after_s: float | None = None
+        """The longest that anybody asked for."""
+        self.robots: Robots | None = None
+        """What the host of the target lets us ask, where that was read in this visit."""
+        self.requests = 0
+        self.exchanges: list[Exchange] = []
+        """What was asked, in this order."""
+        self.deciding: LayerResult | None = None
+        """The layer that decides what the probe came to, once that is known."""
+        self._layers: list[tuple[LayerResult, Fetched]] = []
+        """Layers with the requests that they are read from."""
+        self._fetcher = fetcher
+        self._evidence = evidence
+        self._others = others
+        self._led_to: set[URL] = set()
+        """Origins besides the target's own."""
+        self._total_s = definition.timeouts.total_seconds
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._deadline_s = self._began_s + REQUESTS_IN_TIME * self._total_s
+        self._left_alone: dict[URL, int] = {}
+        """By origin, how often nothing came back; MAX_SILENCES and more if it is not to be asked again."""
+        self._is_at_an_end = False
+
+    @cached_property
+    def given(self) -> GivenPlace:
+        """The target's address, understood."""
+        return read_place(self.entry.url)
+
+    @property
+    def now(self) -> datetime:
+        """The time, counted on from when the visit began."""
+        return datetime.fromtimestamp(self.at_s + self._loop.time() - self._began_s, UTC)
+
+    @property
+    def keeps_evidence(self) -> bool:
+        """Whether bytes are kept at all."""
+        return self._evidence is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left to ask anything."""
+        return self._loop.time() >= self._deadline_s
+
+    def recall(self, name: str) -> Any:
+        """Return what is remembered under a name of `ProbeMemory`, or was learned just now."""
+        if name in self.learned:
+            return self.learned[name]
+        return getattr(self.entry.memory, name)
+
+    def may_ask(self, url: URL) -> bool:
+        """Whether a request to `url` would be sent."""
+        return not (self._is_at_an_end or self.is_late) and self._silences(url) < MAX_SILENCES
+
+    def speaks_for_target(self, place: str) -> bool:
+        """Whether an answer from there tells anything of this target.
+
+        Another origin may be anybody's, and be alive when the target is not: it counts beside a card that was
+        read in this visit.
+        """
+        return self.card_place is not None or is_on_origin_of(place, str(self.given.url))
+
+    def is_silent(self, url: URL) -> bool:
+        """Whether somebody took a request there, and did not answer it in time."""
+        return self._silences(url) > 0
+
+    async def ask(
+        self,
+        url: URL,
+        *,
+        max_bytes: int,
+        method: Method = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        accept: str = "application/json",
+        etag: str | None = None,
+        may_leave_origin: bool = False,
+        is_head_enough: bool = False,
+        is_part_enough: bool = False,
+        is_aside: bool = False,
+    ) -> Fetched | None:
+        """Send one request, unless robots.txt keeps us out; None if it cannot be sent any more.
+
+        `is_aside`: a silence there says nothing of the host's other places.
+        """
+        if not self.may_ask(url):
+            return None
+        try:
+            if (why := await self._kept_out(url)) is not None:
+                return Fetched(
+                    url=url,
+                    result=ResultClass.NOT_MEASURED,
+                    reason=why,
+                    is_reached=False,
+                    is_opted_out=True,
+                )
+            sent_at_s = self._loop.time()
+            fetched = await self._fetcher.fetch(
+                Request(
+                    url=url,
+                    method=method,
+                    body=body,
+                    headers=headers,
+                    etag=etag,
+                    max_bytes=max_bytes,
+                    deadline_s=self._deadline(self._total_s),
+                    may_leave_origin=may_leave_origin,
+                    is_head_enough=is_head_enough,
+                    is_part_enough=is_part_enough,
+                    accept=accept,
+                    kept_out=self._kept_out,
+                )
+            )
+        except AddressBusy:
+            if not self.requests:
+                raise
+            # What was found out so far is not thrown away for an interface that stands elsewhere.
+            self._left_alone[url.origin()] = MAX_SILENCES
+            return None
+        self.requests += 1
+        self.exchanges.append(Exchange(fetched, sent_at_s))
+        self._take_note(fetched, is_aside=is_aside)
+        return fetched
+
+    def layer(
+        self,
+        fetched: Fetched,
+        result: ResultClass | None = None,
+        reason: str | None = None,
+        evidence: str | None = None,
+    ) -> LayerResult:
+        """Return how a layer answered; class and reason are those of the request unless judged otherwise."""
+        status = fetched.status
+        layer = LayerResult(
+            result=result or fetched.result,
+            reason=(fetched.reason if reason is None else reason)[:MAX_REASON_CHARS],
+            status_code=status if status is not None and 100 <= status <= MAX_STATUS else None,
+            latency_ms=fetched.latency_ms or None,
+            phases=fetched.phases,
+            evidence=evidence,
+        )
+        self._layers.append((layer, fetched))
+        return layer
+
+    def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
+        """Return a layer with another result, read from the same request."""
+        other = layer.model_copy(update={"result": result, "reason": reason})
+        fetched = self.fetched_for(layer)
+        if fetched is not None:
+            self._layers.append((other, fetched))
+        return other
+
+    def fetched_for(self, layer: LayerResult) -> Fetched | None:
+        """Return the request that a layer is read from; None if it is read from none."""
+        return next((fetched for each, fetched in self._layers if each is layer), None)
+
+    def keep(self, body: bytes) -> str | None:
+        """Keep bytes that a finding is about, if anybody keeps them; return their SHA-256."""
+        return self._evidence.keep(body) if self._evidence is not None and body else None
+
+    async def _kept_out(self, url: URL) -> str | None:
+        """Return why robots.txt keeps us out of a place; None if it does not, or says nothing."""
+        if url.raw_path_qs == ROBOTS_PATH:
+            return None
+        origin = url.origin()
+        if origin != self.given.url.origin():
+            return None if self._others is None else await self._others_word(self._others, origin, url)
+        # Of the places that were known before it was read, `welcome` has judged.
+        if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
+            return None
+        self.learned["is_unwelcome"] = True
+        return "its robots.txt keeps us out"
+
+    async def _others_word(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
+        """Return why we stay away from a place of another origin."""
+        if origin not in self._led_to and len(self._led_to) == MAX_OTHER_ORIGINS:
+            return f"more than {MAX_OTHER_ORIGINS} other origins are asked for their robots.txt"
+        self._led_to.add(origin)
+        host = url.host_port_subcomponent
+        rules = await others.rules(origin, self.at_s, self._read_rules)
+        if isinstance(rules, str):
+            return f"the robots.txt of {host} said: {rules}"
+        return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} keeps us out"
+
+    async def _read_rules(self, origin: URL) -> Fetched:
+        """Ask another origin for its robots.txt; who cannot be reached for it is asked all the same."""
+        fetched = await self._fetcher.fetch(
+            Request(
+                url=place_under(origin, "", ROBOTS_PATH),
+                max_bytes=MAX_ROBOTS_BYTES,
+                deadline_s=self._deadline(self._total_s * OTHERS_RULES_SHARE),
+                may_leave_origin=True,
+                is_part_enough=True,
+                accept=ROBOTS_ACCEPT,
+            )
+        )
+        self.requests += 1
+        if fetched.result is ResultClass.RATE_LIMITED:
+            self._take_note(fetched, is_aside=True)
+        return fetched
+
+    def _deadline(self, seconds: float) -> float:
+        return min(self._loop.time() + seconds, self._deadline_s)
+
+    def _silences(self, url: URL) -> int:
+        return self._left_alone.get(url.origin(), 0) if self._left_alone else 0
+
+    def _take_note(self, fetched: Fetched, *, is_aside: bool) -> None:
+        """Draw from an answer what holds for the rest of the visit."""
+        result = fetched.result
+        if fetched.certificate_expires_at is not None and self.certificate_expires_at is None:
+            self.certificate_expires_at = fetched.certificate_expires_at
+        if fetched.retry_after_seconds is not None:
+            self.retry_after_s = max(self.retry_after_s or 0.0, fetched.retry_after_seconds)
+        if result is ResultClass.OK:
+            return
+        if result is ResultClass.INTERNAL:
+            # What we lack for one request we lack for the next.
+            self._is_at_an_end = True
+        elif result in _OUT_OF_REACH or result is ResultClass.RATE_LIMITED:
+            self._left_alone[fetched.url.origin()] = MAX_SILENCES
+        elif result is ResultClass.TIMEOUT and fetched.status is None:
+            # The last place that was asked, redirects followed. Who takes no connection now takes none soon.
+            origin = fetched.url.origin()
+            silences = MAX_SILENCES if not fetched.is_reached else 0 if is_aside else 1
+            self._left_alone[origin] = self._left_alone.get(origin, 0) + silences
+
+
+def not_measured(reason: str) -> LayerResult:
+    """Return the result of a layer that is asked for and could not be asked."""
+    return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason)

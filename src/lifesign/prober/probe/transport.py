@@ -1,0 +1,56 @@
+"""Does the interface that the card declares answer at all?
+
+It is asked for what it does not have, by a GET, and told by the refusal; nothing is sent to it.
+"""
+
+from typing import Final
+
+from yarl import URL
+
+from lifesign.domain.observation.interface_answer import judge_interface, may_take_post, takes_post
+from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.prober.probe.session import Visit, not_measured
+
+# These say where the request went, or did not go; the status that was seen on the way is not the interface's.
+_NOT_ITS_ANSWER: Final = frozenset({
+    ResultClass.REDIRECT_REFUSED, ResultClass.BLOCKED_ADDRESS, ResultClass.INTERNAL,
+})  # fmt: skip
+
+
+async def ask_interface(visit: Visit) -> LayerResult | None:
+    """Ask the interface that the card names; None if there is no card, or nobody could be asked."""
+    place = visit.recall("interface_url")
+    if place is None:
+        has_card = visit.recall("card_read_at_s") is not None
+        return not_measured("the card names no interface that takes plain HTTP") if has_card else None
+    url = URL(place, encoded=True)
+    if not visit.speaks_for_target(place):
+        return not_measured(f"it is at {url.origin()}, and there was no card that says so now")
+    # Some answer with a stream that never ends.
+    fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
+    if fetched is None:
+        return not_measured("no time was left") if visit.is_late else None
+    if fetched.status is None or fetched.result in _NOT_ITS_ANSWER:
+        return visit.layer(fetched)
+    result, reason = judge_interface(fetched.status)
+    visit.has_seen_page = fetched.status < 300 and fetched.content_type == "text/html"
+    if may_take_post(fetched.status) and await _names_post(visit, url):
+        return visit.layer(fetched, ResultClass.OK, f"HTTP {fetched.status}, but POST is allowed")
+    return visit.layer(fetched, result, reason)
+
+
+def without_card(visit: Visit, transport: LayerResult | None) -> LayerResult | None:
+    """Return what an interface's page for people comes to where no card declares it any more.
+
+    Whoever takes over a domain serves a page at every address of it.
+    """
+    if transport is None:
+        return None
+    reason = "a page for people, and no card says any more that it is an interface"
+    return visit.changed(transport, ResultClass.NOT_AN_AGENT, reason)
+
+
+async def _names_post(visit: Visit, url: URL) -> bool:
+    """Ask a place that has nothing for a GET whether it takes POST."""
+    fetched = await visit.ask(url, method="OPTIONS", max_bytes=0, is_head_enough=True)
+    return fetched is not None and takes_post(fetched.status, fetched.allow)

@@ -1,0 +1,231 @@
+"""The ledger of a prober: where targets come from, and where results go.
+
+A ledger hands out shards for a while and takes results for them. One stands on a database in the same
+process, another on a registry far away; the worker cannot tell which.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass
+
+
+@light_value(kw_only=True)
+class ShardClaim:
+    """A shard that this worker owns for a while."""
+
+    shard: int
+    fencing_token: int
+    expires_at_s: float
+    """On this machine's monotonic clock, counted from the moment at which the claim was asked for."""
+
+
+@light_value(kw_only=True)
+class TargetEntry:
+    """One target of a shard, as the ledger knows it."""
+
+    subject_id: str
+    """`tgt_…`, or the agent's id where a registered agent is probed by its card's URL."""
+    url: str
+    """As `read_target` spells it."""
+    memory: ProbeMemory
+    recheck_at_s: float | None = None
+    """When somebody asked for a look now, in seconds since the epoch; None if nobody did."""
+    version: int = 0
+    """Rises with every change that is not the prober's own report."""
+    confirmed_at_s: float | None = None
+    """When an operator confirmed that it may be down, in seconds since the epoch; None: never."""
+    thresholds_s: tuple[float, float] | None = None
+    """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
+    is_asked_again: bool = False
+    """Whether this is the second request of the witness rule: no message is sent a second time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPage:
+    """What a shard holds: all of it, or what changed since a version."""
+
+    entries: Sequence[TargetEntry]
+    gone: Sequence[str] = ()
+    """Ids that are no targets any more: left their directory, or opted out."""
+    version: int = 0
+    """Ask for what comes after this one the next time."""
+
+
+@light_value(kw_only=True)
+class Answered:
+    """An answer that a probe got: it may be a witness for the failure of another target."""
+
+    network_class: str
+    url: str
+    sent_at_s: float
+    """When the request was sent, on the monotonic clock."""
+
+
+@light_value(kw_only=True)
+class Contact:
+    """What one probe shows of the way to its target; not reported."""
+
+    network_class: str | None = None
+    """Of the address that decided the result; None if no address is known."""
+    has_answered_itself: bool = False
+    """Whether that host gave an HTTP answer of any status over verified TLS, or from an allowed network."""
+    is_name_failure: bool = False
+    """Whether the name of that host did not resolve."""
+    is_date_failure: bool = False
+    """Whether only the date of its certificate was wrong."""
+    unreached_layers: tuple[str, ...] = ()
+    """Layers that failed in a class of which nothing answered this probe, though the target lives."""
+    answered: Answered | None = None
+    """An answer over a new connection, of a host that answered itself."""
+
+
+NO_CONTACT: Final = Contact()
+
+
+@light_value(kw_only=True)
+class ProbeReport:
+    """What one probe of one target leaves: what was seen, and what to remember."""
+
+    subject_id: str
+    observation: Observation
+    memory: ProbeMemory
+    requests: int = 1
+    """How many it took: its host is left alone for so much longer. Not reported."""
+    contact: Contact = NO_CONTACT
+    """Not reported."""
+
+    @property
+    def result(self) -> ResultClass:
+        """What it came to, beside a card that was read before and not now."""
+        has_card = self.memory.card_read_at_s is not None
+        return self.observation.result_beside(ResultClass.OK if has_card else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardBatch:
+    """Results of one shard, in the order in which they were made: all of them count, or none."""
+
+    claim: ShardClaim
+    """Under which they were measured."""
+    reports: Sequence[ProbeReport]
+    numbers: Sequence[int]
+    """Of each result, counted from 1 under this claim."""
+    made_at_s: Sequence[float]
+    """When each was made, by `Clock.boot_s`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessStanding:
+    """What a worker tells with a claim of the witnesses that it knows."""
+
+    interval_s: float = 300.0
+    """Of the crawl, in seconds."""
+    reached_classes: Sequence[str] | None = None
+    """Network classes in which a witness answered within the last interval; None before that is known."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Network classes without canaries in which too few targets answer, and how many more are wanted."""
+
+
+NO_STANDING: Final = WitnessStanding()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessNews:
+    """What a ledger tells of witnesses and of confirmations with each answer."""
+
+    silent_classes: frozenset[str] = frozenset()
+    """Network classes in mass silence: no target of them is a witness."""
+    confirmed_at_s: Mapping[str, float] = field(default_factory=dict)
+    """Network classes that an operator confirmed, and when, in seconds since the epoch."""
+    handed_out: Sequence[tuple[str, str]] = ()
+    """Network class and URL of targets of other workers that may be asked once as witnesses."""
+
+
+NO_NEWS: Final = WitnessNews()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The answer to a claim."""
+
+    claims: Sequence[ShardClaim]
+    """All that the worker holds from now on."""
+    news: WitnessNews = NO_NEWS
+    now_s: float | None = None
+    """The ledger's time when it answered, in seconds since the epoch; None: that of this machine."""
+    reason: str | None = None
+    """Why the worker holds nothing, if it is not for lack of free shards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The answer to a report."""
+
+    lost: Collection[int] = ()
+    """Shards whose claim is lost: nothing of theirs was taken, and nothing ever will be."""
+    news: WitnessNews = NO_NEWS
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """That a ledger is asked in vain."""
+
+    since_s: float
+    """On the clock of the event loop."""
+    why: str
+    """What it said first."""
+
+
+class LedgerAway(Exception):
+    """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
+
+
+class Ledger(Protocol):
+    """What a worker takes work from and reports to."""
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
+        """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
+
+        So many companions begin at the same time: the shares of those that are still to come are left free.
+        A held shard that is missing in the answer is lost or surplus. LedgerAway.
+        """
+        ...
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """Return a shard's targets, or with a version what changed after it. LedgerAway."""
+        ...
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """Return which of these shards have changed after the version known of each. LedgerAway.
+
+        One question for all. Version 0 is that of a shard of which nothing is known: it is returned if it
+        holds anything.
+        """
+        ...
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        """Hand over results of several shards, each batch whole or not at all. LedgerAway.
+
+        `interval_s` is that of the crawl. Handing over the same batch twice changes nothing: an observation
+        counts once.
+        """
+        ...
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets, of all shards, were not probed since then (epoch). LedgerAway."""
+        ...
+
+    async def leave(self, worker: str) -> None:
+        """Give all shards back, so that others take them at once. LedgerAway."""
+        ...

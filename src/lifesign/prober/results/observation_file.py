@@ -1,0 +1,187 @@
+"""The file of observations, one line of JSON each.
+
+Any number of processes append to one file, and its lines stay whole: all lines of a batch are written at
+once, or none; what a killed process left of a line goes before the next one is written. A file that was
+renamed or removed (logrotate) is made anew.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from lifesign.domain.observation.results import Observation
+from lifesign.errors import InvalidSetting
+from lifesign.prober.results.ledger import (
+    NO_STANDING,
+    Granted,
+    Ledger,
+    LedgerAway,
+    ShardBatch,
+    Taken,
+    TargetPage,
+    WitnessStanding,
+)
+
+MAX_LINE_BYTES: Final = 131_072
+"""More than the largest observation takes."""
+LOCK_TRIES: Final = 200
+LOCK_PAUSE_S: Final = 0.01
+"""Whoever holds the lock for two seconds has been stopped."""
+_MODE: Final = 0o640
+
+
+class ResultsFile:
+    """A file of observations that only grows. Any thread may append; close it at the end."""
+
+    def __init__(self, path: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Open a file, which is made if it is not there; InvalidSetting if that cannot be."""
+        self._path = path
+        self._sleep = sleep
+        self._lock = Lock()
+        try:
+            self._fd = _open_regular(path)
+        except OSError as error:
+            expected = f"a regular file that may be written ({error.strerror})"
+            raise InvalidSetting("results.jsonl", str(path), expected) from None
+
+    def close(self) -> None:
+        """Give the file back; nothing can be appended any more."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+
+    def append(self, observations: Iterable[Observation]) -> None:
+        """Write a line for each, all or none; LedgerAway if that cannot be now."""
+        lines = b"".join(
+            observation.model_dump_json(exclude_none=True).encode() + b"\n" for observation in observations
+        )
+        if not lines:
+            return
+        with self._lock:
+            try:
+                self._reopen_if_moved()
+                with self._locked():
+                    _write_whole(self._fd, lines)
+            except OSError as error:
+                raise LedgerAway(f"{self._path} cannot be written: {error.strerror or error}") from error
+
+    def _reopen_if_moved(self) -> None:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "it is closed")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._fd), self._path.stat()):
+                return
+        fd = _open_regular(self._path)
+        os.close(self._fd)
+        self._fd = fd
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._sleep(LOCK_PAUSE_S)
+            else:
+                break
+        else:
+            raise OSError(errno.EWOULDBLOCK, "another process holds its lock")
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
+class FiledLedger:
+    """A ledger whose results go into a file too, once the ledger has taken them."""
+
+    def __init__(self, ledger: Ledger, file: ResultsFile) -> None:
+        self._ledger = ledger
+        self._file = file
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
+        """See `Ledger.claim`."""
+        return await self._ledger.claim(worker, ttl_s, held, companions, standing)
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """See `Ledger.targets`."""
+        return await self._ledger.targets(shard, after_version)
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """See `Ledger.changed`."""
+        return await self._ledger.changed(versions)
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        """See `Ledger.report`; LedgerAway also if the file cannot be written now.
+
+        Then all is handed over again, of which the ledger takes nothing twice, and the file nothing less.
+        """
+        answer = await self._ledger.report(batches, interval_s)
+        taken = [
+            report.observation
+            for batch in batches
+            if batch.claim.shard not in answer.lost
+            for report in batch.reports
+        ]
+        await asyncio.to_thread(self._file.append, taken)
+        return answer
+
+    async def unprobed(self, since_s: float) -> int:
+        """See `Ledger.unprobed`."""
+        return await self._ledger.unprobed(since_s)
+
+    async def leave(self, worker: str) -> None:
+        """See `Ledger.leave`."""
+        await self._ledger.leave(worker)
+
+
+def _open_regular(path: Path) -> int:
+    # For reading too, to see how the last line ends.
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return fd
+
+
+def _write_whole(fd: int, lines: bytes) -> None:
+    """Append lines after the last whole one; if they do not fit, leave nothing of them. OSError."""
+    lines = _mended(fd) + lines
+    size = os.fstat(fd).st_size
+    rest = memoryview(lines)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
+
+
+def _mended(fd: int) -> bytes:
+    """Remove what a killed process left of a line; return what a foreign last line lacks."""
+    size = os.fstat(fd).st_size
+    if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
+        return b""
+    start = max(0, size - MAX_LINE_BYTES)
+    tail = os.pread(fd, size - start, start)
+    last = tail.rfind(b"\n") + 1
+    if (last == 0 and start > 0) or not tail.startswith(b"{", last):
+        return b"\n"
+    os.ftruncate(fd, start + last)
+    return b""

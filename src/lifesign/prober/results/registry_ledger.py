@@ -1,0 +1,237 @@
+"""A ledger on a registry far away.
+
+Any number of machines share the work through it. What goes wrong on the way there is that the ledger is
+away; what the registry will never take, such as a result that it holds to be malformed, is raised as it is.
+"""
+
+import logging
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, TypeVar
+
+from lifesign.client.registry import RegistryClient
+from lifesign.client.registry_errors import RegistryError, RegistryRefusal
+from lifesign.domain.models.observation_batch import (
+    MAX_AGE_SECONDS,
+    MAX_OBSERVATIONS,
+    MIN_INTERVAL_SECONDS,
+    ReportOutcome,
+)
+from lifesign.domain.models.shards import HandedOutWitness, ProbeTarget
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
+from lifesign.prober.results.ledger import (
+    NO_NEWS,
+    NO_STANDING,
+    Granted,
+    LedgerAway,
+    ShardBatch,
+    ShardClaim,
+    Taken,
+    TargetEntry,
+    TargetPage,
+    WitnessNews,
+    WitnessStanding,
+)
+
+T = TypeVar("T")
+
+# Asked otherwise it might be taken: the batch is at fault, not the way to the registry.
+_OUR_FAULT: Final = frozenset({400, 413, 415, 422})
+_NEVER_PROBED: Final = ProbeMemory()
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class RegistryLedger:
+    """A ledger on a registry; its client's key is that of a prober."""
+
+    def __init__(self, client: RegistryClient, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._client = client
+        self._clock = clock
+        self._has_warned_of_ignored = False
+        self._newest: dict[int, int] = {}
+        """The newest version of each shard that was told of."""
+        self._looked_up_to = 0
+        """The version up to which all changes are in there."""
+        self._left_out = 0
+        """How many members it does not know were told of."""
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
+        """Say that this worker lives, and take its share of the shards. LedgerAway."""
+        asking = self._client.shards.claim(
+            worker,
+            held=held,
+            ttl_seconds=ttl_s,
+            companions=companions,
+            reached_classes=standing.reached_classes,
+            wanted_witnesses=standing.wanted,
+            interval_s=max(MIN_INTERVAL_SECONDS, standing.interval_s),
+        )
+        claimed = await _asked(asking)
+        grant = claimed.grant
+        return Granted(
+            claims=[
+                ShardClaim(
+                    shard=granted.shard,
+                    fencing_token=granted.fencing_token,
+                    # The event loop's clock is the monotonic one.
+                    expires_at_s=claimed.deadline_s,
+                )
+                for granted in grant.shards
+            ],
+            news=news_of(grant.silent_classes, grant.confirmed_classes, grant.witnesses),
+            now_s=claimed.registry_now_s,
+            reason=grant.reason,
+        )
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """Return a shard's targets, or what changed there. LedgerAway."""
+        found = await _asked(self._client.shards.targets(shard, after_version=after_version))
+        return TargetPage(
+            entries=[_entry(target) for target in found.targets], gone=found.gone, version=found.version
+        )
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """Return which of these shards have changed after the version known of each. LedgerAway."""
+        if not versions:
+            return []
+        told = await _asked(self._client.shards.show(changed_after=self._looked_up_to))
+        if told.version < self._looked_up_to:
+            # It was restored from a backup, and counts on from there.
+            self._newest.clear()
+            told = await _asked(self._client.shards.show(changed_after=0))
+        self._newest |= {int(shard): version for shard, version in told.changed.items()}
+        self._looked_up_to = told.version
+        return [
+            shard
+            for shard, version in versions.items()
+            if self._newest.get(shard, 0) > version or version > told.version
+        ]
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        """Hand over results of several shards.
+
+        LedgerAway; RegistryRefusal if the registry will never take it as it is.
+        """
+        lost: set[int] = set()
+        news = NO_NEWS
+        for some in _portions(batches):
+            reports = [report for batch in some for report in batch.reports]
+            tokens = {batch.claim.shard: batch.claim.fencing_token for batch in some}
+            answer = await _asked(
+                self._client.shards.report(
+                    [report.observation for report in reports],
+                    memories=[report.memory for report in reports],
+                    tokens=tokens,
+                    ages_s=partial(ages_s, some, self._clock),
+                    numbers=[number for batch in some for number in batch.numbers],
+                    interval_s=max(MIN_INTERVAL_SECONDS, interval_s),
+                )
+            )
+            lost.update(answer.lost)
+            news = news_of(answer.silent_classes, answer.confirmed_classes)
+            self._warn_of_ignored(answer.counts.get(ReportOutcome.IGNORED, 0), len(reports))
+            self._tell_left_out()
+        return Taken(lost=lost, news=news)
+
+    def _warn_of_ignored(self, ignored: int, reported: int) -> None:
+        """Log once that the registry ignores all results of a batch, until it takes some again."""
+        is_all = 0 < ignored == reported
+        if is_all and not self._has_warned_of_ignored:
+            _log.warning("the registry ignores results: all %d of a batch count as repeated or late", ignored)
+        self._has_warned_of_ignored = is_all
+
+    def _tell_left_out(self) -> None:
+        """Say once what this registry does not know of what is found."""
+        names = self._client.shards.left_out.names
+        if len(names) > self._left_out:
+            self._left_out = len(names)
+            _log.warning("the registry is older than this prober: it is not told %s", ", ".join(names))
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. LedgerAway."""
+        shown = await _asked(self._client.shards.show(unprobed_since=datetime.fromtimestamp(since_s, UTC)))
+        return shown.unprobed or 0
+
+    async def leave(self, worker: str) -> None:
+        """Give all shards back. LedgerAway."""
+        await _asked(self._client.shards.leave(worker))
+
+
+async def _asked(question: Awaitable[T]) -> T:
+    """Return what the registry answers; LedgerAway if nothing, RegistryRefusal if we are at fault."""
+    try:
+        return await question
+    except RegistryRefusal as refusal:
+        if refusal.status in _OUR_FAULT:
+            raise
+        raise LedgerAway(str(refusal)) from refusal
+    except RegistryError as error:
+        raise LedgerAway(str(error)) from error
+
+
+def ages_s(batches: Sequence[ShardBatch], clock: Clock) -> list[float]:
+    """Return the age of each result now, in seconds."""
+    now_s = clock.boot_s()
+    made_at_s = (at_s for batch in batches for at_s in batch.made_at_s)
+    return [min(max(0.0, now_s - at_s), MAX_AGE_SECONDS) for at_s in made_at_s]
+
+
+def news_of(
+    silent_classes: Collection[str],
+    confirmed_classes: Mapping[str, datetime],
+    witnesses: Sequence[HandedOutWitness] = (),
+) -> WitnessNews:
+    """Return what an answer of a registry tells of witnesses."""
+    return WitnessNews(
+        silent_classes=frozenset(silent_classes),
+        confirmed_at_s={name: at.timestamp() for name, at in confirmed_classes.items()},
+        handed_out=[(witness.network_class, witness.url) for witness in witnesses],
+    )
+
+
+def _portions(batches: Sequence[ShardBatch]) -> Iterator[list[ShardBatch]]:
+    """Cut batches into what the registry takes at once; one shard's results stay in their order."""
+    some: list[ShardBatch] = []
+    room = MAX_OBSERVATIONS
+    for batch in batches:
+        first = 0
+        while first < len(batch.reports):
+            until = first + room
+            some.append(
+                replace(
+                    batch,
+                    reports=batch.reports[first:until],
+                    numbers=batch.numbers[first:until],
+                    made_at_s=batch.made_at_s[first:until],
+                )
+            )
+            room -= len(some[-1].reports)
+            first = until
+            if room == 0:
+                yield some
+                some, room = [], MAX_OBSERVATIONS
+    if some:
+        yield some
+
+
+def _entry(target: ProbeTarget) -> TargetEntry:
+    return TargetEntry(
+        subject_id=target.subject_id,
+        url=target.url,
+        memory=target.memory or _NEVER_PROBED,
+        recheck_at_s=None if target.recheck_at is None else target.recheck_at.timestamp(),
+        version=target.version,
+        confirmed_at_s=None if target.confirmed_at is None else target.confirmed_at.timestamp(),
+        thresholds_s=target.thresholds_s,
+    )

@@ -1,0 +1,164 @@
+"""Failures that wait for a witness, in a bounded number, and their second requests."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation
+from lifesign.domain.observation.witness_rule import WitnessAnswer, bears_out
+from lifesign.domain.schedule.cadence import without_result
+from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.worker.shards import Slot
+
+MAX_WAITING_FAILURES: Final = 50_000
+"""Failures of one process that wait for a witness or for their second request: about 100 MB as JSON."""
+
+
+class WaitingFailure:
+    """A failed probe that counts only if a witness answers; kept as JSON."""
+
+    __slots__ = (
+        "_memory",
+        "_memory_after",
+        "_observation",
+        "answer",
+        "answered_at_s",
+        "began_at_s",
+        "failed_at_s",
+        "is_name_failure",
+        "layers",
+        "made_at_s",
+        "network_class",
+        "rounds",
+        "slot",
+    )
+
+    def __init__(
+        self,
+        slot: Slot,
+        report: ProbeReport,
+        memory: ProbeMemory,
+        *,
+        network_class: str,
+        began_at_s: float,
+        failed_at_s: float,
+        made_at_s: float,
+        rounds: int = 1,
+    ) -> None:
+        """`memory`: what was remembered before the probe."""
+        self.slot = slot
+        self.network_class = network_class
+        self.is_name_failure = report.contact.is_name_failure
+        self.layers = report.contact.unreached_layers or None
+        """Names of the layers that do not count without a witness; None: all that failed."""
+        self.began_at_s = began_at_s
+        """When the first request began, since the epoch."""
+        self.failed_at_s = failed_at_s
+        """On the monotonic clock."""
+        self.made_at_s = made_at_s
+        """The same moment by `Clock.boot_s`."""
+        self.rounds = rounds
+        """How often it has waited for a witness, this time included."""
+        self.answer: WitnessAnswer | None = None
+        """The witness, once one answered."""
+        self.answered_at_s = 0.0
+        """When it did, on the monotonic clock."""
+        self._observation = report.observation.model_dump_json(exclude_defaults=True)
+        self._memory = without_result(memory, report.memory).to_json()
+        is_alive = report.observation.is_sign_of_life
+        self._memory_after = report.memory.to_json() if is_alive else self._memory
+
+    @property
+    def observation(self) -> Observation:
+        """Return what the probe saw."""
+        return Observation.model_validate_json(self._observation)
+
+    @property
+    def memory(self) -> ProbeMemory:
+        """Return what was remembered before the probe, with what it learned."""
+        return ProbeMemory.from_json(self._memory)
+
+    @property
+    def memory_after(self) -> ProbeMemory:
+        """Return what is remembered after the probe if its failure does not count."""
+        return ProbeMemory.from_json(self._memory_after)
+
+
+class _Line:
+    """Failures of one network class, the first one first; names that did not resolve stand apart."""
+
+    __slots__ = ("names", "others")
+
+    def __init__(self) -> None:
+        self.names: deque[WaitingFailure] = deque()
+        self.others: deque[WaitingFailure] = deque()
+
+    def take(self, is_taken: Callable[[WaitingFailure], bool]) -> Iterator[WaitingFailure]:
+        for line in (self.others, self.names):
+            while line and is_taken(line[0]):
+                yield line.popleft()
+
+
+class WaitingFailures:
+    """Failures that wait for a witness. Times are seconds of the monotonic clock."""
+
+    def __init__(self, max_waiting: int = MAX_WAITING_FAILURES) -> None:
+        self.asked_again = 0
+        """How many have a witness, and wait for the end of their second request."""
+        self._max_waiting = max_waiting
+        self._lines: dict[str, _Line] = {}
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        """Return how many wait for a witness."""
+        return self._waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further failure may wait."""
+        return self._waiting + self.asked_again >= self._max_waiting
+
+    def add(self, failure: WaitingFailure) -> None:
+        """Let a failure wait behind all others of its network class."""
+        line = self._lines.setdefault(failure.network_class, _Line())
+        (line.names if failure.is_name_failure else line.others).append(failure)
+        self._waiting += 1
+
+    def first_at_s(self, network_class: str) -> float | None:
+        """Return when the first failure of a class that waits was recorded; None if none waits."""
+        line = self._lines.get(network_class)
+        if line is None:
+            return None
+        return min((each[0].failed_at_s for each in (line.names, line.others) if each), default=None)
+
+    def release(self, answer: WitnessAnswer, now_s: float) -> list[WaitingFailure]:
+        """Return those for which an answer is a witness; they wait no more."""
+
+        def is_borne_out(failure: WaitingFailure) -> bool:
+            return bears_out(
+                answer,
+                failure.network_class,
+                failure.failed_at_s,
+                is_name_failure=failure.is_name_failure,
+            )
+
+        released = self._take(answer.network_class, is_borne_out)
+        for failure in released:
+            failure.answer, failure.answered_at_s = answer, now_s
+        self.asked_again += len(released)
+        return released
+
+    def give_up(self, network_class: str, until_s: float) -> list[WaitingFailure]:
+        """Return those of a class that were recorded up to a time; they wait no more."""
+        return self._take(network_class, lambda failure: failure.failed_at_s <= until_s)
+
+    def _take(self, network_class: str, is_taken: Callable[[WaitingFailure], bool]) -> list[WaitingFailure]:
+        line = self._lines.get(network_class)
+        if line is None:
+            return []
+        taken = list(line.take(is_taken))
+        self._waiting -= len(taken)
+        if not (line.names or line.others):
+            del self._lines[network_class]
+        return taken

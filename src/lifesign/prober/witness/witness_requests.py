@@ -1,0 +1,164 @@
+"""Requests to witnesses: over new connections, by names that are looked up anew, within a few seconds."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Final, Protocol
+
+from yarl import URL
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.net.target_address import Address, Refused, TargetUrl
+from lifesign.http.failures import FAILURES
+from lifesign.prober.network.connector import JudgedConnector, Unreached
+from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, open_channel
+from lifesign.prober.network.exclusion_list import OptOuts
+from lifesign.prober.witness.contact import NetworkClasses
+
+MAX_TRIED_ADDRESSES: Final = 2
+"""Addresses of one witness that are tried, one after the other."""
+
+
+@light_value(kw_only=True)
+class WitnessReply:
+    """What a witness answered."""
+
+    status: int | None = None
+    """HTTP status; None if no answer came."""
+    is_looked_up: bool = False
+    """Whether a name server was asked for its name just now."""
+    reason: str = ""
+    """Why no answer came, for people; empty if one did."""
+
+
+NOT_AWAITED: Final = WitnessReply(reason="not awaited: others have answered")
+
+
+class AsksWitnesses(Protocol):
+    """Sends requests to witnesses."""
+
+    async def ask(
+        self,
+        urls: Sequence[str],
+        network_class: str,
+        timeout_s: float,
+        is_enough: Callable[[Sequence[WitnessReply]], bool],
+    ) -> Sequence[WitnessReply]:
+        """Ask all of these at once, at addresses of one network class; return their replies in this order.
+
+        Replies that are late when the others are enough are NOT_AWAITED.
+        """
+        ...
+
+
+class WitnessRequests:
+    """Asks witnesses by a connector of its own; made within a running loop."""
+
+    def __init__(
+        self,
+        connector: JudgedConnector,
+        classes: NetworkClasses,
+        *,
+        name_servers: Sequence[str] = (),
+        user_agent: str,
+        opt_outs: OptOuts | None = None,
+    ) -> None:
+        """`name_servers`: those that the names of targets are looked up at; none: those of the system."""
+        self._connector = connector
+        self._classes = classes
+        self._name_servers = tuple(name_servers)
+        self._user_agent = user_agent
+        self._opt_outs = opt_outs or None
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(
+        self,
+        urls: Sequence[str],
+        network_class: str,
+        timeout_s: float,
+        is_enough: Callable[[Sequence[WitnessReply]], bool] = lambda _: False,
+    ) -> Sequence[WitnessReply]:
+        """Ask all of these at once, at addresses of one network class, until enough have answered."""
+        deadline_s = self._loop.time() + timeout_s
+        replies = [NOT_AWAITED] * len(urls)
+        # A channel that is new has forgotten all names.
+        with closing(open_channel(self._name_servers, timeout_s)) as channel:
+
+            async def ask_one(place: int, url: str) -> None:
+                replies[place] = await self._ask_one(url, network_class, channel, deadline_s)
+
+            pending = {asyncio.ensure_future(ask_one(place, url)) for place, url in enumerate(urls)}
+            try:
+                while pending and not is_enough(replies):
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+            finally:
+                for task in pending:
+                    task.cancel()
+                await asyncio.gather(*pending, return_exceptions=True)
+        return replies
+
+    async def _ask_one(
+        self, url: str, network_class: str, channel: DnsChannel, deadline_s: float
+    ) -> WitnessReply:
+        entry = None if self._opt_outs is None else self._opt_outs.entry_for(url)
+        if entry is not None:
+            return WitnessReply(reason=f"opted out: {entry}")
+        target = self._connector.guard.vet_url(URL(url, encoded=True))
+        if isinstance(target, Refused):
+            return WitnessReply(reason=target.reason)
+        addresses: tuple[Address, ...] = () if target.address is None else (target.address,)
+        is_looked_up = False
+        if target.address is None:
+            answer = await self._look_up(target.host, channel, deadline_s)
+            addresses, is_looked_up = answer.addresses, answer.ttl_s > 0
+            if not addresses:
+                return WitnessReply(reason=f"no address: {answer.unclear or 'the name does not resolve'}")
+        of_class = [address for address in addresses if self._classes.of(address) == network_class]
+        reply = WitnessReply(reason=f"it has no address in {network_class}")
+        for number, address in enumerate(of_class[:MAX_TRIED_ADDRESSES]):
+            now_s = self._loop.time()
+            left = len(of_class[:MAX_TRIED_ADDRESSES]) - number
+            reply = await self._connect(url, replace(target, address=address), now_s, deadline_s, left)
+            if reply.status is not None:
+                return replace(reply, is_looked_up=is_looked_up)
+        return reply
+
+    async def _look_up(self, host: str, channel: DnsChannel, deadline_s: float) -> NameAnswer:
+        answered: asyncio.Future[NameAnswer] = self._loop.create_future()
+
+        def settle(answer: NameAnswer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        channel.look_up(host, settle)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                return await answered
+        return NameAnswer(unclear="the name could not be looked up in time")
+
+    async def _connect(
+        self, url: str, target: TargetUrl, now_s: float, deadline_s: float, left: int
+    ) -> WitnessReply:
+        """Ask at one address, which gets its share of the time that is left."""
+        until_s = now_s + (deadline_s - now_s) / left
+        opened = await self._connector.open(target, until_s)
+        if isinstance(opened, Unreached):
+            return WitnessReply(reason=opened.reason)
+        opened.expire_at(until_s)
+        try:
+            reply = await opened.ask(self._written(URL(url, encoded=True)))
+        except FAILURES as error:
+            return WitnessReply(reason=f"no answer: {type(error).__name__}")
+        finally:
+            opened.expire_at(None)
+            opened.abort()
+        return WitnessReply(status=reply.status)
+
+    def _written(self, url: URL) -> bytes:
+        fields = f"Host: {url.host_port_subcomponent}\r\nUser-Agent: {self._user_agent}\r\n"
+        return f"GET {url.raw_path_qs} HTTP/1.1\r\n{fields}Accept: */*\r\nConnection: close\r\n\r\n".encode(
+            "ascii"
+        )

@@ -1,0 +1,348 @@
+"""The witnesses of one prober: canaries, and other targets that answer.
+
+Failures wait here until a witness answers a request that was sent after them. In each network class witnesses
+are asked in rounds, one for all failures that wait; the answers of other probes count too. A failure whose
+round has no answer has no witness, and never counts later.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import Context
+from itertools import islice
+from typing import Any, Final
+
+from lifesign.domain.models.shards import MAX_CLASSES
+from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.observation.witness_rule import (
+    MAX_ASKED_TARGETS,
+    Canary,
+    WitnessAnswer,
+    WitnessPolicy,
+    is_canary_quorum,
+)
+from lifesign.prober.network.clock import Clock
+from lifesign.prober.results.ledger import Answered, WitnessNews, WitnessStanding
+from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
+from lifesign.prober.witness.witness_requests import AsksWitnesses, WitnessReply
+
+MAX_KNOWN_HOSTS: Final = 16
+"""Hosts of one network class that are remembered as having answered last."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class _Class:
+    """What is known of the witnesses of one network class."""
+
+    def __init__(self, name: str, canaries: Sequence[Canary]) -> None:
+        self.name = name
+        self.canaries = tuple(canaries)
+        self.silent_canaries = {canary.url for canary in canaries}
+        """Those that have never answered."""
+        self.known: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        """Hosts that answered, the last one last: when (since the epoch), and at which URL."""
+        self.handed_out: list[str] = []
+        """URLs of other workers' targets, each to be asked once."""
+        self.witnessed_at_s: float | None = None
+        """When the last request was sent that a witness answered, on the monotonic clock."""
+        self.is_reached: bool | None = None
+        """Whether a witness answered when one was asked last; None if none ever was."""
+        self.round_began_at_s: float | None = None
+        self.round: asyncio.Task[None] | None = None
+        self.attending: asyncio.Task[None] | None = None
+
+    def takes(self, url: str) -> bool:
+        """Return whether a target may be a witness: in a public class only TLS shows who answers."""
+        return not self.canaries and (self.name not in PUBLIC_CLASSES or url.startswith("https:"))
+
+    def candidates(self) -> list[str]:
+        """Return the URLs of targets to ask: those that answered last, else those that were handed out."""
+        known = sorted(self.known.values(), reverse=True)[:MAX_ASKED_TARGETS]
+        room = MAX_ASKED_TARGETS - len(known)
+        handed_out, self.handed_out = self.handed_out[:room], self.handed_out[room:]
+        return [url for _, url in known] + handed_out
+
+
+class Witnesses:
+    """Collects what answers, and asks witnesses for the failures that wait.
+
+    `witnessed` takes failures for which a witness answered, in the order in which they were recorded;
+    `unwitnessed` those that have none, and why, for people.
+    """
+
+    def __init__(
+        self,
+        failures: WaitingFailures,
+        asks: AsksWitnesses | None,
+        clock: Clock,
+        *,
+        class_names: Iterable[str],
+        canaries: Mapping[str, Sequence[Canary]],
+        policy: WitnessPolicy,
+        interval_s: float,
+        witnessed: Callable[[Sequence[WaitingFailure]], None],
+        unwitnessed: Callable[[Sequence[WaitingFailure], str], None],
+        chance: Callable[[], float],
+    ) -> None:
+        """`class_names`: those that `networks.allow` divides addresses into; `asks`: None asks nobody.
+
+        `chance` returns numbers from 0 to 1: rounds keep no step with a network that comes and goes.
+        """
+        self.rounds = 0
+        """How many rounds there were."""
+        self.has_read_targets = False
+        """Set once the targets of all shards that are held were read."""
+        self._failures = failures
+        self._asks = asks
+        self._clock = clock
+        self._policy = policy
+        self._interval_s = interval_s
+        self._witnessed = witnessed
+        self._unwitnessed = unwitnessed
+        self._chance = chance
+        names = dict.fromkeys([*class_names, *canaries])
+        self._classes = {name: _Class(name, canaries.get(name, ())) for name in names}
+        self._news = WitnessNews()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def unreached_classes(self) -> tuple[str, ...]:
+        """Network classes in which no witness answered when one was asked last."""
+        return tuple(name for name, state in self._classes.items() if state.is_reached is False)
+
+    # What the rule asks for
+
+    def class_for(self, network_class: str | None) -> str:
+        """Return the class whose witnesses are asked; of a name without a known class, a public one."""
+        if network_class is not None and (network_class == THIS_MACHINE or network_class in self._classes):
+            return network_class
+        four, six = self._classes[PUBLIC_IPV4], self._classes[PUBLIC_IPV6]
+        is_six_better = (six.canaries or six.known) and not (four.canaries or four.known)
+        return PUBLIC_IPV6 if is_six_better else PUBLIC_IPV4
+
+    def has_canaries(self, network_class: str) -> bool:
+        """Return whether canaries are configured for a class."""
+        state = self._classes.get(network_class)
+        return state is not None and bool(state.canaries)
+
+    def is_silent(self, network_class: str) -> bool:
+        """Return whether the registry says that a class is in mass silence."""
+        return network_class in self._news.silent_classes
+
+    def confirmed_at_s(self, network_class: str) -> float | None:
+        """Return when an operator last confirmed a class, since the epoch; None if none did."""
+        return self._news.confirmed_at_s.get(network_class)
+
+    # What comes in
+
+    def add(self, failure: WaitingFailure) -> None:
+        """Let a failure wait for a witness of its class; the caller has looked whether there is room."""
+        self._failures.add(failure)
+        state = self._classes[failure.network_class]
+        if state.attending is None:
+            state.attending = self._start(self._ask_for_failures(state))
+
+    def note_answer(self, host: str, answered: Answered) -> None:
+        """Take in that a target answered itself; in a class with canaries it is no witness."""
+        state = self._classes.get(answered.network_class)
+        if state is None or state.canaries:
+            return
+        state.known[host] = (self._clock.wall_s(), answered.url)
+        state.known.move_to_end(host)
+        if len(state.known) > MAX_KNOWN_HOSTS:
+            state.known.popitem(last=False)
+        state.witnessed_at_s, state.is_reached = answered.sent_at_s, True
+        if state.attending is not None and not self.is_silent(state.name):
+            answer = WitnessAnswer(network_class=state.name, sent_at_s=answered.sent_at_s)
+            self._release(answer)
+
+    def note_known(self, host: str, network_class: str, url: str, alive_at_s: float) -> None:
+        """Take in that a target answered another worker, or this one before it started (since the epoch)."""
+        state = self._classes.get(network_class)
+        if state is None or not state.takes(url):
+            return
+        if len(state.known) >= MAX_KNOWN_HOSTS or host in state.known:
+            return
+        state.known[host] = (alive_at_s, url)
+        state.known.move_to_end(host, last=False)
+
+    def note_silence(self, host: str, network_class: str) -> None:
+        """Take in that a target of a host failed, or must not be asked now: it is asked for nobody else."""
+        if (state := self._classes.get(network_class)) is not None:
+            state.known.pop(host, None)
+
+    def take_news(self, news: WitnessNews) -> None:
+        """Take in what the ledger tells with each answer."""
+        became_silent = news.silent_classes - self._news.silent_classes
+        self._news = news
+        for network_class, url in news.handed_out:
+            state = self._classes.get(network_class)
+            if state is not None and state.takes(url):
+                state.handed_out = [*state.handed_out, url][-MAX_ASKED_TARGETS:]
+        for network_class in became_silent:
+            _log.warning("mass silence in %s: no target of it is a witness", network_class)
+            state = self._classes.get(network_class)
+            if state is not None and not state.canaries:
+                self._give_up(state, self._clock.monotonic_s(), "its network class is in mass silence")
+
+    # What goes out
+
+    async def standing(self) -> WitnessStanding:
+        """Return what a claim tells of the witnesses; asks those of classes in which none answered lately."""
+        if self.has_read_targets:
+            await asyncio.gather(*(self._find_out(state) for state in self._classes.values()))
+        states = self._classes.values()
+        wanted = {
+            state.name: MAX_ASKED_TARGETS - len(state.known)
+            for state in states
+            if not state.canaries and len(state.known) < MAX_ASKED_TARGETS
+        }
+        reached = [state.name for state in states if state.is_reached]
+        is_known = self.has_read_targets and any(state.is_reached is not None for state in states)
+        return WitnessStanding(
+            interval_s=self._interval_s,
+            reached_classes=reached[:MAX_CLASSES] if is_known else None,
+            wanted=dict(islice(wanted.items(), MAX_CLASSES)),
+        )
+
+    async def ask_canaries(self) -> None:
+        """Ask all canaries once, at the start: one that does not answer is an error in the log."""
+        states = [state for state in self._classes.values() if state.canaries]
+        await asyncio.gather(*(self._round(state) for state in states))
+
+    async def close(self) -> None:
+        """End what is under way; failures that wait are dropped."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # Rounds
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        # Not in the context of the probe that failed: the addresses of witnesses would count for its turn,
+        # also after it has ended.
+        task = asyncio.create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _ask_for_failures(self, state: _Class) -> None:
+        """Ask a witness of a class for the failures that wait, until none does."""
+        late_s = self._chance() * self._policy.next_answer_s
+        try:
+            while (first_s := self._failures.first_at_s(state.name)) is not None:
+                # In a busy prober another target answers before that.
+                due_s = first_s if state.canaries else first_s + self._policy.next_answer_s
+                if state.round_began_at_s is not None:
+                    due_s = max(due_s, state.round_began_at_s + self._policy.round_s)
+                wait_s = due_s + late_s - self._clock.monotonic_s()
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                else:
+                    await self._round(state)
+                    late_s = self._chance() * self._policy.next_answer_s
+        finally:
+            state.attending = None
+
+    async def _find_out(self, state: _Class) -> None:
+        """Ask a witness of a class, unless one answered within the last interval, or was asked just now."""
+        now_s = self._clock.monotonic_s()
+        if state.witnessed_at_s is not None and now_s - state.witnessed_at_s <= self._interval_s:
+            return
+        began_at_s = state.round_began_at_s
+        if state.round is None and began_at_s is not None and now_s - began_at_s < self._policy.round_s:
+            return
+        if state.canaries or state.known or state.handed_out:
+            await self._round(state)
+
+    async def _round(self, state: _Class) -> None:
+        """Ask the witnesses of a class once; who comes while they are asked waits for the same answers."""
+        if state.round is None:
+            state.round = self._start(self._ask_round(state))
+        await asyncio.wait([state.round])
+
+    async def _ask_round(self, state: _Class) -> None:
+        began_at_s = self._clock.monotonic_s()
+        try:
+            urls = [canary.url for canary in state.canaries] or state.candidates()
+            if not urls or self._asks is None:
+                self._give_up(state, began_at_s, "no other target of its network class answers")
+                return
+            state.round_began_at_s = began_at_s
+            self.rounds += 1
+            replies = await self._ask_all(self._asks, urls, state)
+            answer = _answer_of(state, replies, began_at_s)
+            self._note_round(state, replies, is_reached=answer is not None)
+            if answer is not None:
+                state.witnessed_at_s = began_at_s
+                self._release(answer)
+            self._give_up(state, began_at_s, "no witness answered")
+        finally:
+            state.round = None
+
+    async def _ask_all(
+        self, asks: AsksWitnesses, urls: Sequence[str], state: _Class
+    ) -> Sequence[WitnessReply]:
+        def is_enough(replies: Sequence[WitnessReply]) -> bool:
+            # The first round tells which canaries never answer. A name needs a witness that was looked up.
+            answer = None if state.is_reached is None else _answer_of(state, replies, 0.0)
+            return answer is not None and answer.is_looked_up
+
+        try:
+            return await asks.ask(urls, state.name, self._policy.answer_s, is_enough)
+        except Exception:  # noqa: BLE001 - a defect of ours is no evidence against anybody
+            _log.exception("the witnesses of %s cannot be asked: a defect of this program", state.name)
+            return [WitnessReply(reason="a defect of the prober") for _ in urls]
+
+    def _note_round(self, state: _Class, replies: Sequence[WitnessReply], *, is_reached: bool) -> None:
+        """Log what changed with a round."""
+        is_first = state.is_reached is None
+        for canary, reply in zip(state.canaries, replies, strict=False):
+            if canary.is_answer(reply.status):
+                if canary.url in state.silent_canaries and not is_first:
+                    _log.warning("the canary %s answers now", canary.url)
+                state.silent_canaries.discard(canary.url)
+            elif is_first:
+                why = reply.reason or f"HTTP {reply.status}"
+                _log.error("the canary %s of %s does not answer: %s", canary.url, state.name, why)
+        if is_reached != state.is_reached and not (is_first and is_reached):
+            if is_reached:
+                _log.warning("witnesses in %s answer again", state.name)
+            else:
+                _log.error("no witness in %s answers: failures there are not measured", state.name)
+        state.is_reached = is_reached
+
+    def _release(self, answer: WitnessAnswer) -> None:
+        if self.is_silent(answer.network_class) and not self.has_canaries(answer.network_class):
+            return
+        if released := self._failures.release(answer, self._clock.monotonic_s()):
+            self._witnessed(released)
+
+    def _give_up(self, state: _Class, until_s: float, why: str) -> None:
+        if given_up := self._failures.give_up(state.name, until_s):
+            self._unwitnessed(given_up, why)
+
+
+def _answer_of(state: _Class, replies: Sequence[WitnessReply], began_at_s: float) -> WitnessAnswer | None:
+    """Return what the replies of a round come to; None if no witness answered."""
+    if state.canaries:
+        answered = [
+            reply
+            for canary, reply in zip(state.canaries, replies, strict=True)
+            if canary.is_answer(reply.status)
+        ]
+        if not is_canary_quorum(len(answered), len(state.canaries)):
+            return None
+    else:
+        answered = [reply for reply in replies if reply.status is not None]
+        if not answered:
+            return None
+    return WitnessAnswer(
+        network_class=state.name,
+        sent_at_s=began_at_s,
+        is_looked_up=any(reply.is_looked_up for reply in answered),
+    )

@@ -1,0 +1,182 @@
+"""The claims of a worker: it wins shards, and keeps them.
+
+A worker says again and again that it lives, what it holds, and which network classes it reaches. Its own
+deadline counts from when it asked: whatever the answer's journey takes, nobody else can have the shard
+sooner. Each answer tells the ledger's time, and what it knows of witnesses.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Final
+
+from lifesign.domain.base.backoff import Away
+from lifesign.domain.schedule.shard_share import fair_share
+from lifesign.domain.tasks.lease import TTL_SECONDS
+from lifesign.prober.network.clock import Clock, LedgerClock
+from lifesign.prober.results.ledger import (
+    Granted,
+    Ledger,
+    LedgerAway,
+    Outage,
+    ShardClaim,
+    WitnessNews,
+    WitnessStanding,
+)
+from lifesign.prober.worker.shards import Holdings, Shard
+
+SHARD_TTL_SECONDS: Final = float(TTL_SECONDS)
+"""How long a shard is ours without a word; so much later do the shards of a killed worker move."""
+RENEW_RATIO: Final = 0.6
+"""Of that time, after which we ask anew (protocol 6)."""
+RENEW_JITTER_RATIO: Final = 0.05
+FIRST_ASK_SECONDS: Final = 0.5
+"""Who has just won or lost some is not settled: it asks again after this, and twice as long, and so on."""
+JOIN_SECONDS: Final = 10.0
+"""How long nobody takes the share of those who begin at the same time, and have not joined yet."""
+REASONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "reaches_less": "another prober reaches all network classes that this one reaches, and more",
+        "no_progress": "this prober reported no result for two intervals, and another one did",
+    }
+)
+"""Why a registry takes all shards from a worker, for people."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+def takeover_s(ttl_s: float) -> float:
+    """Return after how many seconds at most others hold the shards of a worker that was killed.
+
+    Its claims end `ttl_s` after it renewed them, and the others ask again once they renew theirs.
+    """
+    return ttl_s * (1 + RENEW_RATIO * (1 + RENEW_JITTER_RATIO))
+
+
+class ClaimKeeper:
+    """Asks for shards, for ever."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        holdings: Holdings,
+        worker: str,
+        *,
+        ttl_s: float,
+        lost: Callable[[Sequence[Shard]], None],
+        held: Callable[[Sequence[Shard]], None],
+        clock: LedgerClock,
+        max_offset_s: float,
+        standing: Callable[[], Awaitable[WitnessStanding]],
+        news: Callable[[WitnessNews], None],
+        chance: Callable[[], float],
+        companions: int = 0,
+    ) -> None:
+        """`standing` tells what this worker knows of witnesses, `news` takes what the ledger tells of them.
+
+        A machine whose calendar differs from the ledger's by more than `max_offset_s` is reported.
+        """
+        self.has_asked = asyncio.Event()
+        """Set once the ledger has answered."""
+        self.outage: Outage | None = None
+        """That it does not answer."""
+        self._ledger = ledger
+        self._holdings = holdings
+        self._worker = worker
+        self._ttl_s = ttl_s
+        self._lost = lost
+        self._held = held
+        self._ledger_clock = clock
+        self._clock: Clock = clock.clock
+        self._max_offset_s = max_offset_s
+        self._is_clock_wrong = False
+        self._standing = standing
+        self._news = news
+        self._reason: str | None = None
+        """Why the ledger took all shards, as it said last."""
+        self._chance = chance
+        self._away = Away(chance)
+        self._settling_s = FIRST_ASK_SECONDS
+        self._hurry = asyncio.Event()
+        self._companions = companions
+        self._joined_by_s = 0.0
+
+    def hurry(self) -> None:
+        """Ask at once: somebody else's shards may be free by now."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """Win and keep shards until cancelled."""
+        self._joined_by_s = asyncio.get_running_loop().time() + JOIN_SECONDS
+        while True:
+            try:
+                await self._ask()
+                wait_s = min(self._settling_s, self._renew_s())
+                self._settling_s *= 2
+                self._away.over()
+                self.outage = None
+            except LedgerAway as error:
+                if self.outage is None:
+                    self.outage = Outage(asyncio.get_running_loop().time(), str(error))
+                    _log.warning("the ledger is away: no shard can be claimed or renewed (%s)", error)
+                wait_s = self._away.wait_s()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._hurry.wait()
+            self._hurry.clear()
+
+    def _renew_s(self) -> float:
+        jitter = RENEW_JITTER_RATIO * (2 * self._chance() - 1)
+        return self._ttl_s * RENEW_RATIO * (1 + jitter)
+
+    async def _ask(self) -> None:
+        before = self._holdings.tokens()
+        companions = self._awaited()
+        standing = await self._standing()
+        asked_at_s = self._clock.boot_s()
+        granted = await self._ledger.claim(self._worker, self._ttl_s, before, companions, standing)
+        self._take_time(granted, asked_at_s)
+        self._take_reason(granted.reason)
+        self._news(granted.news)
+        held, lost = self._holdings.take(_leave_room(granted.claims, companions))
+        if self._holdings.tokens() != before:
+            self._settling_s = FIRST_ASK_SECONDS
+            _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
+        self._lost(lost)
+        self._held(held)
+        self.has_asked.set()
+
+    def _take_time(self, granted: Granted, asked_at_s: float) -> None:
+        """Keep the ledger's time, and report a calendar of this machine that is wrong."""
+        if granted.now_s is None:
+            return
+        self._ledger_clock.note(granted.now_s, asked_at_s, self._clock.boot_s())
+        offset_s = self._ledger_clock.offset_s
+        is_wrong = abs(offset_s) > self._max_offset_s
+        if is_wrong and not self._is_clock_wrong:
+            side = "ahead of" if offset_s > 0 else "behind"
+            _log.error("this machine's clock is %.0f s %s the registry's: set it", abs(offset_s), side)
+        elif self._is_clock_wrong and not is_wrong:
+            _log.warning("this machine's clock agrees with the registry's again")
+        self._is_clock_wrong = is_wrong
+
+    def _take_reason(self, reason: str | None) -> None:
+        """Report once that the ledger took all shards, and why."""
+        if reason is not None and reason != self._reason:
+            _log.error("this prober holds no shards: %s (%s)", REASONS.get(reason, "the ledger says"), reason)
+        elif reason is None and self._reason is not None:
+            _log.warning("this prober may hold shards again")
+        self._reason = reason
+
+    def _awaited(self) -> int:
+        """Return how many companions may still be about to join."""
+        return self._companions if asyncio.get_running_loop().time() < self._joined_by_s else 0
+
+
+def _leave_room(claims: Sequence[ShardClaim], companions: int) -> Sequence[ShardClaim]:
+    """Leave to companions what an older registry grants for all that: the highest numbers."""
+    return (
+        sorted(claims, key=lambda claim: claim.shard)[: fair_share(companions + 1)] if companions else claims
+    )

@@ -1,0 +1,409 @@
+"""The dispatch of probes: what is due joins the line of its host, and is probed in a task of its own.
+
+Whose turn it is says the plan; what follows from a result says the intake. A target whose failure has a
+witness is asked once more before all others. A probe that did not take place is reported as not measured.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from math import inf
+from typing import Final, Protocol
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import UnmeasuredReason
+from lifesign.domain.observation.witness_rule import WitnessPolicy
+from lifesign.domain.schedule.cadence import Cadence, believed, last_alive_s
+from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.network.clock import Clock
+from lifesign.prober.network.host_limiter import AddressBusy, Pace, Turn
+from lifesign.prober.results.ledger import ProbeReport, TargetEntry
+from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
+from lifesign.prober.worker import inconclusive
+from lifesign.prober.worker.intake import Intake, Probed
+from lifesign.prober.worker.outbox import Outbox
+from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.reporting import Reporter
+from lifesign.prober.worker.schedule import Plan
+from lifesign.prober.worker.shards import Applied, Holdings, Shard, Slot
+
+TICK_SECONDS: Final = 0.01
+"""What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""
+MAX_OFFERED: Final = 2_000
+"""Targets that join their lines at once; the event loop turns between two such groups."""
+BEGUN_AT_ONCE: Final = 16
+"""Probes that begin between two turns of the event loop.
+
+If a thousand did, they would keep each other's answers waiting: our own queue would be measured, not the
+targets, and each step of each probe would find the processor's caches cold.
+"""
+LOOK_AHEAD_RATIO: Final = 2
+"""A census keeps up to so many times its concurrency ready to start."""
+SLOW_DOWN_FACTOR: Final = 4
+"""A census that is too slow for its own deadlines does so many times less at once."""
+MIN_CONCURRENCY: Final = 10
+"""A census that is too slow probes so many at once at least."""
+MAX_CLOCK_STEP_SECONDS: Final = 5.0
+"""If the ledger's calendar and the monotonic clock part by more, it was set, or the machine slept."""
+
+_log = logging.getLogger("lifesign.prober")
+
+Due = tuple[Slot, float]
+"""A target whose turn it is, and since when."""
+
+
+class Probes(Protocol):
+    """What probes one target."""
+
+    async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
+        """Probe it now, which is `at_s` since the epoch; AddressBusy if its address has its fill."""
+        ...
+
+
+class Dispatch:
+    """Begins probes, and takes in what they came to."""
+
+    def __init__(
+        self,
+        prober: Probes,
+        plan: Plan,
+        pace: Pace[Due],
+        *,
+        clock: Clock,
+        cadence: Cadence,
+        holdings: Holdings,
+        outbox: Outbox,
+        reporter: Reporter,
+        tally: Tally,
+        check: SelfCheck,
+        failures: WaitingFailures,
+        policy: WitnessPolicy,
+        clock_offset_s: Callable[[], float],
+        max_probe_s: float,
+    ) -> None:
+        """`clock_offset_s` tells by how much the machine's calendar differs from the ledger's."""
+        self.plan = plan
+        self.intake = Intake(
+            plan=lambda: self.plan,
+            planned=self._note_planned,
+            asks_again=self._ask_again,
+            clock=clock,
+            cadence=cadence,
+            reporter=reporter,
+            tally=tally,
+            check=check,
+            failures=failures,
+            policy=policy,
+            clock_offset_s=clock_offset_s,
+        )
+        self.failure: BaseException | None = None
+        """A defect of ours that ends the work; `has_failed` is set then."""
+        self.has_failed = asyncio.Event()
+        self._prober = prober
+        self._pace = pace
+        self._concurrency = pace.concurrency
+        self._clock = clock
+        self._cadence = cadence
+        self._holdings = holdings
+        self._outbox = outbox
+        self._tally = tally
+        self._failures = failures
+        self._max_probe_s = max_probe_s
+        self._to_ask_again: dict[Slot, WaitingFailure] = {}
+        """Failures that have a witness, until the second request of their targets ends."""
+        self._running: dict[asyncio.Task[None], float] = {}
+        """Probes under way and when they began, in that order."""
+        self._overdue: set[asyncio.Task[None]] = set()
+        self._apart_s = clock.wall_s() - clock.monotonic_s()
+        """The two clocks, when looked at last."""
+        self._replanning: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at_s = inf
+        self._is_pumping_soon = False
+        self._is_ending = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is probed; targets with a time of their own do not wait."""
+        return not (self.plan.left or self._pace.waiting or self._pace.in_flight or self._failures)
+
+    async def end(self, grace_s: float) -> None:
+        """Begin nothing new; let the probes under way go on for a while, and end those that do not end."""
+        self._is_ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._replanning is not None:
+            self._replanning.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=grace_s)
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=grace_s)
+
+    def pump(self) -> None:
+        """Begin what may begin now, and come back when something else may."""
+        if self._is_ending:
+            return
+        try:
+            wait_s = self._begin_due()
+        except Exception as error:  # noqa: BLE001 - nobody awaits this, and whoever runs us must hear of it
+            self._fail(error)
+            return
+        if wait_s is not None:
+            self._wake_in(wait_s)
+
+    def look_after(self) -> None:
+        """End probes that take too long; once a second."""
+        oldest_s = self._clock.monotonic_s() - self._max_probe_s
+        for task, began_s in self._running.items():
+            if began_s > oldest_s:
+                break
+            self._overdue.add(task)
+            task.cancel()
+        self.pump()
+
+    def note_applied(self, shard: Shard, applied: Applied) -> None:
+        """Plan whom a shard holds."""
+        for slot in applied.gone:
+            self.plan.remove(slot)
+        self._outbox.drop(applied.overtaken)
+        self._outbox.release(shard.number)
+        wall_s = self._clock.wall_s()
+        for slot, memory in applied.to_plan:
+            self._note_known(slot, memory)
+            if not slot.is_busy:
+                self.plan.add(slot, memory, wall_s)
+        # Many are read at once: together they begin as few in a turn of the event loop as one would.
+        self._pump_soon()
+
+    def _note_known(self, slot: Slot, memory: ProbeMemory) -> None:
+        """Let a target that answered another worker be a witness."""
+        alive_at_s, network_class = last_alive_s(memory), memory.network_class
+        if alive_at_s is None or network_class is None or memory.failures_in_row:
+            return
+        if memory.not_before_s is None and not memory.is_left_alone:
+            url = memory.card_url or memory.health_url or slot.url
+            self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
+
+    def note_held(self, shards: Iterable[Shard]) -> None:
+        """Plan anew who was due while a claim was over."""
+        wall_s = self._clock.wall_s()
+        for shard in shards:
+            if not shard.is_current:
+                continue
+            self._outbox.release(shard.number)
+            if shard.has_parked:
+                shard.has_parked = False
+                for slot in shard.slots.values():
+                    if slot.due_at_s is None and not slot.is_busy:
+                        self.plan.add(slot, slot.recall(), wall_s)
+        self.pump()
+
+    def note_lost(self, shards: Iterable[Shard]) -> None:
+        """Leave the targets of lost shards alone; probes under way end, and are not reported."""
+        for shard in shards:
+            for slot in shard.slots.values():
+                self.plan.remove(slot)
+            # Each knows its shard: they would keep one another alive.
+            shard.slots.clear()
+            self._outbox.release(shard.number)
+
+    def note_turn(self, slowness: str | None) -> None:
+        """Let a census do less at once while the prober is slow."""
+        if not self.plan.keeps_ticks:
+            least = min(MIN_CONCURRENCY, self._concurrency)
+            slow = max(self._concurrency // SLOW_DOWN_FACTOR, least)
+            self._pace.concurrency = self._concurrency if slowness is None else slow
+        self.pump()
+
+    def _is_clock_set(self, apart_s: float) -> bool:
+        """Whether the calendar was set, and not all targets have got a time by it yet: all may seem due."""
+        step_s, self._apart_s = apart_s - self._apart_s, apart_s
+        if abs(step_s) > MAX_CLOCK_STEP_SECONDS and self._holdings.targets:
+            _log.warning("the clock was set by %.0f s: all targets are planned anew", step_s)
+            if self._replanning is not None:
+                self._replanning.cancel()
+            self._replanning = asyncio.create_task(self._replan_all())
+        return self._replanning is not None
+
+    async def _replan_all(self) -> None:
+        for shard in list(self._holdings.shards.values()):
+            wall_s = self._clock.wall_s()
+            for slot in shard.slots.values():
+                if slot.due_at_s is not None:
+                    memory = believed(slot.recall(), wall_s)
+                    slot.remember(memory)
+                    self.plan.add(slot, memory, wall_s)
+            await asyncio.sleep(0)
+        self._replanning = None
+        self.pump()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.has_failed.set()
+
+    def _wake_in(self, wait_s: float) -> None:
+        """Come back after so long, or sooner if that was said before."""
+        loop = asyncio.get_running_loop()
+        wait_s = max(TICK_SECONDS, wait_s)
+        at_s = loop.time() + wait_s
+        if at_s < self._wakes_at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            # uvloop's timers do not tell when they are due.
+            self._timer, self._wakes_at_s = loop.call_later(wait_s, self._on_timer), at_s
+
+    def _on_timer(self) -> None:
+        self._timer, self._wakes_at_s = None, inf
+        self.pump()
+
+    def _begin_due(self) -> float | None:
+        """Begin what may begin now; return after how many seconds something else may, None: not by itself."""
+        wall_s, now_s = self._clock.wall_s(), self._clock.monotonic_s()
+        if self._is_clock_set(wall_s - now_s):
+            return None
+        most = MAX_OFFERED
+        if self.plan.left is not None:
+            most = min(most, max(0, LOOK_AHEAD_RATIO * self._pace.concurrency - self._pace.ready))
+        offered = 0
+        for due_at_s, slot in islice(self.plan.take(wall_s), most):
+            offered += 1
+            self._offer(slot, due_at_s, now_s)
+        self._begin_some(now_s)
+        waits = []
+        if (due_s := self.plan.next_at_s()) is not None:
+            waits.append(due_s - wall_s)
+        if (free_at_s := self._pace.next_at_s()) is not None:
+            waits.append(free_at_s - now_s)
+        if offered and self.plan.left:
+            # They may all have joined one line, and who comes after them could start.
+            waits.append(0.0)
+        return min(waits, default=None)
+
+    def _offer(self, slot: Slot, due_at_s: float, now_s: float) -> None:
+        if slot.shard.is_ours(now_s):
+            slot.is_busy = True
+            self._pace.offer(slot.host, (slot, due_at_s), now_s)
+        else:
+            slot.shard.has_parked = True
+
+    def _begin_some(self, now_s: float) -> None:
+        """Begin whoever may start, and come back at the next turn of the event loop if they are many."""
+        for _ in range(BEGUN_AT_ONCE):
+            if self._outbox.is_full or (turn := self._pace.take(now_s)) is None:
+                return
+            self._begin(turn, now_s)
+        self._pump_soon()
+
+    def _begin(self, turn: Turn[Due], now_s: float) -> None:
+        slot, _ = turn.item
+        if slot.is_gone or not slot.shard.is_ours(now_s):
+            self._pace.end(turn, 0, now_s)
+            if (first := self._to_ask_again.pop(slot, None)) is not None:
+                self.intake.drop(first)
+            slot.is_busy = False
+            slot.shard.has_parked = True
+            return
+        task = asyncio.create_task(self._probe(turn))
+        self._running[task] = now_s
+        task.add_done_callback(self._note_ended)
+
+    def _note_ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._overdue.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        if self._pace.waiting or self.plan.left:
+            # Several end in one turn of the event loop, and others begin in their places together.
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if not self._is_pumping_soon:
+            self._is_pumping_soon = True
+            asyncio.get_running_loop().call_soon(self._pump_once)
+
+    def _pump_once(self) -> None:
+        self._is_pumping_soon = False
+        self.pump()
+
+    async def _probe(self, turn: Turn[Due]) -> None:
+        """Probe one target in its turn."""
+        turn.begin()
+        slot, due_at_s = turn.item
+        began_at_s, began_s = self._clock.wall_s(), self._clock.monotonic_s()
+        first = self._to_ask_again.get(slot)
+        memory = slot.recall() if first is None else first.memory
+        entry = TargetEntry(
+            subject_id=slot.subject_id,
+            url=slot.url,
+            memory=memory,
+            recheck_at_s=slot.recheck_at_s,
+            thresholds_s=slot.thresholds_s,
+            is_asked_again=first is not None,
+        )
+        try:
+            if first is None and self._must_wait(memory, began_at_s):
+                why = UnmeasuredReason.ASKED_TO_WAIT, "it asked us not to come back yet"
+                report = replace(self._without_result(slot, memory, began_at_s, *why), requests=0)
+            else:
+                report = await self._prober.probe(entry, began_at_s)
+        except AddressBusy as busy:
+            self._pace.put_off(turn, busy)
+            return
+        except asyncio.CancelledError:
+            if asyncio.current_task() not in self._overdue:
+                raise
+            _log.error("the probe of %s did not end by itself: a defect of this program", slot.subject_id)
+            why = UnmeasuredReason.PROBER_FAULT, "the probe did not end in time"
+            report = self._without_result(slot, memory, began_at_s, *why)
+        except Exception:  # noqa: BLE001 - one target must not end the work on all others
+            _log.exception("the probe of %s failed: a defect of this program", slot.subject_id)
+            why = UnmeasuredReason.PROBER_FAULT, "the probe failed by a defect of the prober"
+            report = self._without_result(slot, memory, began_at_s, *why)
+        finally:
+            ended_s = self._clock.monotonic_s()
+        self._pace.end(turn, report.requests, ended_s)
+        self._to_ask_again.pop(slot, None)
+        if self.plan.keeps_ticks and first is None:
+            self._tally.note_start(began_at_s - due_at_s)
+        self.intake.take(
+            Probed(
+                slot=slot,
+                memory=memory,
+                report=report,
+                began_at_s=began_at_s,
+                began_s=began_s,
+                ended_s=ended_s,
+                first=first,
+            )
+        )
+
+    def _must_wait(self, memory: ProbeMemory, now_s: float) -> bool:
+        """Whether a census comes sooner than a target has asked for; a plan with ticks waits by itself."""
+        return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
+
+    def _without_result(
+        self, slot: Slot, memory: ProbeMemory, began_at_s: float, reason: UnmeasuredReason, why: str
+    ) -> ProbeReport:
+        cadence = slot.cadence(self._cadence)
+        return inconclusive.without_result(slot, memory, cadence, began_at_s, reason=reason, why=why)
+
+    def _ask_again(self, failure: WaitingFailure) -> None:
+        """Let the target of a failure that has a witness be asked once more, before all others."""
+        slot = failure.slot
+        self._to_ask_again[slot] = failure
+        due_at_s = self._clock.wall_s()
+        self._pace.offer(slot.host, (slot, due_at_s), self._clock.monotonic_s(), is_urgent=True)
+        self._pump_soon()
+
+    def _note_planned(self, slot: Slot) -> None:
+        """Come back when a target is due next."""
+        if self._is_ending:
+            return
+        if not self.plan.keeps_ticks:
+            self._pump_soon()
+        elif slot.due_at_s is not None:
+            self._wake_in(slot.due_at_s - self._clock.wall_s())

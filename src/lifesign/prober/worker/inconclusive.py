@@ -1,0 +1,75 @@
+"""What is reported of a probe that measured nothing.
+
+It did not take place, its result was lost, or its failure does not count: three cases, one class.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, UnmeasuredReason
+from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.domain.text.pluralize import counted, plural
+from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.worker.schedule import missed_before
+from lifesign.prober.worker.shards import Slot
+
+_JUST_BEFORE_SECONDS: Final = 1e-3
+
+
+def without_result(
+    slot: Slot,
+    memory: ProbeMemory,
+    cadence: Cadence,
+    began_at_s: float,
+    *,
+    reason: UnmeasuredReason,
+    why: str,
+) -> ProbeReport:
+    """Return the report of a probe that began and came to nothing through a fault of ours."""
+    observation = slot.not_measured(began_at_s, reason, why)
+    after = after_probe(memory, observation, cadence, began_at_s)
+    return ProbeReport(subject_id=slot.subject_id, observation=observation, memory=after)
+
+
+def not_counted(
+    learned: ProbeMemory, report: ProbeReport, observation: Observation, cadence: Cadence, began_at_s: float
+) -> ProbeReport:
+    """Return what is reported in place of a report some of whose failures do not count.
+
+    `learned` is what was remembered before the probe, with what it learned; `observation` what is left of
+    what it saw. A failure that does not count is not remembered.
+    """
+    if observation.is_sign_of_life or observation.is_measured_failure:
+        # Something else is certain, and remembered as it is.
+        return replace(report, observation=observation)
+    return replace(
+        report, observation=observation, memory=after_probe(learned, observation, cadence, began_at_s)
+    )
+
+
+def missed(
+    slot: Slot, memory: ProbeMemory, cadence: Cadence, began_at_s: float, *, keeps_ticks: bool
+) -> tuple[int, ProbeReport] | None:
+    """Return how many probes before the one that began then left no result, and the report that says so.
+
+    None if all did. `memory` is what was remembered before the probe.
+    """
+    ticks = missed_before(slot.subject_id, memory, cadence, began_at_s) if keeps_ticks else None
+    told, count, at_s = [], 0, 0.0
+    if ticks is not None:
+        count, at_s = ticks
+        told.append(f"{_several(count, 'probe')} due and not made: no prober kept up")
+    if slot.given_up:
+        told.append(f"{_several(slot.given_up, 'result')} lost: the ledger was away")
+        count += slot.given_up
+        # Later results were reported meanwhile: what is dated before them would be taken for late.
+        at_s = began_at_s - _JUST_BEFORE_SECONDS
+    if not told:
+        return None
+    observation = slot.not_measured(at_s, UnmeasuredReason.NOT_PROBED, "; ".join(told))
+    return count, ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory, requests=0)
+
+
+def _several(count: int, what: str) -> str:
+    return f"{counted(count, what)} {plural(count, 'was', 'were')}"

@@ -1,0 +1,309 @@
+"""The intake of results: what counts, what waits for a witness, what is reported and remembered."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.witness_rule import (
+    FailureFacts,
+    Ruling,
+    WitnessPolicy,
+    bears_out,
+    is_second_request_in_time,
+    ruling,
+)
+from lifesign.domain.schedule.cadence import Cadence, last_alive_s, without_result
+from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.network.clock import Clock
+from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
+from lifesign.prober.worker import inconclusive
+from lifesign.prober.worker.outbox import Result
+from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.reporting import Reporter
+from lifesign.prober.worker.schedule import Plan
+from lifesign.prober.worker.shards import Slot
+
+if TYPE_CHECKING:
+    from lifesign.prober.witness.witnesses import Witnesses
+
+MAX_ROUNDS: Final = 3
+"""How often one failure waits for a witness, if its second request came too late or failed in another way."""
+
+_ASKING: Final = frozenset({Ruling.ASK_CANARIES, Ruling.ASK_TARGETS})
+
+
+@light_value(kw_only=True)
+class Probed:
+    """One probe that has ended."""
+
+    slot: Slot
+    memory: ProbeMemory
+    """What was remembered before it."""
+    report: ProbeReport
+    began_at_s: float
+    """Since the epoch, by the ledger's calendar."""
+    began_s: float
+    """On the monotonic clock."""
+    ended_s: float
+    first: WaitingFailure | None = None
+    """The failure of which this is the second request; None if it is of none."""
+
+    @property
+    def due_at_s(self) -> float:
+        """When the first request began, since the epoch."""
+        return self.began_at_s if self.first is None else self.first.began_at_s
+
+
+class Intake:
+    """Takes in what probes come to."""
+
+    def __init__(
+        self,
+        *,
+        plan: Callable[[], Plan],
+        planned: Callable[[Slot], None],
+        asks_again: Callable[[WaitingFailure], None],
+        clock: Clock,
+        cadence: Cadence,
+        reporter: Reporter,
+        tally: Tally,
+        check: SelfCheck,
+        failures: WaitingFailures,
+        policy: WitnessPolicy,
+        clock_offset_s: Callable[[], float],
+    ) -> None:
+        """`planned` is called when a target has got its next time, `asks_again` for a second request."""
+        self.witnesses: Witnesses
+        """Set by whoever puts the two together."""
+        self._plan = plan
+        self._planned = planned
+        self._asks_again = asks_again
+        self._clock = clock
+        self._cadence = cadence
+        self._reporter = reporter
+        self._tally = tally
+        self._check = check
+        self._failures = failures
+        self._policy = policy
+        self._clock_offset_s = clock_offset_s
+
+    def take(self, probed: Probed) -> None:
+        """Let a probe be reported, remembered and followed by the next one, or wait for a witness."""
+        slot = probed.slot
+        if probed.first is not None:
+            self._failures.asked_again -= 1
+        if slot.is_gone:
+            slot.is_busy = False
+            self._tally.note(probed.report.result, probed.ended_s)
+            return
+        self._note_contact(probed)
+        report = self._excused(probed)
+        if report is not probed.report:
+            probed = replace(probed, report=report)
+            if not report.observation.is_measured_failure:
+                self._settle_or_retry(probed, report)
+                return
+        match self._ruling(probed):
+            case Ruling.COUNTS:
+                self._settle(probed, report)
+            case Ruling.NO_WITNESS:
+                self._settle_unwitnessed(probed, "no witness could answer")
+            case Ruling.ASK_CANARIES | Ruling.ASK_TARGETS:
+                self._wait_for_witness(probed)
+
+    def note_witnessed(self, failures: Sequence[WaitingFailure]) -> None:
+        """Ask the targets of these once more at once: a witness answered."""
+        for failure in failures:
+            if failure.slot.is_gone:
+                self.drop(failure)
+            else:
+                self._asks_again(failure)
+
+    def note_unwitnessed(self, failures: Sequence[WaitingFailure], why: str) -> None:
+        """Report these as not measured: no witness answered."""
+        now_s = self._clock.monotonic_s()
+        for failure in failures:
+            slot = failure.slot
+            if slot.is_gone:
+                slot.is_busy = False
+                continue
+            report = ProbeReport(
+                subject_id=slot.subject_id, observation=failure.observation, memory=failure.memory_after
+            )
+            probed = Probed(
+                slot=slot,
+                memory=failure.memory,
+                report=report,
+                began_at_s=failure.began_at_s,
+                began_s=failure.failed_at_s,
+                ended_s=now_s,
+            )
+            self._settle_unwitnessed(probed, why, layers=failure.layers, made_at_s=failure.made_at_s)
+
+    def drop(self, failure: WaitingFailure) -> None:
+        """Forget a failure that has a witness, but will not be asked again: its target is somebody else's."""
+        self._failures.asked_again -= 1
+        failure.slot.is_busy = False
+
+    def _note_contact(self, probed: Probed) -> None:
+        """Let an answer be a witness for others, and a failure none any more."""
+        contact, memory = probed.report.contact, probed.report.memory
+        may_be_asked = memory.not_before_s is None and not memory.is_left_alone
+        if contact.answered is not None and may_be_asked:
+            self.witnesses.note_answer(probed.slot.host, contact.answered)
+        elif contact.network_class is not None:
+            self.witnesses.note_silence(probed.slot.host, contact.network_class)
+
+    def _excused(self, probed: Probed) -> ProbeReport:
+        """Return the report without what only this machine is at fault for: its slowness, or its calendar."""
+        report = probed.report
+        observation = report.observation
+        if not (observation.is_measured_failure or observation.layers_with(ResultClass.TIMEOUT)):
+            return report
+        changed = observation
+        late = observation.layers_with(ResultClass.TIMEOUT)
+        if late and (why := self._check.slowness_since(probed.began_s, probed.ended_s)) is not None:
+            changed = changed.not_counted(UnmeasuredReason.PROBER_SLOW, f"not counted: {why}", layers=late)
+        offset_s = self._clock_offset_s()
+        if report.contact.is_date_failure and abs(offset_s) > self._policy.max_clock_offset_s:
+            changed = changed.not_counted(
+                UnmeasuredReason.PROBER_CLOCK,
+                f"not counted: this machine's clock differs from the registry's by {offset_s:.0f} s",
+                layers=observation.layers_with(ResultClass.TLS_FAILURE),
+            )
+        return report if changed is observation else self._replaced(probed, changed)
+
+    def _replaced(self, probed: Probed, observation: Observation) -> ProbeReport:
+        learned = without_result(probed.memory, probed.report.memory)
+        cadence = probed.slot.cadence(self._cadence)
+        return inconclusive.not_counted(learned, probed.report, observation, cadence, probed.began_at_s)
+
+    def _ruling(self, probed: Probed) -> Ruling:
+        """Return what follows from a probe, which need not have failed."""
+        observation, contact, slot = probed.report.observation, probed.report.contact, probed.slot
+        if not (contact.unreached_layers or observation.is_measured_failure):
+            return Ruling.COUNTS
+        network_class = self.witnesses.class_for(contact.network_class)
+        moments = (slot.confirmed_at_s, self.witnesses.confirmed_at_s(network_class))
+        facts = FailureFacts(
+            network_class=network_class,
+            # A target that lives has something to lose, whatever was confirmed before.
+            alive_at_s=probed.began_at_s if contact.unreached_layers else last_alive_s(probed.memory),
+            has_answered_itself=contact.has_answered_itself,
+            confirmed_at_s=max((at_s for at_s in moments if at_s is not None), default=None),
+            has_canaries=self.witnesses.has_canaries(network_class),
+            is_class_silent=self.witnesses.is_silent(network_class),
+        )
+        found = ruling(facts)
+        if found in _ASKING and self._is_second_failure(probed, network_class):
+            return Ruling.COUNTS
+        return found
+
+    def _is_second_failure(self, probed: Probed, network_class: str) -> bool:
+        """Return whether a failure follows on one that has a witness, which is a witness for this one too."""
+        first = probed.first
+        return (
+            first is not None
+            and first.answer is not None
+            and is_second_request_in_time(first.answered_at_s, probed.began_s, self._policy)
+            and bears_out(
+                first.answer,
+                network_class,
+                first.failed_at_s,
+                is_name_failure=probed.report.contact.is_name_failure,
+            )
+        )
+
+    def _wait_for_witness(self, probed: Probed) -> None:
+        rounds = 1 if probed.first is None else probed.first.rounds + 1
+        if rounds > MAX_ROUNDS:
+            self._settle_unwitnessed(probed, f"no witness in {MAX_ROUNDS} rounds")
+            return
+        if self._failures.is_full:
+            self._settle_unwitnessed(probed, "too many failures wait for a witness")
+            return
+        probed.slot.is_busy = True
+        self.witnesses.add(
+            WaitingFailure(
+                probed.slot,
+                probed.report,
+                probed.memory,
+                network_class=self.witnesses.class_for(probed.report.contact.network_class),
+                began_at_s=probed.due_at_s,
+                failed_at_s=probed.ended_s,
+                made_at_s=self._clock.boot_s(),
+                rounds=rounds,
+            )
+        )
+
+    def _settle_unwitnessed(
+        self,
+        probed: Probed,
+        why: str,
+        *,
+        layers: Sequence[str] | None = None,
+        made_at_s: float | None = None,
+    ) -> None:
+        layers = layers or probed.report.contact.unreached_layers or None
+        observation = probed.report.observation.not_counted(
+            UnmeasuredReason.NO_WITNESS, f"not counted: {why}", layers=layers
+        )
+        self._tally.unwitnessed += 1
+        self._settle_or_retry(probed, self._replaced(probed, observation), made_at_s)
+
+    def _settle_or_retry(self, probed: Probed, report: ProbeReport, made_at_s: float | None = None) -> None:
+        """Report what does not count; a census probes the target once more instead."""
+        if not report.observation.is_measured_failure and self._plan().tries_again(probed.slot):
+            probed.slot.is_busy = False
+            self._planned(probed.slot)
+            return
+        self._settle(probed, report, made_at_s)
+
+    def _settle(self, probed: Probed, report: ProbeReport, made_at_s: float | None = None) -> None:
+        """Let a result be reported and remembered, and its target wait for its next time."""
+        slot, result = probed.slot, report.result
+        slot.is_busy = False
+        self._tally.note(result, probed.ended_s)
+        now_s = self._clock.boot_s()
+        self._report_missed(probed, now_s)
+        has_waited = made_at_s is not None or probed.first is not None
+        slot.waited_until_s = self._clock.wall_s() if has_waited else None
+        is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s <= probed.due_at_s
+        if is_asked_for:
+            slot.recheck_at_s = None
+        slot.remember(report.memory)
+        slot.note(result, report.memory)
+        self._reporter.add(
+            Result(slot, report, made_at_s=now_s if made_at_s is None else made_at_s), is_urgent=is_asked_for
+        )
+        self._plan().add(slot, report.memory, self._clock.wall_s())
+        self._planned(slot)
+
+    def _report_missed(self, probed: Probed, now_s: float) -> None:
+        """Report that probes before this one left no result, if some did not."""
+        slot, plan, memory = probed.slot, self._plan(), probed.memory
+        if slot.waited_until_s is not None:
+            # Ticks that passed while a failure waited for its witness were not missed.
+            memory = memory.model_copy(update={"probed_at_s": slot.waited_until_s})
+        missed = inconclusive.missed(
+            slot,
+            memory,
+            slot.cadence(self._cadence),
+            probed.due_at_s,
+            keeps_ticks=plan.keeps_ticks,
+        )
+        if missed is None:
+            return
+        count, report = missed
+        report = replace(report, memory=probed.memory)
+        if self._reporter.outage is not None:
+            # It would take the place of a result that can still be reported.
+            slot.given_up = count
+            return
+        slot.given_up = 0
+        self._tally.missed += count
+        self._reporter.add(Result(slot, report, made_at_s=now_s, count=count))

@@ -1,0 +1,97 @@
+"""What is done again and again beside the probing: directories read, reports written, history pruned?
+
+A handful of jobs, each every so often, by the library `schedule`; targets have a plan of their own. A job
+never runs twice at once, holds up no other, and one that fails is tried again when it is due the next time.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from schedule import Scheduler
+
+from lifesign.errors import InvalidSetting
+
+MAX_JOBS: Final = 1_000
+MIN_WAIT_SECONDS: Final = 0.1
+MAX_WAIT_SECONDS: Final = 60.0
+"""The calendar may be set: it is looked at so often at least."""
+
+_log = logging.getLogger("lifesign.prober")
+
+Deed = Callable[[], Awaitable[object]] | Callable[[], object]
+"""A coroutine function runs in the event loop; any other runs in a thread, and may take its time."""
+
+
+@dataclass(slots=True)
+class _Job:
+    name: str
+    deed: Deed
+    is_due: bool = False
+    running: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Jobs:
+    """Jobs that come round."""
+
+    def __init__(self) -> None:
+        self._scheduler = Scheduler()
+        self._jobs: dict[str, _Job] = {}
+
+    def add(self, name: str, every_seconds: float, deed: Deed, *, is_due_now: bool = False) -> None:
+        """Let something be done every so often, from one second, and at once if that is asked for.
+
+        InvalidSetting for a name that is taken, and for times that are none.
+        """
+        if name in self._jobs or len(self._jobs) >= MAX_JOBS:
+            raise InvalidSetting("name", name, f"a name of its own, for at most {MAX_JOBS} jobs")
+        if not 1 <= every_seconds < float("inf"):
+            raise InvalidSetting("every_seconds", every_seconds, "1 or more")
+        job = self._jobs[name] = _Job(name, deed, is_due=is_due_now)
+        self._scheduler.every(round(every_seconds)).seconds.do(self._note_due, job)
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled; threads that are at work then end by themselves."""
+        try:
+            while True:
+                self._scheduler.run_pending()
+                for job in self._jobs.values():
+                    if job.is_due and job.running is None:
+                        job.is_due = False
+                        job.running = asyncio.create_task(self._do(job))
+                idle_s = self._scheduler.idle_seconds or 0.0
+                await asyncio.sleep(min(max(idle_s, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS))
+        finally:
+            running = [job.running for job in self._jobs.values() if job.running is not None]
+            for task in running:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def run_now(self, name: str) -> None:
+        """Do one job now, or wait for it if it is being done; KeyError if there is none of this name."""
+        job = self._jobs[name]
+        if job.running is None:
+            job.running = asyncio.create_task(self._do(job))
+        await asyncio.shield(job.running)
+
+    def _note_due(self, job: _Job) -> None:
+        if job.running is not None:
+            _log.warning("%s is due again and still at work: this time it is left out", job.name)
+            return
+        job.is_due = True
+
+    async def _do(self, job: _Job) -> None:
+        try:
+            if inspect.iscoroutinefunction(job.deed):
+                await job.deed()
+            else:
+                await asyncio.to_thread(job.deed)
+        except Exception:  # noqa: BLE001 - it comes round again, and the others with it
+            _log.exception("%s failed; it is tried again when it is due", job.name)
+        finally:
+            job.running = None

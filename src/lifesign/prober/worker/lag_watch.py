@@ -1,0 +1,56 @@
+"""The loop that measures how late a prober's event loop is, and says when it is slow."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from lifesign.prober.definition.slowness import LAG_EVERY_SECONDS, SelfCheck
+from lifesign.prober.network.clock import Clock
+
+LOOK_SECONDS: Final = 1.0
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class SelfWatch:
+    """Watches over one prober."""
+
+    def __init__(
+        self,
+        check: SelfCheck,
+        clock: Clock,
+        *,
+        turned: Callable[[str | None], None],
+        each_second: Callable[[], None],
+    ) -> None:
+        """`turned` is called with the reason when the prober becomes slow, with None when that is over."""
+        self._check = check
+        self._clock = clock
+        self._turned = turned
+        self._each_second = each_second
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        looked_s = self._clock.monotonic_s()
+        slept_s = self._clock.boot_s() - looked_s
+        while True:
+            await asyncio.sleep(LAG_EVERY_SECONDS)
+            now_s = self._clock.monotonic_s()
+            was_slept_s, slept_s = slept_s, self._clock.boot_s() - now_s
+            self._check.note_woken(now_s, max(0.0, slept_s - was_slept_s))
+            if now_s - looked_s >= LOOK_SECONDS:
+                looked_s = now_s
+                self._look(now_s)
+                self._each_second()
+
+    def _look(self, now_s: float) -> None:
+        before = self._check.slowness
+        why = self._check.look(now_s)
+        if (before is None) == (why is None):
+            return
+        if why is not None:
+            _log.error("this prober is slow, timeouts are not measured: %s", why)
+        else:
+            _log.warning("this prober is not slow any more")
+        self._turned(why)

@@ -1,0 +1,356 @@
+"""The worker: one process claims shards, probes their targets when they are due, and reports.
+
+Several things go on at once until it is asked to end, or a census is through; each has its file: `claims`,
+`target_feed`, `dispatch`, `witnesses`, `reporting`, `self_watch`, and here whoever waits for the end.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.text.pluralize import counted
+from lifesign.errors import PassHeldUp
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
+from lifesign.prober.network.host_limiter import Pace
+from lifesign.prober.probe.session import REQUESTS_IN_TIME
+from lifesign.prober.results.ledger import Ledger, LedgerAway, WitnessNews, WitnessStanding
+from lifesign.prober.witness.contact import NetworkClasses
+from lifesign.prober.witness.waiting_failures import WaitingFailures
+from lifesign.prober.witness.witness_requests import AsksWitnesses
+from lifesign.prober.witness.witnesses import Witnesses
+from lifesign.prober.worker.claims import ClaimKeeper
+from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
+from lifesign.prober.worker.lag_watch import SelfWatch
+from lifesign.prober.worker.outbox import MAX_HELD_SECONDS, Outbox
+from lifesign.prober.worker.progress import Progress, Tally
+from lifesign.prober.worker.reporting import Reporter
+from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
+from lifesign.prober.worker.shards import Holdings, Shard
+from lifesign.prober.worker.target_feed import TargetFeed
+
+OVERDUE_SECONDS: Final = 10.0
+"""A probe that takes so much longer than it may is a defect of ours, and ended."""
+GRACE_SECONDS: Final = 5.0
+"""How long probes under way may go on once the worker is asked to end."""
+LAST_REPORT_SECONDS: Final = 10.0
+"""How long the ledger may take over the last results."""
+LEAVE_SECONDS: Final = 5.0
+CENSUS_LOOK_SECONDS: Final = 0.2
+"""How often a census looks whether it is through."""
+MIN_OTHERS_LOOK_SECONDS: Final = 0.5
+MAX_OTHERS_LOOK_SECONDS: Final = 5.0
+"""How often it asks whether the others are, once its own shards are done: seldom if they take long."""
+MAX_REREADS: Final = 3
+"""How often a census reads all shards anew when they should be done and are not."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class Worker:
+    """Probes the targets of the shards that it wins. For one run: watch for ever, or one census.
+
+    `worker_name` is this worker's alone among all that share the ledger. `asks` sends requests to witnesses;
+    without it only the answers of other probes are witnesses. `unanswered` counts look-ups of names that no
+    name server answered. `companions` is how many other workers begin at the same time: it does not begin
+    with their share. A census waits `patience_s` for a ledger that is away: by default as long as results
+    are held.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        prober: Probes,
+        definition: ProbeDefinition,
+        *,
+        worker_name: str,
+        clock: Clock = SYSTEM_CLOCK,
+        asks: AsksWitnesses | None = None,
+        unanswered: Callable[[], int] = lambda: 0,
+        shard_ttl_s: float | None = None,
+        companions: int = 0,
+        patience_s: float = MAX_HELD_SECONDS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        limits, cadence = definition.limits, definition.cadence.policy()
+        policy, interval_s = definition.witnesses.policy(), definition.cadence.interval_seconds
+        self._ledger = ledger
+        self._name = worker_name
+        self._ledger_clock = LedgerClock(clock)
+        self._clock = clock = self._ledger_clock.clock
+        self._holdings = Holdings()
+        self._outbox = Outbox()
+        self._unanswered = unanswered
+        self._patience_s = patience_s
+        self._tally = Tally(clock.monotonic_s())
+        self._check = SelfCheck(clock.monotonic_s(), definition.self_check.policy())
+        self._failures = WaitingFailures()
+        self._pace: Pace[Due] = Pace(
+            concurrency=limits.concurrency,
+            per_host=limits.per_host,
+            per_address=limits.per_address,
+            host_requests_per_second=limits.host_requests_per_second,
+        )
+        self._reporter = Reporter(
+            ledger,
+            self._outbox,
+            clock,
+            lose=self._lose,
+            news=self._take_news,
+            interval_s=interval_s,
+            chance=chance,
+            flush_s=definition.results.flush_seconds,
+        )
+        self._dispatch = Dispatch(
+            prober,
+            WatchPlan(cadence),
+            self._pace,
+            clock=clock,
+            cadence=cadence,
+            holdings=self._holdings,
+            outbox=self._outbox,
+            reporter=self._reporter,
+            tally=self._tally,
+            check=self._check,
+            failures=self._failures,
+            policy=policy,
+            clock_offset_s=lambda: self._ledger_clock.offset_s,
+            max_probe_s=REQUESTS_IN_TIME * definition.timeouts.total_seconds + OVERDUE_SECONDS,
+        )
+        self._witnesses = self._dispatch.intake.witnesses = Witnesses(
+            self._failures,
+            asks,
+            clock,
+            class_names=NetworkClasses(definition.networks_allowed).names,
+            canaries=definition.canaries_by_class,
+            policy=policy,
+            interval_s=interval_s,
+            witnessed=self._dispatch.intake.note_witnessed,
+            unwitnessed=self._dispatch.intake.note_unwitnessed,
+            chance=chance,
+        )
+        self._feed = TargetFeed(
+            ledger,
+            self._holdings,
+            applied=self._dispatch.note_applied,
+            chance=chance,
+            wall_s=clock.wall_s,
+        )
+        self._keeper = ClaimKeeper(
+            ledger,
+            self._holdings,
+            worker_name,
+            ttl_s=definition.results.lease_seconds if shard_ttl_s is None else shard_ttl_s,
+            held=self._note_held,
+            lost=self._dispatch.note_lost,
+            clock=self._ledger_clock,
+            max_offset_s=policy.max_clock_offset_s,
+            standing=self._standing,
+            news=self._witnesses.take_news,
+            chance=chance,
+            companions=companions,
+        )
+        self._self_watch = SelfWatch(
+            self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.look_after
+        )
+
+    @property
+    def progress(self) -> Progress:
+        """Where the worker stands now."""
+        rate_per_s, left = self._tally.rate_per_s(self._clock.monotonic_s()), self._dispatch.plan.left
+        if left is not None:
+            left += self._pace.waiting + self._pace.in_flight
+        return Progress(
+            shards=len(self._holdings.shards),
+            targets=self._holdings.targets,
+            latest=self._holdings.results(),
+            probed=self._tally.probed,
+            classes=dict(self._tally.classes),
+            missed=self._tally.missed,
+            rate_per_s=rate_per_s,
+            in_flight=self._pace.in_flight,
+            waiting=self._pace.waiting,
+            left=left,
+            seconds_left=left / rate_per_s if left is not None and rate_per_s else None,
+            start_error_p99_ms=self._tally.start_error_p99_ms(),
+            held=len(self._outbox),
+            reported=self._reporter.reported,
+            given_up=self._outbox.given_up,
+            is_ledger_away=self._reporter.outage is not None,
+            has_begun=self._has_begun,
+            slowness=self._check.slowness,
+            backed_off=self._dispatch.plan.backed_off,
+            unanswered=self._unanswered(),
+            waiting_failures=len(self._failures) + self._failures.asked_again,
+            unwitnessed=self._tally.unwitnessed,
+            witness_rounds=self._witnesses.rounds,
+            unreached_classes=self._witnesses.unreached_classes,
+            clock_offset_s=self._ledger_clock.offset_s,
+            starts=self._tally.starts,
+            start_delay_s=self._tally.start_delay_s,
+            lag_p99_s=self._check.lag_p99_s(),
+        )
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the ledger has answered which shards are ours, and what lies in them."""
+        return self._keeper.has_asked.is_set() and (self._feed.has_looked or not self._holdings.shards)
+
+    def _take_news(self, news: WitnessNews) -> None:
+        self._witnesses.take_news(news)
+
+    async def _standing(self) -> WitnessStanding:
+        self._witnesses.has_read_targets = self._has_begun
+        return await self._witnesses.standing()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Probe every target at its times until `stop` is set; then report what is finished, and leave."""
+        await self._live(stop.wait())
+
+    async def run_once(self, since_s: float, stop: asyncio.Event) -> bool:
+        """Probe every target once that nobody has probed since then; return whether all were.
+
+        `since_s` is when the census began, in seconds since the epoch: given again, it goes on with those
+        that are left. False if `stop` was set before the end, or if some cannot be counted. PassHeldUp if
+        the ledger is away for too long.
+        """
+        self._dispatch.plan = CensusPlan(since_s)
+        counting = asyncio.create_task(self._until_counted(since_s))
+        ends = [
+            counting,
+            asyncio.create_task(stop.wait()),
+            outlasted := asyncio.create_task(self._until_outlasted()),
+        ]
+        try:
+            await self._live(asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED))
+            if outlasted.done():
+                raise PassHeldUp(outlasted.result(), self._patience_s)
+            return counting.done() and counting.result()
+        finally:
+            await _cancel(ends)
+
+    async def _live(self, until: Coroutine[Any, Any, object]) -> None:
+        """Do everything at once until something has come to pass, or a defect of ours ends it."""
+        forever = [
+            asyncio.create_task(each.run())
+            for each in (self._keeper, self._feed, self._reporter, self._self_watch)
+        ]
+        others = [asyncio.create_task(until), asyncio.create_task(self._dispatch.has_failed.wait())]
+        asking = asyncio.create_task(self._witnesses.ask_canaries())
+        try:
+            await asyncio.wait([*forever, *others], return_when=asyncio.FIRST_COMPLETED)
+            if self._dispatch.failure is not None:
+                raise self._dispatch.failure
+            for one in (*forever, others[0]):
+                if one.done():
+                    one.result()
+        finally:
+            await self._end([*forever, *others, asking])
+
+    async def _end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Let probes under way end, report, leave."""
+        await self._dispatch.end(GRACE_SECONDS)
+        await self._witnesses.close()
+        await _cancel(tasks)
+        self._reporter.hurry()
+        with suppress(LedgerAway, TimeoutError):
+            async with asyncio.timeout(LAST_REPORT_SECONDS):
+                await self._reporter.flush()
+        if len(self._outbox):
+            _log.warning("%d results are lost, since the ledger is away", len(self._outbox))
+        with suppress(LedgerAway, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._ledger.leave(self._name)
+
+    async def _until_counted(self, since_s: float) -> bool:
+        """Return True once every target of all shards was probed, by whomever; False if some cannot be."""
+        await self._keeper.has_asked.wait()
+        others, rereads = _Others(), 0
+        while True:
+            await asyncio.sleep(CENSUS_LOOK_SECONDS)
+            if not self._is_idle():
+                continue
+            if len(self._outbox) or self._reporter.in_hand:
+                self._reporter.hurry()
+                continue
+            unprobed = await self._unprobed(since_s)
+            if unprobed == 0:
+                return True
+            if unprobed and len(self._holdings.shards) == SHARDS and self._is_idle():
+                # Nobody else is at work on them.
+                if rereads == MAX_REREADS:
+                    _log.error("%s could not be counted", counted(unprobed, "target"))
+                    return False
+                rereads += 1
+                self._holdings.doubt_all()
+                self._feed.hurry()
+            wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
+            if others.stand_still:
+                self._keeper.hurry()
+            await asyncio.sleep(wait_s)
+
+    async def _until_outlasted(self) -> str:
+        """Return why the ledger is away once it has been for longer than a census waits."""
+        while True:
+            await asyncio.sleep(CENSUS_LOOK_SECONDS)
+            latest_s = asyncio.get_running_loop().time() - self._patience_s
+            for outage in (self._reporter.outage, self._keeper.outage):
+                if outage is not None and outage.since_s <= latest_s:
+                    return outage.why
+
+    async def _unprobed(self, since_s: float) -> int | None:
+        try:
+            return await self._ledger.unprobed(since_s)
+        except LedgerAway:
+            return None
+
+    def _is_idle(self) -> bool:
+        """Whether all targets that are ours were probed."""
+        return self._dispatch.is_idle and all(shard.is_current for shard in self._holdings.shards.values())
+
+    def _note_held(self, shards: Sequence[Shard]) -> None:
+        self._dispatch.note_held(shards)
+        if not all(shard.is_current for shard in shards):
+            self._feed.hurry()
+
+    def _lose(self, numbers: Iterable[int]) -> None:
+        lost = [shard for number in numbers if (shard := self._holdings.lose(number)) is not None]
+        _log.warning("%d shards are somebody else's by now: what we saw there is void", len(lost))
+        self._dispatch.note_lost(lost)
+
+
+class _Others:
+    """How those get on who still have a part of a census, and when to look again."""
+
+    def __init__(self) -> None:
+        self.stand_still = True
+        """Whether nothing was stored since the last look: one of them may have left, or died."""
+        self._first: tuple[float, int] | None = None
+        self._left: int | None = None
+
+    def wait_s(self, unprobed: int | None, now_s: float) -> float:
+        """Note how many are left at a look, None: unknown; return how long to wait for the next one.
+
+        Half of the time that what is left takes at their pace, or a quarter of that since the first look if
+        that is less: whoever waits long may wait a little longer.
+        """
+        if unprobed is None:
+            return MAX_OTHERS_LOOK_SECONDS
+        self.stand_still = self._left is None or unprobed >= self._left
+        self._left = unprobed
+        first_s, first = self._first = self._first or (now_s, unprobed)
+        waited_s, done = now_s - first_s, first - unprobed
+        wait_s = waited_s / 4 if done <= 0 else min(waited_s / 4, unprobed * waited_s / done / 2)
+        return min(max(wait_s, MIN_OTHERS_LOOK_SECONDS), MAX_OTHERS_LOOK_SECONDS)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """End tasks, and wait until they have ended."""
+    ending = [task for task in tasks if task.cancel()]
+    if ending:
+        await asyncio.wait(ending)

@@ -1,0 +1,199 @@
+"""Results that wait to be reported, within bounds.
+
+They wait in the order in which they were made. While the ledger is away they are kept as JSON, a few hundred
+bytes each, within a bound: of their number, their bytes and their age. What exceeds it is given up, the
+oldest first, and reported as `not_measured` with the next result of its target. So is what was measured under
+a claim that is over: only the token under which a result was measured proves that it is its target's.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation
+from lifesign.prober.results.ledger import ProbeReport
+from lifesign.prober.worker.shards import Shard, Slot
+
+MAX_HELD_RESULTS: Final = 200_000
+"""About five minutes of 606 probes a second."""
+MAX_HELD_BYTES: Final = 134_217_728
+"""Of results as JSON."""
+MAX_HELD_SECONDS: Final = 900.0
+"""Older results would tell of a time that nobody asks about any more."""
+MAX_UNPACKED: Final = 5_000
+"""Beyond this many, results are kept as JSON also while the ledger merely is slow."""
+_MIN_RESULT_BYTES: Final = 200
+"""What one that is kept as JSON takes besides."""
+
+
+class Result:
+    """One report that waits; as objects, or as JSON."""
+
+    __slots__ = ("_memory", "_observation", "_report", "count", "made_at_s", "number", "slot", "token")
+
+    def __init__(self, slot: Slot, report: ProbeReport, *, made_at_s: float, count: int = 1) -> None:
+        """Make the next result of a target under the current claim of its shard."""
+        self.slot = slot
+        self.count = count
+        """Of how many probes it tells."""
+        self.made_at_s = made_at_s
+        """By `Clock.boot_s`."""
+        self.token = slot.shard.token
+        """The fencing token under which it was measured."""
+        self.number = slot.shard.next_number()
+        """Counted under this token."""
+        self._report: ProbeReport | None = report
+        self._observation = self._memory = ""
+
+    @property
+    def report(self) -> ProbeReport:
+        """What is reported."""
+        if self._report is not None:
+            return self._report
+        return ProbeReport(
+            subject_id=self.slot.subject_id,
+            observation=Observation.model_validate_json(self._observation),
+            memory=ProbeMemory.from_json(self._memory),
+        )
+
+    @property
+    def bytes(self) -> int:
+        """How much it takes as JSON; 0 while it is not."""
+        if self._report is not None:
+            return 0
+        return len(self._observation) + len(self._memory) + _MIN_RESULT_BYTES
+
+    def give_up(self) -> None:
+        """Let its target remember that it could not be reported."""
+        self.slot.given_up += self.count
+
+    def pack(self) -> None:
+        """Keep it as JSON."""
+        if self._report is not None:
+            self._observation = self._report.observation.model_dump_json(exclude_defaults=True)
+            self._memory = self._report.memory.to_json()
+            self._report = None
+
+
+class Outbox:
+    """Results that wait."""
+
+    def __init__(
+        self,
+        *,
+        max_results: int = MAX_HELD_RESULTS,
+        max_bytes: int = MAX_HELD_BYTES,
+        max_seconds: float = MAX_HELD_SECONDS,
+    ) -> None:
+        self.given_up = 0
+        """How many were, since the beginning."""
+        self._max_results = max_results
+        self._max_bytes = max_bytes
+        self._max_seconds = max_seconds
+        self._is_away = False
+        self._bytes = 0
+        self._waiting: deque[Result] = deque()
+        self._aside: dict[int, deque[Result]] = {}
+        """By shard: the claim that they were made under is over, and the next one not there yet."""
+        self._aside_count = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + self._aside_count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be made."""
+        return len(self) >= self._max_results or self._bytes >= self._max_bytes
+
+    @property
+    def ready(self) -> int:
+        """How many may be taken, at most."""
+        return len(self._waiting)
+
+    @property
+    def oldest_at_s(self) -> float | None:
+        """When the first result was made, by `Clock.boot_s`; None if none waits."""
+        return self._waiting[0].made_at_s if self._waiting else None
+
+    def add(self, result: Result) -> None:
+        """Let a result wait behind all others."""
+        if self._is_away or len(self._waiting) >= MAX_UNPACKED:
+            result.pack()
+        self._bytes += result.bytes
+        self._waiting.append(result)
+
+    def take(self, most: int, may_go: Callable[[Shard], bool]) -> list[Result]:
+        """Take the first results that may be reported; those of lost shards are dropped."""
+        taken: list[Result] = []
+        while self._waiting and len(taken) < most:
+            result = self._waiting.popleft()
+            shard = result.slot.shard
+            if result.slot.is_gone:
+                self._bytes -= result.bytes
+            elif result.token != shard.token:
+                # The shard was won again: under the new token it would be as young as that.
+                self._give_up(result)
+            elif may_go(shard):
+                self._bytes -= result.bytes
+                taken.append(result)
+            else:
+                self._aside.setdefault(shard.number, deque()).append(result)
+                self._aside_count += 1
+        return taken
+
+    def put_back(self, results: Iterable[Result]) -> None:
+        """Let results that were taken be the first again: the ledger is away. All are kept as JSON now."""
+        self._waiting.extendleft(reversed(list(results)))
+        self._is_away = True
+        self._bytes = 0
+        for result in self:
+            result.pack()
+            self._bytes += result.bytes
+
+    def note_return(self) -> None:
+        """Note that the ledger is not away."""
+        self._is_away = False
+
+    def release(self, number: int) -> None:
+        """Let what waits aside for a shard be taken: it is won again, or lost for good."""
+        aside = self._aside.pop(number, None)
+        if aside is not None:
+            self._aside_count -= len(aside)
+            self._waiting.extendleft(reversed(aside))
+
+    def drop(self, slots: Iterable[Slot]) -> int:
+        """Drop all results of these targets; return how many there were."""
+        whose = {id(slot) for slot in slots}
+        before = len(self)
+        if not whose or not before:
+            return 0
+        self._waiting = deque(result for result in self._waiting if id(result.slot) not in whose)
+        for number, aside in list(self._aside.items()):
+            self._aside[number] = deque(result for result in aside if id(result.slot) not in whose)
+        self._aside_count = sum(map(len, self._aside.values()))
+        self._bytes = sum(result.bytes for result in self)
+        return before - len(self)
+
+    def give_up(self, now_s: float) -> int:
+        """Give up what exceeds the bounds, the oldest first; return how many."""
+        before = self.given_up
+        for line in (*self._aside.values(), self._waiting):
+            while line and self._must_go(line[0], now_s):
+                self._aside_count -= line is not self._waiting
+                self._give_up(line.popleft())
+        return self.given_up - before
+
+    def __iter__(self) -> Iterator[Result]:
+        for aside in self._aside.values():
+            yield from aside
+        yield from self._waiting
+
+    def _must_go(self, result: Result, now_s: float) -> bool:
+        is_too_much = len(self) > self._max_results or self._bytes > self._max_bytes
+        return is_too_much or now_s - result.made_at_s > self._max_seconds
+
+    def _give_up(self, result: Result) -> None:
+        self._bytes -= result.bytes
+        self.given_up += 1
+        result.give_up()

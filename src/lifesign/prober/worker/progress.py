@@ -1,0 +1,119 @@
+"""The progress of a prober: how far it is, how fast, and how late."""
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from lifesign.domain.health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of, clamped
+from lifesign.domain.observation.results import ResultClass
+
+RATE_SECONDS: Final = 10
+"""The rate is that of so many seconds, the current one left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where one worker stands, at one moment."""
+
+    shards: int
+    """That it holds."""
+    targets: int
+    """That lie in them."""
+    latest: Mapping[ResultClass | None, int] = field(default_factory=dict)
+    """How many of those have which latest result that told anything; None: never measured."""
+    probed: int
+    """Probes that ended since it began."""
+    classes: Mapping[ResultClass, int]
+    """What they came to; `not_measured` also counts failures that have no witness."""
+    missed: int
+    """Probes that were due and did not take place, as far as they are told by now."""
+    rate_per_s: float
+    """Probes that ended, over the last 10 s."""
+    in_flight: int
+    """Probes under way."""
+    waiting: int
+    """Targets whose turn it is not yet, since too many others are asked, or their host is."""
+    left: int | None
+    """Of a census: targets still to be probed, in the shards that are held; None if it never ends."""
+    seconds_left: float | None
+    """Of a census, at the current rate; None if that is not known."""
+    start_error_p99_ms: float | None
+    """How late probes began, the 99th percentile since the beginning; None if none was due at a time."""
+    held: int
+    """Results that wait to be reported."""
+    reported: int
+    """Results that the ledger took."""
+    given_up: int
+    """Results that were lost, since the ledger was away for too long."""
+    is_ledger_away: bool
+    slowness: str | None
+    """Why the prober is slow, so that timeouts are not measured; None if it is not."""
+    has_begun: bool = False
+    """Whether the ledger has answered which shards are its own, and what lies in them."""
+    backed_off: int | None = None
+    """Targets that are left out at some of their ticks, for they keep failing; None in a census."""
+    unanswered: int = 0
+    """Look-ups of names that stayed open, as no name server did its work."""
+    waiting_failures: int = 0
+    """Failures that wait for a witness, or for the second request of their target."""
+    unwitnessed: int = 0
+    """Failures that had no witness, and were reported as not measured."""
+    witness_rounds: int = 0
+    """How often witnesses were asked."""
+    unreached_classes: tuple[str, ...] = ()
+    """Network classes in which no witness answered when one was asked last."""
+    clock_offset_s: float = 0.0
+    """This machine's clock minus the registry's."""
+    starts: int = 0
+    """Probes that were due at a time and began."""
+    start_delay_s: float = 0.0
+    """By how much they began later than that, all together."""
+    lag_p99_s: float = 0.0
+    """How late the event loop wakes us, the 99th percentile over the last 10 s."""
+
+
+class Tally:
+    """Counts what one worker does."""
+
+    def __init__(self, now_s: float) -> None:
+        self.probed = 0
+        self.missed = 0
+        self.classes: Counter[ResultClass] = Counter()
+        self.unwitnessed = 0
+        self.starts = 0
+        self.start_delay_s = 0.0
+        self._bins = array("Q", bytes(8 * BIN_COUNT))
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS + 1)
+        self._first = self._second = int(now_s)
+        self._in_second = 0
+
+    def note(self, result: ResultClass, now_s: float) -> None:
+        """Count a probe that ended; `now_s` never goes back."""
+        self.probed += 1
+        self.classes[result] += 1
+        second = int(now_s)
+        if second != self._second:
+            self._seconds.append((self._second, self._in_second))
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+
+    def note_start(self, error_s: float) -> None:
+        """Count by how much a probe began later than it was due."""
+        self._bins[bin_of(clamped(int(error_s * 1e9)))] += 1
+        self.starts += 1
+        self.start_delay_s += max(0.0, error_s)
+
+    def rate_per_s(self, now_s: float) -> float:
+        """Return how many probes ended per second, over the last whole seconds."""
+        this = int(now_s)
+        since = max(this - RATE_SECONDS, self._first)
+        counted = [*self._seconds, (self._second, self._in_second)]
+        return sum(count for second, count in counted if since <= second < this) / max(1, this - since)
+
+    def start_error_p99_ms(self) -> float | None:
+        """Return the 99th percentile of how late probes began."""
+        histogram = LatencyHistogram()
+        histogram.add(memoryview(self._bins).cast("B"))
+        return next(iter(histogram.percentiles_ms(0.99)), None)

@@ -1,0 +1,167 @@
+"""The reporter of a worker: results reach the ledger whole, once, and not too late.
+
+One call after the other, so that results of one target keep their order. What a call may have left behind
+is handed over again as it was. A batch that the ledger cannot digest is given up, and holds up no other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Final
+
+from lifesign.domain.base.backoff import Away
+from lifesign.prober.network.clock import Clock
+from lifesign.prober.results.ledger import Ledger, LedgerAway, Outage, ShardBatch, WitnessNews
+from lifesign.prober.worker.outbox import Outbox, Result
+from lifesign.prober.worker.shards import Shard
+
+MAX_BATCH: Final = 500
+"""Results in one call, of any shards."""
+MAX_BAD: Final = 10
+"""Results of one call that are sought out as those that cannot be taken; then it is not they."""
+FLUSH_SECONDS: Final = 5.0
+"""No result waits longer for others, unless a definition says otherwise."""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class Reporter:
+    """Hands results over, for ever."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        lose: Callable[[Collection[int]], None],
+        news: Callable[[WitnessNews], None],
+        interval_s: float,
+        chance: Callable[[], float],
+        flush_s: float = FLUSH_SECONDS,
+    ) -> None:
+        """`news` takes what the ledger tells of witnesses; `interval_s` is that of the crawl."""
+        self.reported = 0
+        """How many results were taken by the ledger."""
+        self.in_hand = 0
+        """How many are being handed over: they wait no more, and are not taken yet."""
+        self.outage: Outage | None = None
+        """That the ledger did not take what was handed over last."""
+        self._ledger = ledger
+        self._outbox = outbox
+        self._clock = clock
+        self._lose = lose
+        self._news = news
+        self._interval_s = interval_s
+        self._flush_s = flush_s
+        self._away = Away(chance)
+        self._wake = asyncio.Event()
+        self._is_hurrying = False
+        """Whether somebody waits for what there is."""
+
+    def add(self, result: Result, *, is_urgent: bool = False) -> None:
+        """Let a result wait for others, or go at once if somebody waits for it."""
+        self._outbox.add(result)
+        if is_urgent:
+            self.hurry()
+        elif self._outbox.ready == MAX_BATCH:
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Hand over at once all that there is."""
+        self._is_hurrying = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Hand over what there is, in time, until cancelled."""
+        while True:
+            await self._until_due()
+            try:
+                await self.flush()
+            except LedgerAway as error:
+                if self.outage is None:
+                    self.outage = Outage(asyncio.get_running_loop().time(), str(error))
+                    _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
+                await asyncio.sleep(self._away.wait_s())
+
+    async def flush(self) -> None:
+        """Hand over all that may be handed over now. LedgerAway."""
+        self._is_hurrying = False
+        try:
+            while results := self._outbox.take(MAX_BATCH, self._may_go):
+                self.in_hand = len(results)
+                await self._hand_over(results)
+        finally:
+            self.in_hand = 0
+            if given_up := self._outbox.give_up(self._clock.boot_s()):
+                _log.warning("%d results are given up: the ledger is away for too long", given_up)
+
+    def _may_go(self, shard: Shard) -> bool:
+        return shard.is_ours(self._clock.monotonic_s())
+
+    async def _until_due(self) -> None:
+        """Wait until there is a whole batch, or a result has waited long enough for others."""
+        while (wait_s := self._due_in_s()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def _due_in_s(self) -> float:
+        oldest_at_s = self._outbox.oldest_at_s
+        if oldest_at_s is None:
+            self._is_hurrying = False
+            return self._flush_s
+        if self._is_hurrying or self._outbox.ready >= MAX_BATCH:
+            return 0.0
+        return oldest_at_s + self._flush_s - self._clock.boot_s()
+
+    async def _hand_over(self, results: Sequence[Result]) -> None:
+        groups, bad = [results], 0
+        while groups:
+            group = groups[0]
+            try:
+                await self._report(group)
+                del groups[0]
+            except (LedgerAway, asyncio.CancelledError):
+                self._outbox.put_back(result for group in groups for result in group)
+                raise
+            except Exception as error:  # noqa: BLE001 - one bad result must not hold up all others
+                if len(group) == len(results):
+                    _log.exception("the ledger cannot take a batch: it is handed over in parts")
+                if len(group) > 1 and bad < MAX_BAD:
+                    middle = len(group) // 2
+                    groups[:1] = [group[:middle], group[middle:]]
+                    continue
+                bad += 1
+                del groups[0]
+                for result in group:
+                    result.give_up()
+                    _log.error("the result of %s is given up: %s", result.slot.subject_id, error)
+
+    async def _report(self, results: Sequence[Result]) -> None:
+        by_shard: dict[int, list[Result]] = {}
+        for result in results:
+            by_shard.setdefault(result.slot.shard.number, []).append(result)
+        batches = [
+            ShardBatch(
+                claim=shard_claim,
+                reports=[result.report for result in of_shard],
+                numbers=[result.number for result in of_shard],
+                made_at_s=[result.made_at_s for result in of_shard],
+            )
+            for of_shard in by_shard.values()
+            if (shard_claim := of_shard[0].slot.shard.claim) is not None
+        ]
+        taken = await self._ledger.report(batches, self._interval_s)
+        lost = set(taken.lost)
+        if self.outage is not None:
+            _log.warning("the ledger takes results again")
+        self.outage = None
+        self._away.over()
+        self._outbox.note_return()
+        self.reported += sum(len(batch.reports) for batch in batches if batch.claim.shard not in lost)
+        self._news(taken.news)
+        if lost:
+            self._lose(lost)

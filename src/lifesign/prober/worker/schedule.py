@@ -1,0 +1,177 @@
+"""When is it a target's turn: at its tick, for ever, or once in a census?
+
+A target that waits has a `due_at_s`, and is given out once. In a census all are due from the beginning, in
+the order in which they were read: shard by shard, so that their results come shard by shard too.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from math import inf
+from typing import Final, Protocol
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.schedule.cadence import Cadence, backs_off, missed_ticks, next_probe_at_s
+from lifesign.prober.worker.due_times import DueTimes
+from lifesign.prober.worker.shards import Slot
+
+MAX_TRIES: Final = 3
+"""How often a census probes a target whose failure does not count."""
+_TICK_SECONDS: Final = 1e-3
+"""Less than the time between two ticks, more than rounding moves them."""
+
+
+class Plan(Protocol):
+    """Says whose turn it is. Times are since the epoch."""
+
+    @property
+    def keeps_ticks(self) -> bool:
+        """Whether a target is due at certain times, which can be missed."""
+        ...
+
+    @property
+    def left(self) -> int | None:
+        """How many are still to be given out; None if it never ends."""
+        ...
+
+    @property
+    def backed_off(self) -> int | None:
+        """How many are left out at some of their ticks, for they fail; None if there are no ticks."""
+        ...
+
+    def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
+        """Let a target wait, in place of any other time that it waited for."""
+        ...
+
+    def remove(self, slot: Slot) -> None:
+        """Let a target wait no more."""
+        ...
+
+    def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
+        """Give out whose turn it is by now, with the time when it was due."""
+        ...
+
+    def next_at_s(self) -> float | None:
+        """Return when to `take` again; None if there is no reason to."""
+        ...
+
+    def tries_again(self, slot: Slot, /) -> bool:
+        """Whether a target that was given out, and whose failure does not count, waits again."""
+        ...
+
+
+class WatchPlan:
+    """Every target at its own tick."""
+
+    keeps_ticks = True
+    left = None
+
+    def __init__(self, cadence: Cadence) -> None:
+        self._cadence = cadence
+        self._due: DueTimes[Slot] = DueTimes()
+        self._backed_off = 0
+
+    @property
+    def backed_off(self) -> int:
+        """Of all that were added and not removed, those that are being probed included."""
+        return self._backed_off
+
+    def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
+        """Let a target wait for its next tick, or what else gives reason for a look."""
+        cadence = slot.cadence(self._cadence)
+        at_s = next_probe_at_s(slot.subject_id, memory, cadence, now_s, slot.recheck_at_s)
+        self._due.add(slot, at_s)
+        self._count(slot, is_backed_off=backs_off(memory, cadence))
+
+    def remove(self, slot: Slot) -> None:
+        """Let a target wait no more."""
+        self._due.remove(slot)
+        self._count(slot, is_backed_off=False)
+
+    def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
+        """Give out what is due by now."""
+        return self._due.pop(now_s)
+
+    def next_at_s(self) -> float | None:
+        """Return when the next one may be due."""
+        return self._due.next_at_s()
+
+    def tries_again(self, _slot: Slot, /) -> bool:
+        """Its next tick comes anyway."""
+        return False
+
+    def _count(self, slot: Slot, *, is_backed_off: bool) -> None:
+        self._backed_off += is_backed_off - slot.is_backed_off
+        slot.is_backed_off = is_backed_off
+
+
+class CensusPlan:
+    """Every target once that was not probed since the census began."""
+
+    keeps_ticks = False
+    backed_off = None
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self._line: deque[Slot] = deque()
+        self._waiting = 0
+        self._tries: Counter[str] = Counter()
+
+    @property
+    def left(self) -> int | None:
+        """How many were not given out yet."""
+        return self._waiting
+
+    def add(self, slot: Slot, memory: ProbeMemory, _now_s: float, /) -> None:
+        """Let a target wait, unless this census has seen it."""
+        last_s = -inf if memory.probed_at_s is None else memory.probed_at_s
+        is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s > last_s
+        if slot.due_at_s is None and (last_s < self.since_s or is_asked_for):
+            self._join(slot)
+
+    def remove(self, slot: Slot) -> None:
+        """Let a target wait no more."""
+        if slot.due_at_s is not None:
+            slot.due_at_s = None
+            self._waiting -= 1
+
+    def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
+        """Give out one after the other."""
+        while self._line:
+            slot = self._line.popleft()
+            if slot.due_at_s is not None:
+                self.remove(slot)
+                yield now_s, slot
+
+    def next_at_s(self) -> float | None:
+        """All are due already."""
+        return None
+
+    def tries_again(self, slot: Slot, /) -> bool:
+        """Let a target wait behind all others, up to MAX_TRIES times."""
+        self._tries[slot.subject_id] += 1
+        if self._tries[slot.subject_id] >= MAX_TRIES or slot.is_gone:
+            return False
+        self._join(slot)
+        return True
+
+    def _join(self, slot: Slot) -> None:
+        slot.due_at_s = self.since_s
+        self._waiting += 1
+        self._line.append(slot)
+
+
+def missed_before(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, began_at_s: float
+) -> tuple[int, float] | None:
+    """Return how many ticks a probe that began then comes too late for, and when the last of them was.
+
+    The last tick since the probe before is the one that it keeps, however late. None if none was missed.
+    """
+    last_s = memory.probed_at_s
+    if last_s is None or began_at_s - last_s <= 1.5 * cadence.interval_s:
+        return None
+    passed = missed_ticks(subject_id, memory, cadence, last_s, began_at_s)
+    if passed.last_at_s is None:
+        return None
+    before = missed_ticks(subject_id, memory, cadence, last_s, passed.last_at_s - _TICK_SECONDS)
+    return None if before.last_at_s is None else (before.count, before.last_at_s)

@@ -1,0 +1,268 @@
+"""The shards that a worker holds, and the targets in them.
+
+A target takes a few hundred bytes here: what is remembered of it stays JSON until it is probed. A shard
+that was lost and won again is read anew, for somebody else may have probed its targets meanwhile.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from lifesign.domain.net.target import host_of, is_target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.result_sums import supersedes
+from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason, not_measured
+from lifesign.domain.schedule.cadence import Cadence
+from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
+
+_NOTHING: Final = ProbeMemory()
+_NOTHING_KNOWN: Final = _NOTHING.to_json()
+
+
+class Slot:
+    """One target of a shard of ours."""
+
+    __slots__ = (
+        "confirmed_at_s",
+        "due_at_s",
+        "given_up",
+        "is_backed_off",
+        "is_busy",
+        "memory",
+        "recheck_at_s",
+        "result",
+        "shard",
+        "subject_id",
+        "thresholds_s",
+        "url",
+        "waited_until_s",
+    )
+
+    def __init__(self, shard: "Shard", entry: TargetEntry) -> None:
+        self.shard = shard
+        self.subject_id = entry.subject_id
+        self.url = entry.url
+        self.recheck_at_s = entry.recheck_at_s
+        self.confirmed_at_s = entry.confirmed_at_s
+        """When an operator confirmed that it may be down; None: never."""
+        self.thresholds_s = entry.thresholds_s
+        """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
+        self.memory: str | None = None
+        """As JSON; None for nothing."""
+        self.due_at_s: float | None = None
+        """When it is probed next, since the epoch; None while it is busy, or must not be probed."""
+        self.is_busy = False
+        """Whether it is being probed, or waits for its turn or for a witness."""
+        self.is_backed_off = False
+        """Whether it is counted among those that are left out at some of their ticks."""
+        self.waited_until_s: float | None = None
+        """Until when its last failure waited for a witness, since the epoch; None if it did not."""
+        self.given_up = 0
+        """How many results of it could not be reported, and are not told yet."""
+        self.result = _known_by(entry.memory)
+        """Its latest result that told anything; None: never measured."""
+        shard.results[self.result] += 1
+        self.remember(entry.memory)
+
+    @property
+    def host(self) -> str:
+        """Who is asked."""
+        return host_of(self.url)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it left, or its shard did."""
+        return self.shard.claim is None or self.shard.slots.get(self.subject_id) is not self
+
+    def remember(self, memory: ProbeMemory) -> None:
+        """Keep what a probe left behind."""
+        text = memory.to_json()
+        self.memory = text if text != _NOTHING_KNOWN else None
+
+    def note(self, result: ResultClass, memory: ProbeMemory) -> None:
+        """Count it by what a probe came to, which left `memory`, unless that tells less than is known."""
+        if supersedes(result, self.result, is_left_alone=memory.is_left_alone):
+            self._count_as(result)
+
+    def note_known(self, memory: ProbeMemory) -> None:
+        """Count it by what is remembered: somebody else saw it later, or what was seen is not believed."""
+        self._count_as(_known_by(memory))
+
+    def _count_as(self, result: ResultClass | None) -> None:
+        self.shard.results[self.result] -= 1
+        self.shard.results[result] += 1
+        self.result = result
+
+    def recall(self) -> ProbeMemory:
+        """Return what is remembered."""
+        return _NOTHING if self.memory is None else ProbeMemory.from_json(self.memory)
+
+    def cadence(self, usual: Cadence) -> Cadence:
+        """Return the cadence for its own thresholds."""
+        return usual if self.thresholds_s is None else usual.with_thresholds(*self.thresholds_s)
+
+    def not_measured(self, at_s: float, unmeasured: UnmeasuredReason, why: str) -> Observation:
+        """Return the observation of a probe of it that did not take place then."""
+        at = datetime.fromtimestamp(at_s, UTC)
+        if is_target_id(self.subject_id):
+            return not_measured(at, unmeasured, why, target_url=self.url)
+        return not_measured(at, unmeasured, why, agent_id=self.subject_id)
+
+
+class Shard:
+    """One shard that was claimed."""
+
+    __slots__ = (
+        "claim",
+        "has_parked",
+        "is_current",
+        "number",
+        "numbered",
+        "results",
+        "slots",
+        "version",
+    )
+
+    def __init__(self, claim: ShardClaim) -> None:
+        self.number = claim.shard
+        self.claim: ShardClaim | None = claim
+        """None once it is lost."""
+        self.slots: dict[str, Slot] = {}
+        self.results: Counter[ResultClass | None] = Counter()
+        """How many of its targets have which latest result."""
+        self.version = 0
+        """Of what is known of it."""
+        self.is_current = False
+        """Whether its targets were read since it was won."""
+        self.has_parked = False
+        """Whether targets of it were due while the claim was over, and wait for nothing now."""
+        self.numbered = 0
+        """How many results were measured under the current token."""
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of its claim."""
+        return None if self.claim is None else self.claim.fencing_token
+
+    def next_number(self) -> int:
+        """Return the number of one more result under the current token, counted from 1."""
+        self.numbered += 1
+        return self.numbered
+
+    def is_ours(self, now_s: float) -> bool:
+        """Whether its targets may be probed and reported now, by the monotonic clock."""
+        return self.claim is not None and self.is_current and now_s < self.claim.expires_at_s
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a page of targets has changed."""
+
+    to_plan: list[tuple[Slot, ProbeMemory]] = field(default_factory=list)
+    """Who is to be given a time, for they are new or changed, and what is remembered of them."""
+    gone: list[Slot] = field(default_factory=list)
+    overtaken: list[Slot] = field(default_factory=list)
+    """Somebody else probed them later than we did: our results came too late."""
+
+
+class Holdings:
+    """The shards of one worker."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.targets = 0
+
+    def tokens(self) -> dict[int, int]:
+        """Return what is held, as a ledger wants to see it."""
+        return {
+            number: shard.claim.fencing_token
+            for number, shard in self.shards.items()
+            if shard.claim is not None
+        }
+
+    def versions(self) -> dict[int, int]:
+        """Return what is known of each shard, 0 for those that were not read since they were won."""
+        return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
+
+    def results(self) -> dict[ResultClass | None, int]:
+        """Return how many targets have which latest result, None: never measured."""
+        results: Counter[ResultClass | None] = Counter()
+        for shard in self.shards.values():
+            for result, count in shard.results.items():
+                results[result] += count
+        return dict(+results)
+
+    def slots(self) -> Iterator[Slot]:
+        """Return all targets, in the order of their shards."""
+        for shard in list(self.shards.values()):
+            yield from list(shard.slots.values())
+
+    def take(self, claims: Iterable[ShardClaim]) -> tuple[list[Shard], list[Shard]]:
+        """Note what a ledger says that is held; return what was renewed or won, and what was lost."""
+        held: list[Shard] = []
+        named: set[int] = set()
+        for claim in claims:
+            named.add(claim.shard)
+            shard = self.shards.get(claim.shard)
+            if shard is None or shard.claim is None:
+                shard = self.shards[claim.shard] = Shard(claim)
+            elif shard.claim.fencing_token != claim.fencing_token:
+                # Between the two it was nobody's, or somebody else's.
+                shard.is_current, shard.numbered = False, 0
+            shard.claim = claim
+            held.append(shard)
+        lost = [self.lose(number) for number in self.shards.keys() - named]
+        return held, [shard for shard in lost if shard is not None]
+
+    def lose(self, number: int) -> Shard | None:
+        """Forget a shard; return it as it was, with its targets in no shard any more."""
+        shard = self.shards.pop(number, None)
+        if shard is not None:
+            self.targets -= len(shard.slots)
+            shard.claim = None
+        return shard
+
+    def doubt_all(self) -> None:
+        """Let all shards be read anew."""
+        for shard in self.shards.values():
+            shard.is_current = False
+
+    def apply(self, shard: Shard, page: TargetPage) -> Applied:
+        """Note what a shard holds: all of it if it was not current, else what has changed."""
+        applied = Applied()
+        is_whole, before = not shard.is_current, len(shard.slots)
+        for entry in page.entries:
+            self._apply_entry(shard, entry, applied)
+        gone = set(page.gone)
+        if is_whole:
+            gone |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
+        applied.gone += [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
+        shard.results.subtract(slot.result for slot in applied.gone)
+        shard.version, shard.is_current = page.version, True
+        self.targets += len(shard.slots) - before
+        return applied
+
+    def _apply_entry(self, shard: Shard, entry: TargetEntry, applied: Applied) -> None:
+        slot, memory = shard.slots.get(entry.subject_id), entry.memory
+        if slot is None:
+            slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+        else:
+            slot.url, slot.recheck_at_s = entry.url, entry.recheck_at_s
+            slot.confirmed_at_s, slot.thresholds_s = entry.confirmed_at_s, entry.thresholds_s
+            ours = slot.recall()
+            if (memory.probed_at_s or 0.0) > (ours.probed_at_s or 0.0):
+                slot.remember(memory)
+                slot.note_known(memory)
+                applied.overtaken.append(slot)
+            else:
+                memory = ours
+        applied.to_plan.append((slot, memory))
+
+
+def _known_by(memory: ProbeMemory) -> ResultClass | None:
+    """Return what is known of a target by what is remembered of it; None: never measured."""
+    if memory.is_left_alone or (memory.result is None and memory.probed_at_s is not None):
+        return ResultClass.NOT_MEASURED
+    return memory.result

@@ -1,0 +1,119 @@
+"""The feed of targets: which came, left, or are to be probed now.
+
+The ledger is asked every two seconds which of our shards have changed, in one question for all of them:
+whoever asked for a look does not wait longer than that.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from lifesign.domain.base.backoff import Away
+from lifesign.domain.base.clock_skew import lies_ahead
+from lifesign.domain.schedule.cadence import believed
+from lifesign.prober.results.ledger import Ledger, LedgerAway, TargetEntry, TargetPage
+from lifesign.prober.worker.shards import Applied, Holdings, Shard
+
+POLL_SECONDS: Final = 2.0
+READ_AT_ONCE: Final = 16
+"""Shards that are read at the same time."""
+
+FREEZE_EVERY: Final = 50_000
+"""Targets that were added since the garbage collector was last told that what there is will stay.
+
+It would look at all of them again and again, and stand still for most of a second with a million.
+"""
+
+_log = logging.getLogger("lifesign.prober")
+
+
+class TargetFeed:
+    """Follows what the shards of one worker hold, for ever."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        holdings: Holdings,
+        *,
+        applied: Callable[[Shard, Applied], None],
+        chance: Callable[[], float],
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.has_looked = False
+        """Whether what lies in any shards was read to its end."""
+        self._ledger = ledger
+        self._holdings = holdings
+        self._applied = applied
+        self._away = Away(chance)
+        self._wall_s = wall_s
+        self._hurry = asyncio.Event()
+        self._frozen = 0
+        """How many targets there were when the garbage collector was told last."""
+
+    def hurry(self) -> None:
+        """Look at once: shards were won."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            wait_s = POLL_SECONDS
+            try:
+                await self.look()
+                self._away.over()
+            except LedgerAway as error:
+                if not self._away.tries:
+                    _log.warning("the ledger is away: no targets can be read (%s)", error)
+                wait_s = self._away.wait_s()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._hurry.wait()
+            except TimeoutError:
+                continue
+            self._hurry.clear()
+
+    async def look(self) -> None:
+        """Read what has changed since the last look. LedgerAway."""
+        versions = self._holdings.versions()
+        if not versions:
+            return
+        shards = {number: self._holdings.shards[number] for number in sorted(versions)}
+        changed = set(await self._ledger.changed(versions))
+        for number, shard in shards.items():
+            if number not in changed and not shard.is_current:
+                # It holds nothing, so there is nothing to read.
+                self._apply(shard, shard.token, TargetPage(entries=()))
+        to_read = [shard for number, shard in shards.items() if number in changed]
+        for first in range(0, len(to_read), READ_AT_ONCE):
+            some = to_read[first : first + READ_AT_ONCE]
+            await asyncio.gather(*(self._read(shard, versions[shard.number]) for shard in some))
+            if self._holdings.targets >= self._frozen + FREEZE_EVERY:
+                self._frozen = self._holdings.targets
+                gc.freeze()
+        self.has_looked = True
+
+    async def _read(self, shard: Shard, version: int) -> None:
+        token = shard.token
+        page = await self._ledger.targets(shard.number, version or None)
+        self._apply(shard, token, page)
+
+    def _apply(self, shard: Shard, token: int | None, page: TargetPage) -> None:
+        # If it was lost meanwhile, or lost and won again, the page tells of the time before.
+        if token is not None and shard.token == token:
+            wall_s = self._wall_s()
+            entries = [_believed(entry, wall_s) for entry in page.entries]
+            self._applied(shard, self._holdings.apply(shard, replace(page, entries=entries)))
+
+
+def _believed(entry: TargetEntry, wall_s: float) -> TargetEntry:
+    """Return an entry without times that were written before a clock was set back."""
+    memory, recheck_at_s = believed(entry.memory, wall_s), entry.recheck_at_s
+    if recheck_at_s is not None and lies_ahead(recheck_at_s, wall_s):
+        recheck_at_s = wall_s
+    if memory is entry.memory and recheck_at_s is entry.recheck_at_s:
+        return entry
+    return replace(entry, memory=memory, recheck_at_s=recheck_at_s)

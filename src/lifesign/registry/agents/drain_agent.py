@@ -1,0 +1,110 @@
+"""How does an agent leave, or lose its place? (RFC-0016 5; `PATCH …/status`, `DELETE`)"""
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Signal
+from lifesign.domain.models.agents import AgentRecord, StatusChange
+from lifesign.registry.agents.find_agents import existing_agent
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.keys.manage_keys import revoke_key
+from lifesign.registry.transitions.agent_verdicts import Change, unchanged
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.registry.views.agent_records import etag, record
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+
+
+class Departure(BaseModel):
+    """How an agent is taken off the list."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    end_key: Annotated[
+        bool,
+        Field(description="Whether the key by which this is asked ends too, if it is the agent's own"),
+    ] = False
+
+
+def with_drain(change: Change, now_s: float, timeout_s: float, explanation: str) -> Change:
+    """Return the change with a drain at its end; the next sweep looks whether anything is left to do."""
+    return replace(
+        change,
+        signals=(*change.signals, Signal.DRAIN_INITIATED),
+        explanation=explanation,
+        drain_deadline_s=now_s + timeout_s,
+        judge_at_s=now_s,
+    )
+
+
+def set_status(transaction: Transaction, call: Call) -> Reply:
+    """Let an agent drain, or take it off the list."""
+    body = call.body_as(StatusChange)
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=True)
+    if body.status == "deregistered":
+        require(call.caller, Action.DEREGISTER, agent.agent_id)
+        agent = _deregister(transaction, agent, call.actor)
+    else:
+        agent = _drain(transaction, agent, body.drain_timeout_seconds, call.actor)
+    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+
+
+def delete_agent(transaction: Transaction, call: Call) -> Reply:
+    """Take an agent off the list at once; its record stays for audit.
+
+    An agent as which nobody comes back may end its own key with it.
+    """
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+    _deregister(transaction, agent, call.actor)
+    if call.query_as(Departure).end_key and call.caller.agent_id == agent.agent_id:
+        revoke_key(transaction, call.caller.key_id, call.actor)
+    return Reply(status=204)
+
+
+def _drain(transaction: Transaction, agent: StoredAgent, timeout_s: float | None, actor: str) -> StoredAgent:
+    timeout_s = timeout_s or agent.drain_timeout_s
+    change = with_drain(unchanged(agent), transaction.now_s, timeout_s, f"asked by {actor}")
+    return change_status(transaction, [change], actor)[0]
+
+
+def _deregister(transaction: Transaction, agent: StoredAgent, actor: str) -> StoredAgent:
+    change = Change(
+        agent=agent,
+        signals=(Signal.DEREGISTERED,),
+        explanation=f"asked by {actor}",
+        health=HealthStatus.UNKNOWN,
+        judge_at_s=None,
+    )
+    return change_status(transaction, [change], actor)[0]
+
+
+OPERATIONS = (
+    Operation(
+        method="PATCH",
+        path="/api/v1/agents/{agent_id}/status",
+        summary="Let an agent drain, or take it off the list (RFC-0016 5)",
+        action=Action.DRAIN,
+        deed=set_status,
+        body=StatusChange,
+        answer=AgentRecord,
+        errors=(404, 409, 412, 428),
+        needs_version=True,
+    ),
+    Operation(
+        method="DELETE",
+        path="/api/v1/agents/{agent_id}",
+        summary="Take an agent off the list at once, without a drain",
+        action=Action.DEREGISTER,
+        deed=delete_agent,
+        query=Departure,
+        status=204,
+        errors=(404, 409, 412),
+        headers=("If-Match",),
+    ),
+)

@@ -1,0 +1,86 @@
+"""How is an agent forgotten? (`DELETE /api/v1/agents/{agent_id}/record`)
+
+Deregistering keeps the record for audit; erasing keeps nothing of it. The log stays whole: each payload
+of the agent's events gives way to its hash, and the id stays as their subject and actor, which the chain
+covers. What belongs to others stays without the name: tasks, and states of intents. What was archived
+before is in files: whichever server process has them does the same there (`erase_archives`), and an event
+says when no file tells of it.
+"""
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.events.event import AgentErased, EventDraft, EventType
+from lifesign.domain.events.replay import Replay
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import ALIVE, Signal
+from lifesign.domain.models.agents import Erasure
+from lifesign.registry.agents.find_agents import existing_agent
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.targets.link_decisions import end_link
+from lifesign.registry.transitions.agent_verdicts import Change
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.registry.views.agent_records import etag
+from lifesign.storage.agents import fenced_state
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import archive_erasures, event_log
+from lifesign.storage.events.archive_erasures import ArchiveErasure
+from lifesign.storage.maintenance import logged_states
+from lifesign.storage.targets import directories, target_rows
+
+
+def erase_agent(transaction: Transaction, call: Call) -> Reply:
+    """End an agent's life if it has one; remove its record, keys and target, and what its events tell.
+
+    What stays: its id in the log, as who did something and whom it was about, since the chain of hashes
+    covers it; tasks and states of intents that it worked on, without its name.
+    """
+    # Locked before the agent, as an import does it.
+    directories.unlist(transaction, call.agent_id)
+    end_link(transaction, call.agent_id)
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+    agent_id = agent.agent_id
+    # Leases are locked before the log's head, which the first event takes.
+    logged_states.lock_leases_of(transaction, agent_id)
+    if agent.status in ALIVE:
+        change = Change(
+            agent=agent,
+            signals=(Signal.DEREGISTERED,),
+            explanation=f"erased by {call.actor}",
+            health=HealthStatus.UNKNOWN,
+            judge_at_s=None,
+        )
+        change_status(transaction, [change], call.actor)
+    logged_states.forget_holder(transaction, agent_id)
+    fenced_state.forget_holder(transaction, agent_id)
+    logged_states.remove_agent(transaction, agent_id)
+    # A directory that still lists it is read anew, and makes it a target of which nothing is known.
+    target_rows.remove(transaction, agent_id)
+    events = event_log.erase_of(transaction, agent_id)
+    head = event_log.lock(transaction)
+    # What others appended about it meanwhile, and the keys of which that told.
+    logged_states.remove_keys(transaction, agent_id)
+    events += event_log.erase_of(transaction, agent_id)
+    if head.archived_states is not None and agent_id in head.archived_states:
+        replay = Replay.from_json(head.archived_states)
+        replay.forget(agent_id)
+        event_log.set_archived(transaction, head.archived, replay.to_json())
+    if head.archived.sequence:
+        told = ((1, head.archived.sequence),)
+        archive_erasures.add(transaction, ArchiveErasure(head.last.sequence + 1, agent_id, told))
+    payload = AgentErased(agent_id=agent_id, events=events)
+    draft = EventDraft(type=EventType.AGENT_ERASED, actor=call.actor, payload=payload, agent_id=agent_id)
+    event_log.append(transaction, [draft])
+    return Reply(content=Erasure(agent_id=agent_id, events=events, archived_sequence=head.archived.sequence))
+
+
+OPERATIONS = (
+    Operation(
+        method="DELETE",
+        path="/api/v1/agents/{agent_id}/record",
+        summary="Forget an agent but for its id in the log; its events' payloads give way to their hashes",
+        action=Action.ERASE,
+        deed=erase_agent,
+        answer=Erasure,
+        errors=(404, 412),
+    ),
+)

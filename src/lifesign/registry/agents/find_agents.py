@@ -1,0 +1,203 @@
+"""Which agents are there, and which can do this work? (RFC-0016 6, 7)"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic_core import from_json
+
+from lifesign.domain.access.actor import keys_in_words
+from lifesign.domain.access.permissions import Action, Principal, may
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import (
+    MAX_CAPABILITIES,
+    AgentList,
+    AgentRecord,
+    Body,
+    Capability,
+    PendingCommand,
+    Pool,
+    RoleId,
+    Unmeasured,
+    moment,
+)
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import AgentNotFound
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.targets.agent_links import shown_links
+from lifesign.registry.targets.list_targets import MaxEvidenceAge, why_of
+from lifesign.registry.transitions.agent_verdicts import judge_one
+from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.views.agent_records import etag, record, summary_members
+from lifesign.registry.views.key_names import names_told
+from lifesign.storage.agents import agent_rows, commands, search
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.agents.search import AgentFilter, ListedAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.probing import probe_results
+
+MAX_PAGE = 1_000
+
+
+class Listing(Body):
+    """The query of `GET /api/v1/agents` (RFC-0016 6.2)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    capabilities: Annotated[
+        tuple[Capability, ...], Field(max_length=MAX_CAPABILITIES), SEPARATED_BY_COMMAS
+    ] = ()
+    """Separated by commas; agents with any of them."""
+    status: Annotated[tuple[Status, ...], Field(min_length=1), SEPARATED_BY_COMMAS] = (Status.ACTIVE,)
+    """Separated by commas."""
+    health: Annotated[tuple[HealthStatus, ...], SEPARATED_BY_COMMAS] = ()
+    """Separated by commas; empty: any."""
+    role_id: RoleId | None = None
+    """Adds the pool's totals to the answer."""
+    min_available_capacity: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    max_evidence_age: MaxEvidenceAge | None = None
+    """In seconds: agents whose last measured probe is no older. An agent without one never matches."""
+    sort: Literal["registered", "least_loaded"] = "registered"
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of the agents that match a `Listing`."""
+
+    agents: Sequence[ListedAgent]
+    total: int
+    cursor: str | None
+    """Where the next page begins; None on the last one."""
+    pool: Pool | None
+
+
+def list_agents(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
+    page = page_of(transaction, call)
+    members = {
+        "agents": [summary_members(agent, transaction.now_s) for agent in page.agents],
+        "total": page.total,
+        "cursor": page.cursor,
+        "pool": None if page.pool is None else page.pool.model_dump(mode="json"),
+    }
+    return Reply(content={name: value for name, value in members.items() if value is not None})
+
+
+def page_of(transaction: Transaction, call: Call) -> Page:
+    """Return the page that a call of `list_agents` asks for."""
+    query = call.query_as(Listing)
+    by_load = query.sort == "least_loaded"
+    wanted = AgentFilter(
+        agent_id=None if may(call.caller, Action.LIST_AGENTS) else call.caller.agent_id,
+        statuses=query.status,
+        capabilities=query.capabilities,
+        role_id=query.role_id,
+        health=query.health,
+        min_available_capacity=query.min_available_capacity,
+        max_evidence_age_s=query.max_evidence_age,
+    )
+    after = None if query.cursor is None else numbers_in(query.cursor, query.sort, 1 + by_load)
+    found = search.listing(transaction, wanted, after=after, limit=query.limit + 1, by_load=by_load)
+    page = found[: query.limit]
+    is_last = len(found) == len(page)
+    is_whole = is_last and after is None
+    return Page(
+        agents=page,
+        total=len(page) if is_whole else _total(transaction, call, wanted),
+        cursor=None if is_last else cursor_at(query.sort, *search.place_of(page[-1], by_load=by_load)),
+        pool=None if query.role_id is None else _pool(transaction, call.caller, query.role_id),
+    )
+
+
+def _total(transaction: Transaction, call: Call, wanted: AgentFilter) -> int:
+    return call.totals.total(wanted, transaction.now_s, lambda: search.count(transaction, wanted))
+
+
+def show_agent(transaction: Transaction, call: Call) -> Reply:
+    """Return all that is known of one agent."""
+    agent = existing_agent(transaction, call.agent_id)
+    verdict = judge_one(agent, 0, transaction.now_s, circumstances(transaction))
+    waiting = [
+        PendingCommand(
+            id=command.id,
+            command=command.command,
+            reason=command.reason,
+            drain_timeout_seconds=command.drain_timeout_s,
+        )
+        for command in commands.waiting(transaction, [agent.id])
+        if command.expires_at_s > transaction.now_s
+    ]
+    names = names_told(transaction, call.caller, keys_in_words(agent.explanation)) or None
+    shown = record(agent, transaction.now_s, verdict).model_copy(
+        update={
+            "pending_commands": waiting,
+            "names": names,
+            "links": shown_links(transaction, agent),
+        }
+    )
+    if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
+        seen = shown.seen.model_copy(update={"unmeasured": unmeasured})
+        shown = shown.model_copy(update={"seen": seen})
+    return Reply(content=shown, headers={"ETag": etag(agent)})
+
+
+def _unmeasured(transaction: Transaction, agent_id: str) -> Unmeasured | None:
+    """Return since when and why an agent is asked nothing any more that was asked before."""
+    last = probe_results.last_of(transaction, agent_id)
+    if last is None or last.result != ResultClass.NOT_MEASURED:
+        return None
+    return Unmeasured(since=moment(last.result_since_s), reason=why_of(from_json(last.seen), None) or "")
+
+
+def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent:
+    """Return an agent, or raise AgentNotFound; `to_change` keeps others from changing it meanwhile."""
+    agent = agent_rows.find(transaction, agent_id, to_change=to_change)
+    if agent is None:
+        raise AgentNotFound(agent_id)
+    return agent
+
+
+def _pool(transaction: Transaction, caller: Principal, role_id: str) -> Pool | None:
+    """Return a pool's totals; None for an agent that is not of this pool."""
+    if not may(caller, Action.LIST_AGENTS):
+        own = None if caller.agent_id is None else agent_rows.find(transaction, caller.agent_id)
+        if own is None or own.role_id != role_id:
+            return None
+    totals = search.pool(transaction, role_id, Status.ACTIVE)
+    return Pool(
+        role_id=role_id,
+        members={Status(status): number for status, number in totals.members.items()},
+        max_concurrent_tasks=totals.max_concurrent_tasks,
+        current_load=totals.current_load,
+        available_capacity=totals.max_concurrent_tasks - totals.current_load,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/api/v1/agents",
+        summary="List agents by capability, status, role, health and free capacity (RFC-0016 6.1)",
+        action=Action.LIST_AGENTS,
+        deed=list_agents,
+        is_write=False,
+        query=Listing,
+        answer=AgentList,
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/agents/{agent_id}",
+        summary="Show all that is known of one agent (RFC-0016 6.3)",
+        action=Action.READ_AGENT,
+        deed=show_agent,
+        is_write=False,
+        answer=AgentRecord,
+        errors=(404,),
+    ),
+)

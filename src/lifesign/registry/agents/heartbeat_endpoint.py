@@ -1,0 +1,80 @@
+"""How is a heartbeat read and answered, thousands of times per second?
+
+It stands before all routes and speaks ASGI itself: what a framework does for a request costs more than
+what is to be done for a heartbeat.
+"""
+
+import logging
+import re
+import time
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, Heartbeat
+from lifesign.errors import AgentHealthError, AgentNotFound
+from lifesign.registry.agents.receive_heartbeat import Answer, Arrival, receive_heartbeats
+from lifesign.registry.api.batcher import Groups
+from lifesign.registry.api.call import Door, headers_in, incarnation_in
+from lifesign.registry.api.error_responses import error_response, problem
+
+HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
+MAX_GROUP = 500
+"""Of heartbeats in one transaction: about 10 ms of work."""
+MAX_BODY_BYTES = 262_144
+"""A thousand tasks of 256 characters."""
+
+_BEFORE, _, _AFTER = HEARTBEAT_PATH.partition("{agent_id}")
+_AGENT_ID = re.compile(AGENT_ID_CHARACTERS)
+_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+_log = logging.getLogger("lifesign.registry")
+
+
+class HeartbeatEndpoint:
+    """An ASGI app for `POST /api/v1/agents/{agent_id}/heartbeat`; `takes` says whether a request is one."""
+
+    def __init__(self, door: Door) -> None:
+        self.groups: Groups[Arrival, Answer] = Groups(door.database, receive_heartbeats, most=MAX_GROUP)
+        self._door = door
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether this request is a heartbeat."""
+        path: str = scope["path"]
+        return path.endswith(_AFTER) and path.startswith(_BEFORE) and scope["method"] == "POST"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take one heartbeat."""
+        try:
+            answer = await self.groups.ask(await self._arrival(scope, receive))
+        except AgentHealthError as error:
+            answer = error
+        except ClientDisconnect:
+            return
+        except Exception:  # noqa: BLE001 - one request must not end the server
+            _log.exception("a heartbeat failed")
+            await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
+            return
+        if isinstance(answer, AgentHealthError):
+            await error_response(answer)(scope, receive, send)
+            return
+        self._door.heard.note()
+        headers = [*_HEADERS, (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _arrival(self, scope: Scope, receive: Receive) -> Arrival:
+        agent_id = scope["path"][len(_BEFORE) : -len(_AFTER)]
+        sent_after_s = self._door.pauses.sent_after_s(time.monotonic())
+        headers = headers_in(scope)
+        digest = self._door.digest_of_caller(headers)
+        self._door.check_rate(digest)
+        try:
+            if not _AGENT_ID.fullmatch(agent_id):
+                raise AgentNotFound(agent_id)
+            said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
+            return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
+        except AgentHealthError as fault:
+            raise await self._door.refusal(
+                digest, fault, lambda caller: require(caller, Action.BEAT, agent_id)
+            ) from None

@@ -1,0 +1,305 @@
+"""What does an operator decide about an agent? Maintenance, and a verdict in place of ours.
+
+Each is over by itself at its time, and no registration ends it before. The agent is judged anew in the
+same transaction; what silence has brought about meanwhile is left to the next sweep.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import EventDraft, EventType, MaintenanceChanged, OverrideChanged
+from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.status_table import ALIVE, Signal, Status
+from lifesign.domain.lifecycle.verdict import is_in_force
+from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord, Body, Name, moment
+from lifesign.errors import AgentGone, InvalidRequest, InvalidTransition, PoolNotFound, PoolTooLarge
+from lifesign.registry.agents.find_agents import existing_agent
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.transitions.agent_verdicts import judge_agents
+from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.registry.views.agent_records import etag, record
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+
+MAX_DECREE_SECONDS = 2_592_000
+"""30 days: nothing that is forgotten stays in force for longer."""
+MAX_MEMBERS = 5_000
+"""Of a pool whose maintenance begins or ends at once: a few seconds of work."""
+
+_MAINTENANCE = "/api/v1/agents/{agent_id}/maintenance"
+_POOL_MAINTENANCE = "/api/v1/pools/{role_id}/maintenance"
+_OVERRIDE = "/api/v1/agents/{agent_id}/override"
+
+
+class Maintenance(Body):
+    """The body of `PUT …/maintenance`."""
+
+    until: Time | None = None
+    seconds: Annotated[float, Field(gt=0, le=MAX_DECREE_SECONDS, allow_inf_nan=False, strict=True)] | None = (
+        None
+    )
+    """From now on; exactly one of the two is given."""
+    reason: Name
+
+    @model_validator(mode="after")
+    def _end(self) -> Self:
+        if (self.until is None) == (self.seconds is None):
+            raise PydanticCustomError("one_end", "expected exactly one of until and seconds")
+        return self
+
+    def until_s(self, now_s: float) -> float:
+        """Return when it is over; InvalidRequest if that is past, or too far ahead."""
+        until_s = now_s + (self.seconds or 0.0) if self.until is None else self.until.timestamp()
+        if not now_s < until_s <= now_s + MAX_DECREE_SECONDS:
+            expected = f"expected a time ahead, by at most {MAX_DECREE_SECONDS} s"
+            raise InvalidRequest([Finding("not_ahead", "/until", expected)])
+        return until_s
+
+
+class OverrideRequest(Maintenance):
+    """The body of `PUT …/override`: the verdict that holds in place of ours."""
+
+    status: Literal["active", "unhealthy"]
+
+
+class PoolMaintenance(BaseModel):
+    """The answer to the maintenance of a pool."""
+
+    role_id: str
+    agents: list[str]
+    """Whose maintenance it is: all members that are alive now. Who joins or returns later is not in it.
+
+    If it is ended: all who were in one, and none else.
+    """
+    until: Time | None = None
+    """Absent: it is ended."""
+
+
+def begin_maintenance(transaction: Transaction, call: Call) -> Reply:
+    """Let nothing take an agent down for a while."""
+    agent = _living(transaction, call)
+    body = call.body_as(Maintenance)
+    until_s = body.until_s(transaction.now_s)
+    return _shown(transaction, _maintain(transaction, [agent], until_s, body.reason, call.actor)[0])
+
+
+def end_maintenance(transaction: Transaction, call: Call) -> Reply:
+    """Judge an agent by the usual rules again; nothing happens if it is not in maintenance.
+
+    Also of one that is gone: it would be in maintenance again with its next life.
+    """
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    if not is_in_force(agent.maintenance_until_s, transaction.now_s):
+        return _shown(transaction, agent)
+    return _shown(transaction, _maintain(transaction, [agent], None, None, call.actor)[0])
+
+
+def begin_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
+    """Let nothing take the members of a pool down for a while."""
+    members = _members(transaction, call)
+    body = call.body_as(Maintenance)
+    until_s = body.until_s(transaction.now_s)
+    _maintain(transaction, members, until_s, body.reason, call.actor)
+    return _pool_shown(call, members, until_s)
+
+
+def end_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
+    """Judge the members of a pool by the usual rules again."""
+    maintained = _maintained(transaction, call)
+    _maintain(transaction, maintained, None, None, call.actor)
+    return _pool_shown(call, maintained, None)
+
+
+def override(transaction: Transaction, call: Call) -> Reply:
+    """Put a verdict in place of ours, for a while."""
+    agent = _living(transaction, call)
+    body = call.body_as(OverrideRequest)
+    if agent.status not in {Status.ACTIVE, Status.UNHEALTHY}:
+        declared = Signal.DECLARED_ACTIVE if body.status == "active" else Signal.DECLARED_UNHEALTHY
+        raise InvalidTransition(agent.status, declared)
+    until_s = body.until_s(transaction.now_s)
+    payload = OverrideChanged(
+        agent_id=agent.agent_id, status=Status(body.status), until=moment(until_s), reason=body.reason
+    )
+    return _overridden(transaction, agent, payload, until_s, call.actor)
+
+
+def take_override_back(transaction: Transaction, call: Call) -> Reply:
+    """Judge an agent by what is known of it again, be it gone; nothing happens without an override."""
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    if agent.override_status is None:
+        return _shown(transaction, agent)
+    if not is_in_force(agent.override_until_s, transaction.now_s):
+        # It is over without a word of ours; perhaps no sweep has found that yet.
+        return _shown(transaction, _judged_anew(transaction, [agent], [], call.actor)[0])
+    return _overridden(transaction, agent, OverrideChanged(agent_id=agent.agent_id), None, call.actor)
+
+
+def _living(transaction: Transaction, call: Call) -> StoredAgent:
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    if agent.status not in ALIVE:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+    return agent
+
+
+def _pool(call: Call) -> str:
+    role_id = call.path["role_id"]
+    if not re.fullmatch(AGENT_ID_CHARACTERS, role_id):
+        raise InvalidRequest([Finding("invalid_role_id", "", "expected the role_id of a pool in the path")])
+    return role_id
+
+
+def _maintained(transaction: Transaction, call: Call) -> list[StoredAgent]:
+    """Return who of a pool is in maintenance, the gone too: their next life would be in it again."""
+    role_id = _pool(call)
+    maintained = agent_rows.maintained_of_pool(transaction, role_id, MAX_MEMBERS + 1)
+    if not maintained and not agent_rows.of_pool(transaction, role_id, sorted(ALIVE), 1):
+        raise PoolNotFound(role_id)
+    if len(maintained) > MAX_MEMBERS:
+        raise PoolTooLarge(role_id, MAX_MEMBERS)
+    return maintained
+
+
+def _members(transaction: Transaction, call: Call) -> list[StoredAgent]:
+    role_id = _pool(call)
+    members = agent_rows.of_pool(transaction, role_id, sorted(ALIVE), MAX_MEMBERS + 1)
+    if not members:
+        # A pool is its members: without any, the name is most likely misspelt.
+        raise PoolNotFound(role_id)
+    if len(members) > MAX_MEMBERS:
+        raise PoolTooLarge(role_id, MAX_MEMBERS)
+    return members
+
+
+def _maintain(
+    transaction: Transaction,
+    concerned: Sequence[StoredAgent],
+    until_s: float | None,
+    reason: str | None,
+    actor: str,
+) -> list[StoredAgent]:
+    """Begin, move or end the maintenance of these agents, and return all of them as they are then."""
+    changed = [
+        replace(agent, maintenance_until_s=until_s)
+        for agent in concerned
+        if agent.maintenance_until_s != until_s
+    ]
+    agent_rows.set_maintenance(transaction, [agent.id for agent in changed], until_s)
+    until = None if until_s is None else moment(until_s)
+    drafts = [
+        EventDraft(
+            type=EventType.AGENT_MAINTENANCE_CHANGED,
+            actor=actor,
+            payload=MaintenanceChanged(agent_id=agent.agent_id, until=until, reason=reason),
+            agent_id=agent.agent_id,
+        )
+        for agent in changed
+    ]
+    after = {agent.id: agent for agent in _judged_anew(transaction, changed, drafts, actor)}
+    return [after.get(agent.id, agent) for agent in concerned]
+
+
+def _overridden(
+    transaction: Transaction, agent: StoredAgent, payload: OverrideChanged, until_s: float | None, actor: str
+) -> Reply:
+    status = None if payload.status is None else payload.status.value
+    agent_rows.change(transaction, agent.id, {"override_status": status, "override_until_s": until_s})
+    draft = EventDraft(
+        type=EventType.AGENT_OVERRIDE_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
+    )
+    changed = replace(agent, override_status=status, override_until_s=until_s)
+    return _shown(transaction, _judged_anew(transaction, [changed], [draft], actor)[0])
+
+
+def _judged_anew(
+    transaction: Transaction, changed: Sequence[StoredAgent], drafts: Sequence[EventDraft], actor: str
+) -> list[StoredAgent]:
+    """Tell what was decided, and carry out what follows from it."""
+    transaction = transaction.after_waiting()
+    changes = judge_agents(transaction, changed, circumstances(transaction))
+    event_log.append(transaction, drafts)
+    return change_status(transaction, changes, actor)
+
+
+def _shown(transaction: Transaction, agent: StoredAgent) -> Reply:
+    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+
+
+def _pool_shown(call: Call, members: Sequence[StoredAgent], until_s: float | None) -> Reply:
+    answer = PoolMaintenance(
+        role_id=call.path["role_id"],
+        agents=[agent.agent_id for agent in members],
+        until=None if until_s is None else moment(until_s),
+    )
+    return Reply(content=answer)
+
+
+OPERATIONS = (
+    Operation(
+        method="PUT",
+        path=_MAINTENANCE,
+        summary="Let nothing take an agent down until a time",
+        action=Action.SET_MAINTENANCE,
+        deed=begin_maintenance,
+        body=Maintenance,
+        answer=AgentRecord,
+        errors=(404, 410),
+    ),
+    Operation(
+        method="DELETE",
+        path=_MAINTENANCE,
+        summary="End an agent's maintenance",
+        action=Action.SET_MAINTENANCE,
+        deed=end_maintenance,
+        answer=AgentRecord,
+        errors=(404,),
+    ),
+    Operation(
+        method="PUT",
+        path=_POOL_MAINTENANCE,
+        summary="Let nothing take the members of a pool down until a time",
+        action=Action.SET_MAINTENANCE,
+        deed=begin_pool_maintenance,
+        body=Maintenance,
+        answer=PoolMaintenance,
+        errors=(404, 409, 422),
+    ),
+    Operation(
+        method="DELETE",
+        path=_POOL_MAINTENANCE,
+        summary="End the maintenance of a pool",
+        action=Action.SET_MAINTENANCE,
+        deed=end_pool_maintenance,
+        answer=PoolMaintenance,
+        errors=(404, 409, 422),
+    ),
+    Operation(
+        method="PUT",
+        path=_OVERRIDE,
+        summary="Put a verdict in place of the registry's until a time",
+        action=Action.OVERRIDE,
+        deed=override,
+        body=OverrideRequest,
+        answer=AgentRecord,
+        errors=(404, 409, 410),
+    ),
+    Operation(
+        method="DELETE",
+        path=_OVERRIDE,
+        summary="Take an override back",
+        action=Action.OVERRIDE,
+        deed=take_override_back,
+        answer=AgentRecord,
+        errors=(404,),
+    ),
+)

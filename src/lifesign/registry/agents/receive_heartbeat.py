@@ -1,0 +1,266 @@
+"""What happens when a heartbeat arrives? (RFC-0016 4)
+
+Heartbeats that wait are taken together: one statement fetches what is known of all who beat, each is
+judged, one statement stores those that count, and all are answered once that is committed. A heartbeat
+that changes more than the time and the load is followed up by itself, in the same transaction.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import to_json
+from ulid import ULID
+
+from lifesign.domain.access.permissions import Action, Principal, Role, StoredKey, is_valid, require
+from lifesign.domain.events.event import DriftWarning, EventDraft, EventType, TasksMismatch
+from lifesign.domain.lifecycle.heartbeat_timeout import drift_s, is_drifting
+from lifesign.domain.lifecycle.status_table import ALIVE, Status, status_after
+from lifesign.domain.models.agents import RENEW_LEASES, Heartbeat, HeartbeatReply, PendingCommand, moment
+from lifesign.errors import AgentGone, AgentHealthError, AgentNotFound, UnknownKey
+from lifesign.registry.agents.drain_agent import with_drain
+from lifesign.registry.transitions.agent_verdicts import (
+    Change,
+    Circumstances,
+    change_of,
+    judge_one,
+    unchanged,
+)
+from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.storage.agents import agent_rows, commands, heartbeats
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.agents.heartbeats import AskedBeat, Beat, BeatFacts
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+from lifesign.storage.tasks import leases
+
+MAX_TASKS_NAMED = 100
+"""In one warning, on either side."""
+MAX_TASKS_TOLD = 5
+"""To the agent, in a reply: it asks for all that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One heartbeat, read and checked."""
+
+    agent_id: str
+    digest: bytes
+    """Of the key that came with it."""
+    incarnation: int | None
+    """The life it says it is in; None if it does not say."""
+    said: Heartbeat
+    sent_after_s: float | None = None
+    """When it was sent at the earliest, by `time.monotonic`: it may have waited for us. None: just now."""
+
+    def waited_s(self, now_s: float) -> float:
+        """Return for how long, at most, it has waited for us."""
+        return 0.0 if self.sent_after_s is None else max(0.0, now_s - self.sent_after_s)
+
+
+# One reply serves all heartbeats of a group that are answered alike.
+Answer = bytes | AgentHealthError
+
+
+def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) -> list[Answer]:
+    """Store heartbeats; return for each the reply's JSON, or why it is refused."""
+    asked = [AskedBeat(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
+    known = heartbeats.facts_of(transaction, asked)
+    # Not before: the agents may have been waited for, and that is no silence of theirs.
+    now_s, monotonic_s = transaction.now_s, time.monotonic()
+    ordinary_reply = reply_json(now_s, Status.ACTIVE, ())
+    answers: list[Answer] = []
+    counted: dict[int, Beat] = {}
+    eventful: list[tuple[int, BeatFacts, Beat]] = []
+    for position, arrival in enumerate(arrivals):
+        facts = known.get(position)
+        refusal = _refusal(transaction, arrival, facts, now_s)
+        if refusal is not None or facts is None:
+            answers.append(refusal or AgentNotFound(arrival.agent_id))
+            continue
+        beat = _beat(arrival.said, facts, now_s, arrival.waited_s(monotonic_s))
+        # Two of one agent in one group: the later one counts, for what it says and the earlier does not.
+        counted[facts.number] = _merged(counted.get(facts.number), beat)
+        answers.append(ordinary_reply)
+        if _is_eventful(arrival.said, facts, beat):
+            eventful.append((position, facts, beat))
+    heartbeats.store(transaction, list(counted.values()))
+    for position, facts, beat in eventful:
+        answers[position] = _follow_up(transaction, arrivals[position], facts, beat)
+    return answers
+
+
+def _refusal(
+    transaction: Transaction, arrival: Arrival, facts: BeatFacts | None, now_s: float
+) -> AgentHealthError | None:
+    """Return why a heartbeat does not count, or None."""
+    try:
+        key = _key_in(facts, arrival.digest) if facts else key_rows.find(transaction, arrival.digest)
+        if key is None or not is_valid(key, arrival.digest, now_s):
+            raise UnknownKey
+        require(Principal(key.key_id, key.role, key.agent_id), Action.BEAT, arrival.agent_id)
+    except AgentHealthError as error:
+        return error
+    if facts is None:
+        return AgentNotFound(arrival.agent_id)
+    is_former_life = arrival.incarnation is not None and arrival.incarnation != facts.incarnation
+    if facts.status not in ALIVE or is_former_life:
+        return AgentGone(arrival.agent_id, facts.status, facts.incarnation)
+    return None
+
+
+def _key_in(facts: BeatFacts, digest: bytes) -> StoredKey | None:
+    if facts.key_id is None or facts.key_role is None:
+        return None
+    return StoredKey(
+        key_id=facts.key_id,
+        name="",
+        role=Role(facts.key_role),
+        agent_id=facts.key_agent_id,
+        digest=digest,
+        created_at_s=0.0,
+        expires_at_s=facts.key_expires_at_s,
+        revoked_at_s=facts.key_revoked_at_s,
+    )
+
+
+def _beat(said: Heartbeat, facts: BeatFacts, now_s: float, waited_s: float) -> Beat:
+    tasks = None if said.tasks_in_progress is None else to_json(said.tasks_in_progress).decode()
+    client_s, was_drifting = said.client_timestamp.timestamp(), facts.is_drifting
+    is_adrift = is_drifting(client_s, now_s, facts.interval_s, waited_s, was_drifting=was_drifting)
+    return Beat(facts.number, now_s, said.current_load, tasks, is_adrift)
+
+
+def _merged(earlier: Beat | None, later: Beat) -> Beat:
+    if earlier is None:
+        return later
+    return later._replace(
+        current_load=earlier.current_load if later.current_load is None else later.current_load,
+        tasks=later.tasks or earlier.tasks,
+    )
+
+
+def _is_eventful(said: Heartbeat, facts: BeatFacts, beat: Beat) -> bool:
+    """Whether the heartbeat changes more than the time and the load, or its reply says more than usual."""
+    return (
+        facts.status != Status.ACTIVE
+        or said.status != "active"
+        or facts.has_commands
+        or beat.is_drifting != facts.is_drifting
+        or (beat.tasks is not None and beat.tasks != facts.tasks)
+    )
+
+
+def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts, beat: Beat) -> bytes:
+    """Judge the agent anew, note what it says that was not expected, and tell what waits for it."""
+    said, now_s = arrival.said, transaction.now_s
+    agent = agent_rows.find(transaction, arrival.agent_id, to_change=True)
+    assert agent is not None  # noqa: S101 - it is locked since its facts were fetched
+    waiting = [
+        command for command in commands.waiting(transaction, [agent.id]) if command.expires_at_s > now_s
+    ]
+    mismatch = _mismatch(transaction, agent, facts, said)
+    waited_s = arrival.waited_s(time.monotonic())
+    drafts = [_drift(agent, said, waited_s, now_s)] if beat.is_drifting and not facts.is_drifting else []
+    if mismatch is not None:
+        drafts.append(
+            EventDraft(
+                type=EventType.AGENT_TASKS_MISMATCH,
+                actor=agent.agent_id,
+                payload=mismatch,
+                agent_id=agent.agent_id,
+            )
+        )
+    event_log.append(transaction, drafts)
+    change = _change(agent, now_s, circumstances(transaction))
+    if said.status == "draining" and _status_after(agent, change) in {Status.ACTIVE, Status.UNHEALTHY}:
+        timeout_s = next(
+            (command.drain_timeout_s for command in waiting if command.drain_timeout_s is not None),
+            agent.drain_timeout_s,
+        )
+        change = with_drain(change, now_s, timeout_s, "the agent says that it drains")
+    if agent.status == Status.DRAINING and said.current_load == 0:
+        # It may have done all its work: the next sweep looks.
+        agent_rows.set_judge_at(transaction, {agent.id: now_s})
+    if change.is_visible:
+        (agent,) = change_status(transaction, [change], agent.agent_id)
+    still_waiting = waiting if agent.status in {Status.ACTIVE, Status.UNHEALTHY} else ()
+    pending = [
+        PendingCommand(
+            id=command.id,
+            command=command.command,
+            reason=command.reason,
+            drain_timeout_seconds=command.drain_timeout_s,
+        )
+        for command in still_waiting
+    ]
+    return reply_json(now_s, Status(agent.status), [*pending, *_renewal(transaction, mismatch)])
+
+
+def _status_after(agent: StoredAgent, change: Change) -> Status:
+    status = Status(agent.status)
+    for signal in change.signals:
+        status = status_after(status, signal)
+    return status
+
+
+def _change(agent: StoredAgent, now_s: float, circumstances: Circumstances) -> Change:
+    """Return what follows from the heartbeat; how a drain ends is for the sweep to find."""
+    if agent.status == Status.DRAINING:
+        return unchanged(agent)
+    return change_of(agent, judge_one(agent, 0, now_s, circumstances))
+
+
+def _drift(agent: StoredAgent, said: Heartbeat, waited_s: float, now_s: float) -> EventDraft:
+    """Warn once when the agent's clock begins to differ; it decides nothing (RFC-0016 4.5)."""
+    differs_s = drift_s(said.client_timestamp.timestamp(), now_s, waited_s)
+    payload = DriftWarning(agent_id=agent.agent_id, drift_seconds=round(differs_s, 3))
+    return EventDraft(
+        type=EventType.AGENT_DRIFT_WARNING, actor=agent.agent_id, payload=payload, agent_id=agent.agent_id
+    )
+
+
+def _mismatch(
+    transaction: Transaction, agent: StoredAgent, facts: BeatFacts, said: Heartbeat
+) -> TasksMismatch | None:
+    """Return how the tasks that the agent names now differ from those that are leased to it; None if not."""
+    if said.tasks_in_progress is None or facts.tasks == to_json(said.tasks_in_progress).decode():
+        return None
+    leased = leases.tasks_of(transaction, agent.agent_id)
+    named = set(said.tasks_in_progress)
+    if named == leased:
+        return None
+    return TasksMismatch(
+        agent_id=agent.agent_id,
+        without_lease=sorted(named - leased)[:MAX_TASKS_NAMED],
+        not_in_progress=sorted(leased - named)[:MAX_TASKS_NAMED],
+    )
+
+
+def _renewal(transaction: Transaction, mismatch: TasksMismatch | None) -> Iterator[PendingCommand]:
+    """Ask an agent that works at what is not its own any more to see to its leases.
+
+    Told once: who does not hear of it is refused when it renews. Of tasks that were never leased to
+    anybody, as agents have that need no leases, nothing is told.
+    """
+    over = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
+    if over:
+        named = ", ".join(over[:MAX_TASKS_TOLD])
+        yield PendingCommand(
+            id=f"command_{str(ULID()).lower()}",
+            command=RENEW_LEASES,
+            reason=f"not leased to this agent: {named}",
+        )
+
+
+def reply_json(now_s: float, status: Status, pending: Sequence[PendingCommand]) -> bytes:
+    """Return the answer to a heartbeat as JSON (RFC-0016 4.2)."""
+    reply = HeartbeatReply(
+        acknowledged=True,
+        server_timestamp=moment(now_s),
+        agent_status=status,
+        pending_commands=list(pending),
+    )
+    return reply.model_dump_json(exclude_none=True).encode()

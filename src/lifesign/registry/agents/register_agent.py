@@ -1,0 +1,230 @@
+"""Registration of agents (RFC-0016 3)."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ulid import ULID
+
+from lifesign.domain.access.permissions import (
+    KEY_BYTES,
+    Action,
+    Principal,
+    Role,
+    StoredKey,
+    digest_of,
+    is_valid,
+    key_of,
+    require,
+)
+from lifesign.domain.events.event import EventType
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+from lifesign.domain.lifecycle.observed_facts import Observed, expected
+from lifesign.domain.lifecycle.status_table import ALIVE, Reason, Signal, Status
+from lifesign.domain.lifecycle.verdict import Monitoring, is_in_force
+from lifesign.domain.models.agents import AgentRecord, Declared, FoundAgent, Registration
+from lifesign.domain.observation.evidence_age import EVIDENCE_INTERVALS
+from lifesign.errors import AlreadyRegistered
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.keys import manage_keys
+from lifesign.registry.targets import probed_agents
+from lifesign.registry.transitions.agent_verdicts import Change, Circumstances, change_of, judge_one
+from lifesign.registry.transitions.history_recorder import keep_half_hours
+from lifesign.registry.transitions.status_changes import MONITOR, change_status, lifecycle_event
+from lifesign.registry.views.agent_records import etag, record
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+
+
+def register_agent(transaction: Transaction, call: Call) -> Reply:
+    """Store a new agent, or begin a new life of one that is gone; the answer shows the record.
+
+    AlreadyRegistered if it is alive and the body does not say `supersede`.
+    """
+    body = call.body_as(Registration)
+    agent_id = body.agent_id or call.caller.agent_id or f"agent_{str(ULID()).lower()}"
+    existing = agent_rows.find(transaction, agent_id, to_change=True)
+    _may_register(call.caller, agent_id, existing)
+    url = probed_agents.url_to_probe(body.monitoring, body.card_url)
+    version = probed_agents.begin_step(transaction, url)
+    if existing is None:
+        agent = add_agent(transaction, agent_id, body, call.actor)
+    else:
+        agent = begin_new_life(transaction, existing, body, call.actor, supersede=body.supersede)
+    probed_agents.end_step(transaction, agent_id, url, version)
+    key = _key_for(transaction, agent_id, call)
+    shown = record(agent, transaction.now_s).model_copy(update={"agent_key": key})
+    return Reply(
+        content=shown,
+        status=201,
+        headers={"ETag": etag(agent), "Location": f"/api/v1/agents/{agent_id}"},
+    )
+
+
+def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None) -> None:
+    """Refuse whoever may not: an enrolling key adds agents, and takes over none."""
+    if existing is None and caller.role is not Role.AGENT:
+        require(caller, Action.REGISTER, agent_id)
+    else:
+        require(caller, Action.RE_REGISTER, agent_id)
+
+
+def add_agent(transaction: Transaction, agent_id: str, body: Declared, actor: str) -> StoredAgent:
+    """Store an agent that was not there, as active, with its first event."""
+    return add_agents(transaction, {agent_id: body}, actor)[0]
+
+
+def add_agents(
+    transaction: Transaction,
+    bodies: Mapping[str, Declared],
+    actor: str,
+    explanation: str = "registered",
+) -> list[StoredAgent]:
+    """Store agents that were not there, by their ids, as active, each with its first event."""
+    now_s = transaction.now_s
+    first = {
+        "status": Status.ACTIVE.value,
+        "reason": Reason.REGISTERED.value,
+        "status_since_s": now_s,
+        "explanation": explanation,
+        "health": "unknown",
+        "incarnation": 1,
+        "version": 1,
+        "registered_at_s": now_s,
+        "drain_deadline_s": None,
+        "maintenance_until_s": None,
+        "override_status": None,
+        "override_until_s": None,
+        "recoveries_s": (),
+    }
+    columns: list[dict[str, Any]] = []
+    for agent_id, body in bodies.items():
+        given = {"agent_id": agent_id, **_declared(body), **first}
+        unnumbered = agent_rows.unheard(0, {**given, "judge_at_s": None}, now_s)
+        verdict = judge_one(unnumbered, 0, now_s, Circumstances())
+        columns.append({**given, "judge_at_s": verdict.judge_at_s})
+    numbers = agent_rows.add_many(transaction, columns, now_s)
+    _expect_results(transaction, dict(zip(numbers, bodies.values(), strict=True)))
+    added = [agent_rows.unheard(number, given, now_s) for number, given in zip(numbers, columns, strict=True)]
+    drafts = [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor) for agent in added]
+    event_log.append(transaction, drafts)
+    return added
+
+
+def begin_new_life(
+    transaction: Transaction, existing: StoredAgent, body: Declared, actor: str, *, supersede: bool = False
+) -> StoredAgent:
+    """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede.
+
+    What an operator decreed about it stays in force.
+    """
+    if existing.status in ALIVE:
+        if not supersede:
+            raise AlreadyRegistered(existing.agent_id, existing.status)
+        existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new life", actor)
+    now_s = transaction.now_s
+    if existing.observed is not None and (slot := Observed.from_json(existing.observed).slot) is not None:
+        keep_half_hours(transaction, {existing.id: [slot]})
+    agent_rows.start_anew(transaction, existing.id, {**_declared(body), **_in_force(existing, now_s)}, now_s)
+    _expect_results(transaction, {existing.id: body})
+    agent = agent_rows.find(transaction, existing.agent_id)
+    assert agent is not None  # noqa: S101 - it is locked
+    agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
+    change = change_of(agent, judge_one(agent, 0, now_s, Circumstances()))
+    if change.is_visible:
+        # What an operator declared holds from the first moment on.
+        return change_status(transaction, [change], MONITOR)[0]
+    agent_rows.set_judge_at(transaction, {agent.id: change.judge_at_s})
+    return replace(agent, judge_at_s=change.judge_at_s)
+
+
+def _expect_results(transaction: Transaction, bodies: Mapping[int, Declared]) -> None:
+    """Note until when a prober should have sent a first result of agents that registered to be probed."""
+    within_s = EVIDENCE_INTERVALS * PROBE_THRESHOLDS.interval_s
+    known = expected(transaction.now_s, within_s)
+    rows = [
+        agent_rows.observed_row(number, known)
+        for number, body in bodies.items()
+        if body.monitoring is not Monitoring.HEARTBEAT and not isinstance(body, FoundAgent)
+    ]
+    agent_rows.set_observed(transaction, rows)
+
+
+def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:
+    """Return what an operator decreed, as columns: until its time it stays, whatever the agent does."""
+    is_maintained = is_in_force(agent.maintenance_until_s, now_s)
+    is_declared = is_in_force(agent.override_until_s, now_s)
+    return {
+        "maintenance_until_s": agent.maintenance_until_s if is_maintained else None,
+        "override_status": agent.override_status if is_declared else None,
+        "override_until_s": agent.override_until_s if is_declared else None,
+    }
+
+
+def _step(
+    transaction: Transaction, agent: StoredAgent, signal: Signal, explanation: str, actor: str
+) -> StoredAgent:
+    change = Change(
+        agent=agent, signals=(signal,), explanation=explanation, health=HealthStatus.UNKNOWN, judge_at_s=None
+    )
+    return change_status(transaction, [change], actor)[0]
+
+
+def _declared(body: Declared) -> dict[str, Any]:
+    """Return what a record begins with, as columns."""
+    thresholds = body.thresholds()
+    return {
+        "role_id": body.role_id,
+        "name": body.name,
+        "endpoint": body.endpoint,
+        "card_url": body.card_url,
+        "target_url": body.target_url if isinstance(body, FoundAgent) else None,
+        "capabilities": tuple(body.capabilities),
+        "max_concurrent_tasks": body.capacity.max_concurrent_tasks,
+        "metadata": body.metadata,
+        "monitoring": body.monitoring.value,
+        "interval_s": thresholds.interval_seconds,
+        "unhealthy_after_s": thresholds.unhealthy_after_seconds,
+        "dead_after_s": thresholds.dead_after_seconds,
+        "drain_timeout_s": body.drain_timeout_seconds,
+    }
+
+
+def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
+    """Return a new key for the agent, unless it asks itself or has one; it outlives the agent's lives."""
+    now_s = transaction.now_s
+    if call.caller.agent_id == agent_id or any(
+        is_valid(key, key.digest, now_s) for key in key_rows.of_agent(transaction, agent_id)
+    ):
+        return None
+    key = key_of(secrets.token_bytes(KEY_BYTES))
+    stored = StoredKey(
+        key_id=f"key_{str(ULID()).lower()}",
+        name=f"agent {agent_id}",
+        role=Role.AGENT,
+        agent_id=agent_id,
+        digest=digest_of(key),
+        created_at_s=now_s,
+    )
+    key_rows.add(transaction, stored)
+    event_log.append(transaction, [manage_keys.changed(EventType.KEY_CREATED, stored, call.actor)])
+    return key
+
+
+REGISTER_AGENT = Operation(
+    method="POST",
+    path="/api/v1/agents",
+    summary="Register an agent, or begin its next life (RFC-0016 3)",
+    action=None,
+    one_of=(Action.REGISTER, Action.RE_REGISTER),
+    deed=register_agent,
+    body=Registration,
+    answer=AgentRecord,
+    status=201,
+    errors=(409,),
+)

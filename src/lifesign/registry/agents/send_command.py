@@ -1,0 +1,106 @@
+"""How does a directive reach an agent? It rides home in the reply to its next heartbeat (RFC-0016 5.3)"""
+
+from pydantic import BaseModel
+from ulid import ULID
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.events.event import CommandSent, EventDraft, EventType
+from lifesign.domain.lifecycle.status_table import ALIVE
+from lifesign.domain.models.agents import CommandRequest, SentCommand, moment
+from lifesign.errors import AgentGone, TooManyCommands
+from lifesign.registry.agents.find_agents import existing_agent
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.storage.agents import commands
+from lifesign.storage.agents.commands import StoredCommand
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+
+MAX_WAITING = 16
+"""Of commands for one agent."""
+
+
+class CommandList(BaseModel):
+    """The commands that wait for one agent, the oldest first."""
+
+    commands: list[SentCommand]
+
+
+def send_command(transaction: Transaction, call: Call) -> Reply:
+    """Let a command wait for an agent; it is told at every heartbeat until it is honoured or expires."""
+    body = call.body_as(CommandRequest)
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    if agent.status not in ALIVE:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+    if len(commands.waiting(transaction, [agent.id])) >= MAX_WAITING:
+        raise TooManyCommands(agent.agent_id, MAX_WAITING)
+    command = StoredCommand(
+        id=f"command_{str(ULID()).lower()}",
+        agent=agent.id,
+        command=body.command,
+        reason=body.reason,
+        drain_timeout_s=body.drain_timeout_seconds,
+        created_at_s=transaction.now_s,
+        expires_at_s=transaction.now_s + body.expires_in_seconds,
+    )
+    commands.add(transaction, command)
+    payload = CommandSent(
+        agent_id=agent.agent_id,
+        command_id=command.id,
+        command=command.command,
+        reason=command.reason,
+        drain_timeout_seconds=command.drain_timeout_s,
+        expires_at=moment(command.expires_at_s),
+    )
+    draft = EventDraft(
+        type=EventType.AGENT_COMMAND_SENT, actor=call.actor, payload=payload, agent_id=agent.agent_id
+    )
+    event_log.append(transaction, [draft])
+    return Reply(content=_shown(command, agent.agent_id), status=201)
+
+
+def list_commands(transaction: Transaction, call: Call) -> Reply:
+    """Return the commands that wait for an agent."""
+    agent = existing_agent(transaction, call.agent_id)
+    waiting = [
+        command
+        for command in commands.waiting(transaction, [agent.id])
+        if command.expires_at_s > transaction.now_s
+    ]
+    return Reply(content=CommandList(commands=[_shown(command, agent.agent_id) for command in waiting]))
+
+
+def _shown(command: StoredCommand, agent_id: str) -> SentCommand:
+    return SentCommand(
+        id=command.id,
+        agent_id=agent_id,
+        command=command.command,
+        reason=command.reason,
+        drain_timeout_seconds=command.drain_timeout_s,
+        created_at=moment(command.created_at_s),
+        expires_at=moment(command.expires_at_s),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/api/v1/agents/{agent_id}/commands",
+        summary="Let a command wait for an agent's next heartbeat (RFC-0016 5.3)",
+        action=Action.SEND_COMMAND,
+        deed=send_command,
+        body=CommandRequest,
+        answer=SentCommand,
+        status=201,
+        errors=(404, 409, 410),
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/agents/{agent_id}/commands",
+        summary="List the commands that wait for an agent",
+        action=Action.SEND_COMMAND,
+        deed=list_commands,
+        is_write=False,
+        answer=CommandList,
+        errors=(404,),
+    ),
+)

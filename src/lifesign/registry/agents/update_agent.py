@@ -1,0 +1,95 @@
+"""How does an agent's record change while it lives? (`PATCH /api/v1/agents/{agent_id}`)"""
+
+from typing import Any
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import AgentUpdated, EventDraft, EventType
+from lifesign.domain.lifecycle.status_table import ALIVE
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import AgentRecord, AgentUpdate
+from lifesign.errors import AgentGone, InvalidRequest
+from lifesign.registry.agents.find_agents import existing_agent
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.targets import probed_agents
+from lifesign.registry.views.agent_records import etag, record
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.targets import target_links
+
+
+def update_agent(transaction: Transaction, call: Call) -> Reply:
+    """Change what the body names; the version rises, and the verdict is asked anew at the next sweep."""
+    body = call.body_as(AgentUpdate)
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=True)
+    if agent.status not in ALIVE:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+    columns = _columns(body)
+    if columns.get("card_url", "") is None and agent.monitoring != Monitoring.HEARTBEAT:
+        raise InvalidRequest([Finding("card_url_missing", "/card_url", "monitoring by probes needs one")])
+    changed = {name: value for name, value in columns.items() if value != getattr(agent, name)}
+    if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
+        url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
+        probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
+    if not {"card_url", "endpoint"}.isdisjoint(changed):
+        target_links.decide_anew(transaction, agent_ids=[agent.agent_id])
+    if changed:
+        # Shorter thresholds may be past already.
+        agent_rows.change(
+            transaction,
+            agent.id,
+            {**changed, "version": agent.version + 1, "judge_at_s": transaction.now_s},
+        )
+        payload = AgentUpdated(
+            agent_id=agent.agent_id,
+            incarnation=agent.incarnation,
+            version=agent.version + 1,
+            changed=sorted(body.model_fields_set),
+        )
+        draft = EventDraft(
+            type=EventType.AGENT_UPDATED, actor=call.actor, payload=payload, agent_id=agent.agent_id
+        )
+        event_log.append(transaction, [draft])
+        agent = existing_agent(transaction, call.agent_id)
+    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+
+
+def _columns(body: AgentUpdate) -> dict[str, Any]:
+    """Return what the body names, null included, as columns."""
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    required = [name for name in _NEVER_NULL if name in given and given[name] is None]
+    if required:
+        raise InvalidRequest([Finding("null", f"/{name}", "cannot be null") for name in required])
+    columns = {name: given[name] for name in _AS_THEY_ARE if name in given}
+    if "capabilities" in given:
+        columns["capabilities"] = tuple(given["capabilities"])
+    if "drain_timeout_seconds" in given:
+        columns["drain_timeout_s"] = given["drain_timeout_seconds"]
+    if "heartbeat_config" in given:
+        config = given["heartbeat_config"]
+        columns |= {
+            "interval_s": config.interval_seconds,
+            "unhealthy_after_s": config.unhealthy_after_seconds,
+            "dead_after_s": config.dead_after_seconds,
+        }
+    return columns
+
+
+_AS_THEY_ARE = ("name", "max_concurrent_tasks", "endpoint", "card_url", "metadata")
+_NEVER_NULL = ("capabilities", "heartbeat_config", "drain_timeout_seconds", "metadata")
+
+OPERATIONS = (
+    Operation(
+        method="PATCH",
+        path="/api/v1/agents/{agent_id}",
+        summary="Change an agent's record",
+        action=Action.UPDATE,
+        deed=update_agent,
+        body=AgentUpdate,
+        answer=AgentRecord,
+        errors=(404, 410, 412, 428),
+        needs_version=True,
+    ),
+)

@@ -1,0 +1,100 @@
+"""How do requests that wait become one transaction?
+
+While one group is being carried out the next one gathers, and a moment longer, until those who were
+answered just now have asked again: the busier the server, the larger the groups and the less each request
+costs. Whoever asks alone is not kept waiting.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.engine.database import Database, Transaction
+
+MAX_WAITING = 20_000
+"""Of requests that wait for their group; more are told to come again."""
+
+GATHER_SECONDS = 0.005
+"""How long a server that is asked by several waits at most between two groups."""
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class Groups(Generic[Asked, Answer]):
+    """Collects requests while others are carried out, `most` of them in one transaction."""
+
+    def __init__(
+        self,
+        database: Database,
+        deed: Callable[[Transaction, Sequence[Asked]], Sequence[Answer]],
+        *,
+        most: int,
+    ) -> None:
+        self._database = database
+        self._deed = deed
+        self._most = most
+        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        self._working: asyncio.Task[None] | None = None
+        self._expected = 0
+        """How many must wait for a group not to be waited for any longer."""
+        self._is_gathered = asyncio.Event()
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the deed's answer to one request once it is committed.
+
+        StoreUnavailable if the database is away, or too many wait. A caller who leaves undoes nothing.
+        """
+        if len(self._waiting) >= MAX_WAITING:
+            raise StoreUnavailable("too many requests wait for the database")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, answer))
+        if len(self._waiting) == self._expected:
+            self._is_gathered.set()
+        # One group at a time: two halves cost more than a whole, and the event log takes one at a time.
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        return await answer
+
+    async def close(self) -> None:
+        """Carry out what waits."""
+        while self._working is not None:
+            await asyncio.shield(self._working)
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._carry_out(group)
+                if len(group) > 1:
+                    await self._gather(len(group))
+        finally:
+            self._working = None
+
+    async def _gather(self, answered: int) -> None:
+        """Wait until all who were answered, or as many others, wait besides those who do already."""
+        self._expected = min(self._most, len(self._waiting) + answered)
+        if len(self._waiting) < self._expected:
+            self._is_gathered.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_SECONDS):
+                    await self._is_gathered.wait()
+
+    async def _carry_out(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        asked = [one for one, _ in group]
+        try:
+            answers = await self._database.write(lambda transaction: self._deed(transaction, asked))
+        except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
+            refused = group
+            if isinstance(error, StoreUnavailable):
+                # Who came meanwhile has waited too: none waits for two groups to fail.
+                refused, self._waiting = [*group, *self._waiting], []
+            for _, waiting in refused:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            return
+        for (_, waiting), answer in zip(group, answers, strict=True):
+            if not waiting.done():
+                waiting.set_result(answer)

@@ -1,0 +1,60 @@
+"""How long may a request's body take, when thousands come per second?
+
+One timer looks after all bodies that are being read: a timeout of its own for each would cost a tenth
+of what a heartbeat costs.
+"""
+
+import asyncio
+from types import TracebackType
+
+from lifesign.errors import BodyTooSlow
+
+MAX_BODY_SECONDS = 30.0
+"""For the whole of a request's body."""
+LOOK_EVERY_SECONDS = 1.0
+"""A body may take so much longer before it is noticed."""
+
+
+class BodyTime:
+    """Ends whoever reads a body for too long; one object per event loop."""
+
+    def __init__(self) -> None:
+        self._reading: dict[asyncio.Task[object], float] = {}
+        self._expired: set[asyncio.Task[object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        """The current task begins to read."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a body is read in a task
+        loop = asyncio.get_running_loop()
+        self._reading[task] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """It is done; BodyTooSlow if it was ended here, and by nobody else besides."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - as above
+        self._reading.pop(task, None)
+        if task not in self._expired:
+            return
+        self._expired.discard(task)
+        if task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise BodyTooSlow(MAX_BODY_SECONDS) from None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        late_s = loop.time() - MAX_BODY_SECONDS
+        late = [task for task, began_s in self._reading.items() if began_s <= late_s]
+        for task in late:
+            del self._reading[task]
+            self._expired.add(task)
+            task.cancel()
+        # While nobody reads there is no timer: an idle server sleeps.
+        self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look) if self._reading else None

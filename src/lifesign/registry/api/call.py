@@ -1,0 +1,345 @@
+"""How does a request become a deed in one transaction, and its outcome a response?"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json, to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from lifesign.domain.access.permissions import (
+    Principal,
+    digest_of,
+    is_valid,
+    looks_like_key,
+    may_at_all,
+    require,
+)
+from lifesign.domain.base.finding import Finding, json_pointer
+from lifesign.domain.base.rate_limit import RateLimiter
+from lifesign.domain.files.validation_messages import known_expectation
+from lifesign.domain.net.target_address import Network
+from lifesign.errors import (
+    AgentHealthError,
+    BodyNotJson,
+    BodyNotPlain,
+    BodyTooLarge,
+    InvalidRequest,
+    NotAllowed,
+    TooManyRequests,
+    UnknownKey,
+)
+from lifesign.registry.api.body_timeout import BodyTime
+from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.api.heard_agents import HeardAgents
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.recent_totals import RecentTotals
+from lifesign.registry.api.stall_detector import Pauses
+from lifesign.registry.api.work_counts import Work, WorkCounts
+from lifesign.registry.policies import DEFAULT_POLICIES, Policies
+from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.keys import key_rows
+
+MAX_FAULTS = 20
+"""Of those that an answer names."""
+MAX_INCARNATION_DIGITS = 18
+MAX_LENGTH_DIGITS = 18
+
+_JSON = "application/json"
+
+_log = logging.getLogger("lifesign.registry")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Door:
+    """Lets requests in: reads and checks them, runs the deed, and says how it ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        limiter: RateLimiter,
+        monotonic_s: Clock,
+        webhook_networks: Sequence[Network] = (),
+        counts: WorkCounts | None = None,
+        *,
+        policies: Policies = DEFAULT_POLICIES,
+        heard: HeardAgents | None = None,
+    ) -> None:
+        self.database = database
+        self._counts = counts or WorkCounts()
+        self._policies = policies
+        self.heard = heard or HeardAgents(monotonic_s)
+        self._webhook_networks = webhook_networks
+        self._totals = RecentTotals()
+        self._limiter = limiter
+        self._monotonic_s = monotonic_s
+        self._body_time = BodyTime()
+        self.pauses = Pauses()
+
+    async def answer(self, operation: Operation, request: Request) -> Response:
+        """Do what is asked, in one transaction together with the check of the key."""
+        try:
+            reply = await self._reply(operation, request)
+            return error_response(reply) if isinstance(reply, AgentHealthError) else _response(reply)
+        except AgentHealthError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception:  # noqa: BLE001 - one request must not end the server
+            # Whatever it is, it is ours: the caller gets no word of it, the log all of it.
+            _log.exception("%s %s failed", operation.method, operation.path)
+            return problem(500, "internal", "an error of ours; it was logged")
+
+    async def _reply(self, operation: Operation, request: Request) -> Reply | AgentHealthError:
+        sent_after_s = self.pauses.sent_after_s(time.monotonic())
+        headers = headers_in(request.scope)
+        digest = self.digest_of_caller(headers)
+        self.check_rate(digest)
+
+        def check(caller: Principal) -> None:
+            check_permission(caller, operation, request.path_params)
+
+        body, query = None, None
+        try:
+            if operation.body is not None:
+                body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
+            if operation.query is not None:
+                query = checked_query(operation.query, request)
+        except AgentHealthError as fault:
+            return await self.refusal(digest, fault, check)
+
+        def let_in(transaction: Transaction, seen: Any) -> Call:
+            caller = authenticate(transaction, digest)
+            check(caller)
+            if caller.agent_id is not None:
+                self.heard.note()
+            return Call(
+                caller=caller,
+                path=request.path_params,
+                body=body,
+                query=query,
+                headers=headers,
+                digest=digest,
+                seen=seen,
+                webhook_networks=self._webhook_networks,
+                sent_after_s=sent_after_s,
+                totals=self._totals,
+                policies=self._policies,
+            )
+
+        seen: Any = None
+        if (look := operation.look) is not None:
+            seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
+
+        def deed(transaction: Transaction) -> Reply | AgentHealthError:
+            return operation.deed(transaction, let_in(transaction, seen))
+
+        return await (self.database.write(deed) if operation.is_write else self.database.read(deed))
+
+    def digest_of_caller(self, headers: Mapping[str, str]) -> bytes:
+        """Return the digest of the key that a request carries; UnknownKey if it carries none."""
+        key = headers.get("x-api-key")
+        if key is None:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            key = token.strip() if scheme.lower() == "bearer" else ""
+        if not looks_like_key(key):
+            raise UnknownKey
+        return digest_of(key)
+
+    def check_rate(self, digest: bytes) -> None:
+        """Count one request of this key; TooManyRequests if it asks too often."""
+        wait_s = self._limiter.wait_s(digest, self._monotonic_s())
+        if wait_s > 0:
+            self._counts.note(Work.RATE_LIMITED)
+            raise TooManyRequests(wait_s)
+
+    async def refusal(
+        self, digest: bytes, fault: AgentHealthError, check: Callable[[Principal], None]
+    ) -> AgentHealthError:
+        """Return what to tell a caller whose request is faulty: whom we do not let in, nothing of the fault.
+
+        `check` raises NotAllowed for who may not ask for this at all. A request without a fault is not
+        looked up here, but in its deed's own transaction.
+        """
+        try:
+            await self.database.read(lambda transaction: check(authenticate(transaction, digest)))
+        except AgentHealthError as refusal:
+            return refusal
+        return fault
+
+    async def read(
+        self, model: type[Model], receive: Receive, headers: Mapping[str, str], most: int
+    ) -> Model:
+        """Return a request's body as what it is read as; as `read_body`, BodyNotJson, or InvalidRequest."""
+        body = await self.read_body(receive, headers, most)
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            faults = faults_of(error)
+            if faults[0].name == "json_invalid":
+                raise BodyNotJson(faults[0].message) from None
+            raise InvalidRequest(faults) from None
+
+    async def read_body(self, receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
+        """Return a request's whole body.
+
+        BodyNotPlain if it is said to be anything but JSON as it is, BodyTooLarge as soon as it is more than
+        that, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller leaves.
+        """
+        _check_plain(headers)
+        check_length(headers, most_bytes)
+        body = bytearray()
+        is_more = True
+        with self._body_time:
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                is_more = message.get("more_body", False)
+                if len(body) > most_bytes:
+                    raise BodyTooLarge(most_bytes)
+        return bytes(body)
+
+    async def _read_json(self, request: Request, most_bytes: int) -> object:
+        """Return a request's body, parsed; BodyNotJson for NaN, endless nesting and 1e400 too."""
+        try:
+            body = await self.read_body(request.receive, headers_in(request.scope), most_bytes)
+            parsed = from_json(body, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise BodyNotJson(str(error)) from None
+        if _has_infinity(parsed):
+            raise BodyNotJson("a number is larger than any that can be stored")
+        return parsed
+
+
+def authenticate(transaction: Transaction, digest: bytes) -> Principal:
+    """Return whose key it is; UnknownKey if it is nobody's, revoked, or past its time."""
+    stored = key_rows.find(transaction, digest)
+    if stored is None or not is_valid(stored, digest, transaction.now_s):
+        raise UnknownKey
+    return Principal(stored.key_id, stored.role, stored.agent_id)
+
+
+def check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
+    """Raise NotAllowed for who may not do this to the agent of the path, or to any one at all."""
+    if operation.action is None:
+        if not any(may_at_all(caller, action) for action in operation.one_of):
+            raise NotAllowed(caller.role, operation.one_of[0], None)
+        return
+    agent_id = path.get("agent_id")
+    if agent_id is not None:
+        require(caller, operation.action, agent_id)
+    elif not may_at_all(caller, operation.action):
+        raise NotAllowed(caller.role, operation.action, None)
+
+
+def check_length(headers: Mapping[str, str], most_bytes: int) -> None:
+    """Raise BodyTooLarge if a request says beforehand that its body is more than that."""
+    declared = headers.get("content-length")
+    if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
+        raise BodyTooLarge(most_bytes)
+
+
+def _check_plain(headers: Mapping[str, str]) -> None:
+    """Refuse a body that says it is something else, rather than to guess what was meant."""
+    content_type = headers.get("content-type")
+    if content_type is not None and content_type != _JSON:
+        essence = content_type.partition(";")[0].strip().lower()
+        if essence != _JSON and not essence.endswith("+json"):
+            raise BodyNotPlain("Content-Type", _JSON)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise BodyNotPlain("Content-Encoding", "none")
+
+
+def headers_in(scope: Scope) -> dict[str, str]:
+    """Return a request's headers by their names in lower case; those of one name are joined (RFC 9110 5.3).
+
+    So two keys are none, and two tokens no number: which one counts must not depend on who reads them.
+    """
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if len(headers) < len(scope["headers"]):
+        several: dict[str, list[str]] = {name: [] for name in headers}
+        for name, value in scope["headers"]:
+            several[name.decode("latin-1")].append(value.decode("latin-1"))
+        headers = {name: ", ".join(values) for name, values in several.items()}
+    return headers
+
+
+def incarnation_in(headers: Mapping[str, str]) -> int | None:
+    """Return the life that an agent says it is in, None if it does not say."""
+    text = headers.get("x-agent-incarnation")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_INCARNATION_DIGITS):
+        expected = "X-Agent-Incarnation: expected a whole number"
+        raise InvalidRequest([Finding("invalid_incarnation", "", expected)])
+    return int(text)
+
+
+def _has_infinity(parsed: object) -> bool:
+    """Whether a number was too large for a float: what would be stored is not what was sent."""
+    rest = [parsed]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, float) and math.isinf(value):
+            return True
+        if isinstance(value, dict):
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+    return False
+
+
+def checked(model: type[BaseModel], given: object) -> BaseModel:
+    """Return what was given as the model's instance; InvalidRequest says all that is wrong with it."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise InvalidRequest(faults_of(error)) from None
+
+
+def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
+    """Return the query as the model's instance; InvalidRequest, also for a name that stands there twice."""
+    given = query_of(request)
+    repeated = [name for name, value in given.items() if isinstance(value, list)][:MAX_FAULTS]
+    if repeated:
+        expected = "expected at most once; several values are separated by commas"
+        raise InvalidRequest([Finding("repeated", json_pointer(name), expected) for name in repeated])
+    return checked(model, given)
+
+
+def faults_of(error: ValidationError) -> list[Finding]:
+    """Return where and what was expected, in words, without what was given: it may be a secret."""
+    faults = error.errors(include_url=False, include_input=False)[:MAX_FAULTS]
+    return [Finding(fault["type"], json_pointer(*fault["loc"]), _words_of(fault)) for fault in faults]
+
+
+def _words_of(fault: ErrorDetails) -> str:
+    expected = known_expectation(fault)
+    return fault["msg"] if expected is None else f"expected {expected}"
+
+
+def query_of(request: Request) -> dict[str, Any]:
+    """Return the query's members; a name that stands there twice gives a list, which no model takes."""
+    members: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        members[name] = [members[name], value] if name in members else value
+    return members
+
+
+def _response(reply: Reply) -> Response:
+    headers = {"Cache-Control": "no-store", **reply.headers}
+    if reply.content is None:
+        return Response(status_code=reply.status, headers=headers)
+    if isinstance(reply.content, BaseModel):
+        content = reply.content.model_dump_json(exclude_none=True).encode()
+    else:
+        content = to_json(reply.content)
+    return Response(content, reply.status, headers, "application/json")

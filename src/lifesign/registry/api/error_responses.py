@@ -1,0 +1,157 @@
+"""Which error gives which HTTP status?"""
+
+import logging
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lifesign import errors
+from lifesign.errors import AgentHealthError
+
+REFUSAL_MEMBER = "lifesign.refusal"
+"""Of an ASGI scope: why the request was refused, as a code of the API."""
+OURS = "an error of ours; it was logged"
+RETRY_SECONDS = 2
+"""After which a caller may ask again when the database is away."""
+
+_log = logging.getLogger("lifesign.registry")
+
+# An error that is absent from this table is a fault of ours: 500, and nothing of it is told.
+STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxyType({
+    errors.BodyNotJson:       (400, "not_json"),
+    errors.UnknownKey:        (401, "unknown_key"),
+    errors.BudgetExceeded:    (402, "budget_exceeded"),
+    errors.NotAllowed:        (403, "not_allowed"),
+    errors.NotHolder:         (403, "not_holder"),
+    errors.AgentNotFound:     (404, "agent_not_found"),
+    errors.WebhookNotFound:   (404, "webhook_not_found"),
+    errors.LeaseNotFound:     (404, "lease_not_found"),
+    errors.StateNotFound:     (404, "state_not_found"),
+    errors.KeyNotFound:       (404, "key_not_found"),
+    errors.PoolNotFound:      (404, "pool_not_found"),
+    errors.TargetNotFound:    (404, "target_not_found"),
+    errors.NetworkClassNotFound: (404, "network_class_not_found"),
+    errors.DirectoryNotFound: (404, "directory_not_found"),
+    errors.ImportNotFound:    (404, "import_not_found"),
+    errors.OptOutNotFound:    (404, "opt_out_not_found"),
+    errors.TaskNotFound:      (404, "task_not_found"),
+    errors.CallNotFound:      (404, "call_not_found"),
+    errors.BodyTooSlow:       (408, "body_too_slow"),
+    errors.AlreadyRegistered: (409, "already_registered"),
+    errors.InvalidTransition: (409, "invalid_transition"),
+    errors.InvalidTaskTransition: (409, "invalid_task_transition"),
+    errors.CallOver:          (409, "call_over"),
+    errors.TooManyCommands:   (409, "too_many_commands"),
+    errors.TooManyWebhooks:   (409, "too_many_webhooks"),
+    errors.ImportOver:        (409, "import_over"),
+    errors.NothingHeld:       (409, "nothing_held"),
+    errors.TooMany:           (409, "too_many"),
+    errors.LeaseHeld:         (409, "lease_held"),
+    errors.KeyEnded:          (409, "key_ended"),
+    errors.LastAdminKey:      (409, "last_admin_key"),
+    errors.AgentDraining:     (409, "agent_draining"),
+    errors.PoolTooLarge:      (409, "pool_too_large"),
+    errors.AgentGone:         (410, "agent_gone"),
+    errors.TargetGone:        (410, "target_gone"),
+    errors.StaleVersion:      (412, "stale_version"),
+    errors.LeaseOver:         (412, "lease_ended"),
+    errors.StaleToken:        (412, "stale_token"),
+    errors.TokenNotIssued:    (412, "token_not_issued"),
+    errors.WrongRun:          (412, "wrong_run"),
+    errors.BodyTooLarge:      (413, "body_too_large"),
+    errors.BodyNotPlain:      (415, "not_plain_json"),
+    errors.InvalidRequest:    (422, "invalid_request"),
+    errors.InvalidResource:   (422, "invalid_resource"),
+    errors.KeyReused:         (422, "idempotency_key_reused"),
+    errors.VersionRequired:   (428, "version_required"),
+    errors.TokenRequired:     (428, "token_required"),
+    errors.TooManyRequests:   (429, "too_many_requests"),
+    errors.StoreUnavailable:  (503, "store_unavailable"),
+    errors.DatabaseReplaced:  (503, "database_replaced"),
+    errors.TokensExhausted:   (503, "tokens_exhausted"),
+    errors.TooManyStreams:    (503, "too_many_streams"),
+    errors.TooManyClaims:     (503, "too_many_claims"),
+})  # fmt: skip
+
+
+def error_response(error: AgentHealthError) -> Response:
+    """Return what a caller is told."""
+    found = STATUS_AND_CODE.get(type(error))
+    if found is None:
+        _log.error("an error that no caller can cause: %s", error, exc_info=error)
+        return problem(500, "internal", OURS)
+    status, code = found
+    members: dict[str, Any] = {}
+    match error:
+        case errors.StaleVersion():
+            members = {"current_version": error.version}
+        case errors.LeaseHeld():
+            members = {"existing_lease": error.existing_lease}
+        case _:
+            pass
+    return problem(status, code, str(error), details=_details(error), headers=headers_of(error), **members)
+
+
+def headers_of(error: AgentHealthError) -> dict[str, str]:
+    """Return which headers say more of an error, in whatever form it is told."""
+    match error:
+        case errors.UnknownKey():
+            return {"WWW-Authenticate": "Bearer"}
+        case errors.TooManyRequests():
+            return {"Retry-After": str(max(1, math.ceil(error.wait_s)))}
+        case errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
+            return {"Retry-After": str(RETRY_SECONDS)}
+        case errors.StaleVersion():
+            return {"ETag": error.etag}
+        case _:
+            return {}
+
+
+def problem(
+    status: int,
+    code: str,
+    message: str,
+    *,
+    details: Mapping[str, Any] = MappingProxyType({}),
+    headers: Mapping[str, str] | None = None,
+    **members: Any,
+) -> Response:
+    """Return an error: `{"error": {"code", "message", "details"}, "message"}` and what else there is."""
+    error = {"code": code, "message": message, "details": dict(details)}
+    return Refusal(
+        code,
+        to_json({"error": error, "message": message, **members}),
+        status,
+        {**(headers or {}), "Cache-Control": "no-store"},
+        "application/json",
+    )
+
+
+class Refusal(Response):
+    """An answer that tells whoever logs the request, too, why it was refused."""
+
+    def __init__(self, code: str, content: bytes, status: int, headers: Mapping[str, str], kind: str) -> None:
+        super().__init__(content, status, headers, kind)
+        self._code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        scope[REFUSAL_MEMBER] = self._code
+        await super().__call__(scope, receive, send)
+
+
+def _details(error: AgentHealthError) -> dict[str, Any]:
+    """What programs may want to know beside the words."""
+    if isinstance(error, errors.InvalidRequest):
+        return {
+            "faults": [
+                {"pointer": fault.pointer, "name": fault.name, "message": fault.message}
+                for fault in error.faults
+            ]
+        }
+    return {name: value for name, value in vars(error).items() if isinstance(value, str | int | float)}

@@ -1,0 +1,65 @@
+"""Requests of agents: when a server process last heard from any agent, as a witness for missed heartbeats.
+
+Each process notes its own in memory, and stores the moment with its sweeps: whether the way in works is then
+known to whichever process judges.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, is_unwitnessed
+from lifesign.storage.agents import heartbeats, requests
+from lifesign.storage.engine.database import Transaction
+
+
+class HeardAgents:
+    """When this process last got an authenticated request of any agent."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._heard_s: float | None = None
+        self._stored_s: float | None = None
+
+    def note(self) -> None:
+        """Note that an agent, or somebody in its name, asked something just now, with a valid key."""
+        self._heard_s = self._monotonic_s()
+
+    def store(self, transaction: Transaction, process: str) -> None:
+        """Store the last request by the database's clock, if there was one since the last time."""
+        heard_s = self._heard_s
+        if heard_s is None or heard_s == self._stored_s:
+            return
+        ago_s = max(0.0, self._monotonic_s() - heard_s)
+        requests.store(transaction, process, transaction.now_s - ago_s)
+        self._stored_s = heard_s
+
+
+@light_value()
+class MissedHeartbeat:
+    """An agent that missed heartbeats would take down."""
+
+    agent: int
+    last_sign_s: float
+    missed_s: float
+    """When the first heartbeat that it missed was due."""
+
+
+def unwitnessed(
+    transaction: Transaction, missed: Iterable[MissedHeartbeat], policy: MonitorPolicy
+) -> Sequence[MissedHeartbeat]:
+    """Return those whose missed heartbeats no request of any agent bears out."""
+    heard_at_s = requests.last_at_s(transaction)
+    alone = [each for each in missed if heard_at_s is None or heard_at_s < each.missed_s]
+    if not alone:
+        return ()
+    # Two are enough: one of them is another agent, whichever is asked about.
+    due = heartbeats.latest_due(transaction, policy.proven_seconds, 2)
+    return [
+        each
+        for each in alone
+        if is_unwitnessed(
+            each.missed_s,
+            heard_at_s,
+            max((due_s for agent, due_s in due if agent != each.agent), default=None),
+        )
+    ]

@@ -1,0 +1,417 @@
+"""How is the server put together?"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.net.target_address import read_networks
+from lifesign.errors import StoreUnavailable
+from lifesign.middleware import AgentHealthMiddleware
+from lifesign.registry.agents import (
+    drain_agent,
+    erase_agent,
+    find_agents,
+    override_status,
+    register_agent,
+    send_command,
+    show_history,
+    update_agent,
+)
+from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
+from lifesign.registry.api.call import Door
+from lifesign.registry.api.database_deadline import PromptDatabase
+from lifesign.registry.api.error_pages import Pages, Refusals
+from lifesign.registry.api.error_responses import REFUSAL_MEMBER, error_response
+from lifesign.registry.api.heard_agents import HeardAgents
+from lifesign.registry.api.operations import Operation
+from lifesign.registry.api.work_counts import WorkCounts
+from lifesign.registry.backup.prune_history import HistoryPruner
+from lifesign.registry.events import manage_webhooks, read_events
+from lifesign.registry.events.archive_events import Archivist
+from lifesign.registry.events.deliver_webhooks import WebhookCourier
+from lifesign.registry.events.event_feed import EventFeed
+from lifesign.registry.events.log_integrity import LogWatch
+from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
+from lifesign.registry.keys import manage_keys
+from lifesign.registry.leases import find_leases, write_state
+from lifesign.registry.leases.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
+from lifesign.registry.log_decisions import DecisionLog
+from lifesign.registry.marker.marker_updates import MarkerTracker
+from lifesign.registry.metrics.show_metrics import METRICS_PATH, MetricsEndpoint
+from lifesign.registry.openapi.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocuments
+from lifesign.registry.openapi.endpoints import JSON_TYPE, ROOT_PATH, SIGNPOST
+from lifesign.registry.openintent_dialect import dialect_routes
+from lifesign.registry.probing import accept_observations, claim_shards, monitor_api, show_census
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.sweep import Sweeper
+from lifesign.registry.targets import (
+    claim_target,
+    feed_targets,
+    import_directory,
+    list_targets,
+    opt_out_origins,
+    recheck_target,
+)
+from lifesign.registry.targets.check_opt_outs import OptOutChecker
+from lifesign.registry.targets.link_checks import LinkKeeper
+from lifesign.registry.tasks import charge_calls, create_task, find_tasks, run_task, steer_task
+from lifesign.registry.tasks.claim_endpoint import CLAIM_PATH, ClaimEndpoint
+from lifesign.registry.tasks.task_notifier import TaskNews
+from lifesign.registry.transitions.lease_expiry import Reaper
+from lifesign.registry.warm_up import warm_up
+from lifesign.serving.connection_limits import STOPS
+from lifesign.serving.garbage_collection import rarely_collected
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Clock, Database, open_database
+
+MAX_KEYS_COUNTED = 10_000
+"""Whose requests are counted for their rate; beyond that, those that asked longest ago are forgotten."""
+HOUSEKEEPING_APART_SECONDS = 0.5
+"""After the start, and between one that begins and the next."""
+
+OPERATIONS: tuple[Operation, ...] = (
+    register_agent.REGISTER_AGENT,
+    *find_agents.OPERATIONS,
+    *show_history.OPERATIONS,
+    *update_agent.OPERATIONS,
+    *drain_agent.OPERATIONS,
+    *send_command.OPERATIONS,
+    *read_events.OPERATIONS,
+    *erase_agent.OPERATIONS,
+    *find_leases.OPERATIONS,
+    *write_state.OPERATIONS,
+    *create_task.OPERATIONS,
+    *find_tasks.OPERATIONS,
+    *run_task.OPERATIONS,
+    *charge_calls.OPERATIONS,
+    *steer_task.OPERATIONS,
+    *manage_keys.OPERATIONS,
+    *manage_webhooks.OPERATIONS,
+    *accept_observations.OPERATIONS,
+    *claim_target.OPERATIONS,
+    *claim_shards.OPERATIONS,
+    *feed_targets.OPERATIONS,
+    *list_targets.OPERATIONS,
+    *recheck_target.OPERATIONS,
+    *show_census.OPERATIONS,
+    *opt_out_origins.OPERATIONS,
+    *import_directory.OPERATIONS,
+    *override_status.OPERATIONS,
+    *monitor_api.OPERATIONS,
+)
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Face(Pages, Protocol):
+    """What people see of a server in a browser; one per process, above all that stands here."""
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """Paths that are answered for as long as somebody looks."""
+
+    def routes(self) -> Iterable[BaseRoute]:
+        """Return what it answers, before everything else; `/` only where a page is wanted."""
+
+    async def warm_up(self) -> None:
+        """Do beforehand what the first visitor would wait for; StoreUnavailable."""
+
+    async def run(self) -> None:
+        """Do what has to be done while the server runs."""
+
+
+MakeFace = Callable[["Registry"], Face]
+
+
+class _TaskId(StringConvertor):
+    """Any part of a path but the name of what stands beside the tasks: nobody shows a task called claim."""
+
+    regex = rf"(?!{CLAIM_PATH.rpartition('/')[2]}$)[^/]+"
+
+
+register_url_convertor("task", _TaskId())
+
+
+class Registry:
+    """One server process: its database, the door for requests, and the sweep beside them."""
+
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        *,
+        database: Database | None = None,
+        monotonic_s: Clock = time.monotonic,
+        counts: WorkCounts | None = None,
+        certificate_ends_s: float | None = None,
+    ) -> None:
+        self.settings = settings
+        self.counts = counts or WorkCounts()
+        self.database = database or open_database(settings.database)
+        self.decisions = DecisionLog(monotonic_s)
+        self.database.writes.listener = self._note_committed
+        limit = RateLimit(settings.requests_per_second, settings.request_burst)
+        networks = read_networks(settings.webhook_networks, "webhook_networks")
+        prompt = PromptDatabase(self.database, settings.answer_seconds)
+        policies = settings.policies
+        self.heard = HeardAgents(monotonic_s)
+        self.door = Door(
+            prompt,
+            RateLimiter(limit, MAX_KEYS_COUNTED),
+            monotonic_s,
+            networks,
+            self.counts,
+            policies=policies,
+            heard=self.heard,
+        )
+        self.heartbeats = HeartbeatEndpoint(self.door)
+        self.leases = LeaseEndpoint(self.door)
+        self.feed = EventFeed(self.database)
+        self.streams = EventStreams(self.door, self.feed)
+        self.archivist = Archivist(self.database, settings)
+        self.courier = WebhookCourier(self.database, self.feed, settings, self.counts)
+        self.sweeper = Sweeper(
+            self.database,
+            settings,
+            monotonic_s,
+            policy=policies.mass_exit,
+            counts=self.counts,
+            heard=self.heard,
+        )
+        self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
+        self.task_news = TaskNews(self.database, self.feed)
+        self.claims = ClaimEndpoint(self.door, self.task_news)
+        self.pruner = HistoryPruner(self.database, settings.task_retention_days)
+        self.opt_out_checker = OptOutChecker(self.database, settings)
+        self.link_keeper = LinkKeeper(self.database, settings)
+        self.log_watch = LogWatch(self.database, self.counts)
+        self.marker = MarkerTracker(self.database, settings, self.counts)
+        self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
+
+    @property
+    def _housekeeping(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What has time; all of it at once would be felt by those who ask a server that has just begun."""
+        return (
+            self.archivist.run,
+            self.pruner.run,
+            self.opt_out_checker.run,
+            self.link_keeper.run,
+            self.log_watch.run,
+        )
+
+    def _note_committed(self, appended: Sequence[EventDraft]) -> None:
+        self.counts.note_events(appended)
+        self.decisions.note_events(appended)
+
+    @asynccontextmanager
+    async def running(self, *beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Sweep while the server runs; then store what waits, and let the database go.
+
+        What is given runs beside it.
+        """
+        loops = (
+            *beside,
+            self.door.pauses.run(),
+            self.sweeper.run(),
+            self.reaper.run(),
+            self.feed.run(),
+            self.task_news.run(),
+            self.courier.run(),
+            self.marker.run(),
+            *(
+                _after(place * HOUSEKEEPING_APART_SECONDS, loop)
+                for place, loop in enumerate(self._housekeeping, start=1)
+            ),
+        )
+        running = [asyncio.create_task(loop) for loop in loops]
+        try:
+            with rarely_collected():
+                yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self.heartbeats.groups.close()
+            await self.leases.groups.close()
+            await self.marker.end()
+            await self.database.close()
+
+
+def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHealthMiddleware:
+    """Return the ASGI app; its own health is served by our own middleware."""
+    face = None if make_face is None else make_face(registry)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, asyncio.Event]]:
+        beside = () if face is None else (face.run(),)
+        async with registry.running(*beside):
+            await registry.marker.begin()
+            await warm_up(registry.database, None if face is None else face.warm_up)
+            yield {STOPS: registry.claims.stops}
+
+    pages, others = [] if face is None else [*face.routes()], [*_routes(registry)]
+    refusals = Refusals(face, pages, others)
+    routed = Starlette(
+        routes=[*pages, *others],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: refusals.no_route, Exception: refusals.fault},
+    )
+
+    # A path with a slash too many is not there: a redirect would send key and body a second time.
+    routed.router.redirect_slashes = False
+
+    registry.counts.lay_out([*_paths(routed)])
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await _counted(registry, _taker(registry, routed, refusals, scope), scope, receive, send)
+
+    return AgentHealthMiddleware(
+        app,
+        agent_id=registry.settings.public_url or "agent-health-registry",
+        counting="server_faults",
+        # Who waits is not kept waiting: a claim may last longer than any answer should.
+        exclude=[
+            "/healthz",
+            METRICS_PATH,
+            STREAM_PATH,
+            CLAIM_PATH,
+            *(() if face is None else face.streams),
+        ],
+        # Our status says whether it was our fault; no answer says more of it in its body.
+        max_inspected_bytes=0,
+    )
+
+
+async def _after(seconds: float, loop: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(seconds)
+    await loop()
+
+
+async def _counted(registry: Registry, taker: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let a request be answered, and count what became of it."""
+    if scope["type"] != "http":
+        await taker(scope, receive, send)
+        return
+    status = 0
+
+    def send_noting(message: Message) -> Awaitable[None]:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        return send(message)
+
+    began_s = time.perf_counter()
+    try:
+        await taker(scope, receive, send_noting)
+    finally:
+        # Whoever left before the answer began was not answered.
+        if status:
+            method, path = scope["method"], _path_taken(registry, taker, scope)
+            place = registry.counts.place_of(method, path)
+            registry.counts.note_request(place, status, time.perf_counter() - began_s)
+            if (code := scope.get(REFUSAL_MEMBER)) is not None:
+                client = (scope.get("client") or ("",))[0]
+                registry.decisions.note_refusal(method, path or "other", status, code, client)
+
+
+def _path_taken(registry: Registry, taker: ASGIApp, scope: Scope) -> str:
+    """Return the path that a request was taken for, its parameters by their names; empty if there is none."""
+    if taker is registry.heartbeats:
+        return HEARTBEAT_PATH
+    if taker is registry.leases:
+        return registry.leases.path_of(scope)
+    return getattr(scope.get("route"), "path", "")
+
+
+def _paths(routed: Starlette) -> Iterable[tuple[str, str]]:
+    """Yield each method at each path that is served."""
+    for route in routed.routes:
+        if isinstance(route, Route):
+            yield from ((method, route.path) for method in sorted(route.methods or ()))
+
+
+def _taker(registry: Registry, routed: ASGIApp, refusals: Refusals, scope: Scope) -> ASGIApp:
+    """Return who takes a request: those that are asked most stand before the routes."""
+    if scope["type"] != "http":
+        return routed
+    if "\0" in scope["path"]:
+        # Nothing is called so, and PostgreSQL refuses even to look for it.
+        return refusals.no_such_path
+    if registry.heartbeats.takes(scope):
+        return registry.heartbeats
+    return registry.leases if registry.leases.takes(scope) else routed
+
+
+def _routes(registry: Registry) -> Iterable[BaseRoute]:
+    # Only for who asks with another method: heartbeats and leases do not come this far.
+    yield Route(HEARTBEAT_PATH, registry.heartbeats, methods=["POST"])
+    yield Route(RENEW_PATH, registry.leases, methods=["POST"])
+    yield Route(LEASES_PATH, registry.leases, methods=["POST"])
+    yield Route(LEASE_PATH, registry.leases, methods=["DELETE"])
+    yield Route(CLAIM_PATH, registry.claims.answer, methods=["POST"])
+    yield Route(ROOT_PATH, _signpost, methods=["GET"])
+    yield Route("/healthz", _healthz(registry), methods=["GET"])
+    yield Route(METRICS_PATH, registry.metrics.answer, methods=["GET"])
+    documents = ApiDocuments(OPERATIONS)
+    yield Route(OPENAPI_PATH, documents.openapi, methods=["GET"])
+    yield Route(PAGE_PATH, documents.page, methods=["GET"])
+    yield Route(STREAM_PATH, registry.streams.answer, methods=["GET"])
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    for path, operations in by_path.items():
+        yield Route(path, _answer(registry.door, operations), methods=list(operations))
+    if "openintent" in registry.settings.dialects:
+        yield from dialect_routes(registry.door)
+
+
+def _answer(door: Door, operations: dict[str, Operation]) -> Answer:
+    async def answer(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await door.answer(operations[method], request)
+
+    return answer
+
+
+async def _signpost(_request: Request) -> Response:
+    """Say what this is, and where to go on."""
+    # A browser may be shown a page here.
+    headers = {"Cache-Control": "public, max-age=300", "Vary": "Accept"}
+    return Response(to_json(dict(SIGNPOST)), headers=headers, media_type=JSON_TYPE)
+
+
+def _healthz(registry: Registry) -> Answer:
+    async def answer(_request: Request) -> Response:
+        """Say whether this process can serve: its database answers, and takes changes.
+
+        Once changes fail, one that changes nothing is tried: nobody may send any others to a server
+        that says it is ill.
+        """
+        try:
+            registry.database.writes.refuse_mismatch()
+            registry.database.check_files()
+            await registry.door.database.read(lambda transaction: transaction.now_s)
+            if registry.database.writes.failure is not None:
+                await registry.door.database.write(
+                    lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
+                )
+            if (failure := registry.database.writes.failure) is not None:
+                # It fitted into what the disk had left, as others may not.
+                raise failure
+        except StoreUnavailable as error:
+            return error_response(error)
+        return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
+
+    return answer

@@ -1,0 +1,175 @@
+"""What was withdrawn since a backup, and must not come back with it?
+
+Whatever grants access, or has somebody contacted: keys, webhooks, and origins whose owners do not want to
+be probed. The database that is replaced is asked, and what it does not know is named, for people to judge.
+All else is as it was then: that is what a backup is for.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from lifesign.domain.access.permissions import Role, StoredKey, is_current, with_earlier_end
+from lifesign.domain.events.event import EventDraft, EventType
+from lifesign.registry.events import manage_webhooks
+from lifesign.registry.keys import manage_keys
+from lifesign.registry.targets.opt_out_origins import prove
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log, webhooks
+from lifesign.storage.events.webhooks import StoredWebhook
+from lifesign.storage.keys import key_rows
+from lifesign.storage.maintenance import pre_restore
+from lifesign.storage.targets import opt_outs
+
+MAX_WEBHOOKS = 10_000
+"""That are compared; a registry has 100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    """What did not come back, and of what nobody knows whether it should have."""
+
+    keys: tuple[StoredKey, ...]
+    """Good in the backup; ended again as they were before the restore."""
+    successors: tuple[StoredKey, ...]
+    """Of rotated keys: kept, since the backup does not hold them."""
+    webhooks: tuple[str, ...]
+    """The ids of those that were deleted or disabled since."""
+    opt_outs: tuple[str, ...]
+    """Origins whose owners opted out since."""
+    erased_agents: tuple[str, ...]
+    """Back with the backup although they were erased since; their keys are not."""
+    unknown_keys: tuple[StoredKey, ...]
+    """Good again, and the database that was replaced did not know them; those of agents are only counted."""
+    unknown_agent_keys: int
+    unknown_webhooks: tuple[StoredWebhook, ...]
+    """Told of events again, and the database that was replaced did not know them."""
+
+
+def keep_withdrawn(transaction: Transaction, actor: str) -> Withdrawn:
+    """Withdraw again what was withdrawn; to be called within `replaced.set_aside`, once all rows are back."""
+    ended, successors = _end_keys(transaction, actor)
+    ended += _end_keys_of_erased(transaction, actor)
+    ended_webhooks = _end_webhooks(transaction, actor)
+    opted_out = pre_restore.opt_outs(transaction)
+    for origin, token in opted_out:
+        opt_outs.put(transaction, origin, token)
+        prove(transaction, origin, token, actor)
+    unknown, of_agents = _unknown_keys(transaction)
+    known = pre_restore.replaced_webhooks(transaction)
+    back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
+    return Withdrawn(
+        keys=tuple(ended),
+        successors=tuple(successors),
+        webhooks=tuple(ended_webhooks),
+        opt_outs=tuple(origin for origin, _ in opted_out),
+        erased_agents=_erased_agents(transaction),
+        unknown_keys=tuple(unknown),
+        unknown_agent_keys=of_agents,
+        unknown_webhooks=tuple(each for each in back if each.id not in known),
+    )
+
+
+def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], list[StoredKey]]:
+    """End keys as they were ended before; return these, and the successors of those that were rotated."""
+    ended: list[StoredKey] = []
+    rotated: list[StoredKey] = []
+    for key, before in pre_restore.ended_keys(transaction):
+        over = with_earlier_end(key, before)
+        if over == key:
+            continue
+        _end(transaction, over)
+        ended.append(over)
+        if over.expires_at_s != key.expires_at_s:
+            rotated.append(key)
+    successors = _successors(transaction, rotated)
+    for key in successors:
+        key_rows.add(transaction, key)
+    drafts = [manage_keys.changed(_how_ended(key), key, actor) for key in ended]
+    drafts += [manage_keys.changed(EventType.KEY_CREATED, key, actor) for key in successors]
+    event_log.append(transaction, drafts)
+    return ended, successors
+
+
+def _how_ended(key: StoredKey) -> EventType:
+    return EventType.KEY_ROTATED if key.revoked_at_s is None else EventType.KEY_REVOKED
+
+
+def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[StoredKey]:
+    """Return what rotated keys were replaced by: whoever has only that would else be locked out."""
+    found = {
+        newer.key_id: newer
+        for key in rotated
+        for newer in pre_restore.newer_keys(transaction, key.role, key.name, key.agent_id)
+    }
+    return [key for key in found.values() if is_current(key, transaction.now_s)]
+
+
+def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]:
+    """Revoke the keys that agents had when they were erased."""
+    now_s = transaction.now_s
+    revoked = {
+        key.key_id: replace(key, revoked_at_s=now_s)
+        for key, erased_at in pre_restore.keys_of_erased(transaction)
+        if key.created_at_s <= _seconds(erased_at) and is_current(key, now_s)
+    }
+    for key in revoked.values():
+        _end(transaction, key)
+    drafts = [manage_keys.changed(EventType.KEY_REVOKED, key, actor) for key in revoked.values()]
+    event_log.append(transaction, drafts)
+    return list(revoked.values())
+
+
+def _erased_agents(transaction: Transaction) -> tuple[str, ...]:
+    found = pre_restore.erased_agents(transaction)
+    return tuple(agent_id for agent_id, since_s, erased_at in found if since_s <= _seconds(erased_at))
+
+
+def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
+    """Remove the webhooks that were deleted, disable those that were disabled; return their ids.
+
+    The others keep the secrets that they had: a rotation may have ended a secret that others know.
+    """
+    deleted = {json.loads(payload).get("webhook_id") for payload in pre_restore.deleted_webhooks(transaction)}
+    known = pre_restore.replaced_webhooks(transaction)
+    ended: list[str] = []
+    drafts: list[EventDraft] = []
+    for webhook in webhooks.listing(transaction, MAX_WEBHOOKS):
+        before = known.get(webhook.id)
+        if before is not None:
+            webhooks.set_secrets(transaction, replace(webhook, **before.secrets))
+        if webhook.id in deleted:
+            webhooks.remove(transaction, webhook.id)
+            drafts.append(manage_webhooks.changed(EventType.WEBHOOK_DELETED, webhook, actor))
+        elif before is not None and before.is_disabled and not webhook.is_disabled:
+            webhooks.disable(transaction, webhook.id)
+            drafts.append(manage_webhooks.changed(EventType.WEBHOOK_DISABLED, webhook, actor))
+        else:
+            continue
+        ended.append(webhook.id)
+    event_log.append(transaction, drafts)
+    return ended
+
+
+def _unknown_keys(transaction: Transaction) -> tuple[list[StoredKey], int]:
+    """Return the keys that are good again and were not known, and how many are agents' own."""
+    unknown: list[StoredKey] = []
+    of_agents = 0
+    for key in pre_restore.unknown_keys(transaction):
+        if not is_current(key, transaction.now_s):
+            continue
+        if key.role is Role.AGENT:
+            of_agents += 1
+        else:
+            unknown.append(key)
+    return unknown, of_agents
+
+
+def _end(transaction: Transaction, key: StoredKey) -> None:
+    key_rows.end(transaction, key.key_id, expires_at_s=key.expires_at_s, revoked_at_s=key.revoked_at_s)
+
+
+def _seconds(at: str) -> float:
+    """Return a time of the log in seconds since the epoch; it was cut off to milliseconds."""
+    return datetime.fromisoformat(at).timestamp() + 0.001

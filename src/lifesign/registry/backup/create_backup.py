@@ -1,0 +1,108 @@
+"""How is all that the registry knows kept in a file, and what must happen when it comes back?
+
+A restored database is one that has slept: nobody may die of the time in between, and nothing that was
+granted before, or since the backup, may be taken for granted.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lifesign.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
+from lifesign.registry.backup.carry_over_revocations import Withdrawn, keep_withdrawn
+from lifesign.registry.leases.raise_epoch import raise_epoch
+from lifesign.storage.engine import registry_row, schema
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.maintenance import all_rows, backup_file, pre_restore
+from lifesign.storage.maintenance.backup_file import BackupHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of a restore."""
+
+    header: BackupHeader
+    agents: int
+    epoch: int
+    """Of the fencing tokens from now on."""
+    withdrawn: Withdrawn
+
+
+def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
+    """Write all tables but sessions, as they are at one moment, into a file; return how many rows each has.
+
+    To be run by `Database.read`: that one moment is the transaction's. BackupFailed; SchemaOutdated or
+    SchemaUnknown if the database is not of this version.
+    """
+    return write_as_of(transaction, file, transaction.now_s)
+
+
+def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> dict[str, int]:
+    """Write a backup as `back_up` does, of what was so at that time, in seconds since the epoch."""
+    schema.check(transaction)
+    header = BackupHeader(revision=schema.newest_revision(), created_at_s=created_at_s)
+    with backup_file.writing(file, header) as writer:
+        for table in all_rows.KEPT:
+            writer.begin_table(table.name, table.columns.keys())
+            for row in all_rows.read(transaction, table):
+                writer.add_row(row)
+        return writer.counts
+
+
+def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str) -> Restored:
+    """Put back what a backup holds, into an empty database or, if forced, in place of what is there.
+
+    All leases are over then and all new fencing tokens are above all old ones, those granted since the
+    backup too. Nobody is logged in, and what was withdrawn since is withdrawn again. InvalidBackup;
+    DatabaseNotEmpty.
+    """
+    header = backup_file.check(file)
+    if header.revision != schema.newest_revision():
+        why = f"its tables are of revision {header.revision}, this version's of {schema.newest_revision()}"
+        raise InvalidBackup(str(file), why)
+    schema.upgrade(transaction)
+    all_rows.lock_all(transaction)
+    found = registry_row.find(transaction)
+    names = all_rows.filled(transaction)
+    if names and not is_forced:
+        raise DatabaseNotEmpty(names)
+    with pre_restore.set_aside(transaction):
+        all_rows.remove_all(transaction)
+        counts = _put_back(transaction, file)
+        _note_sleep(transaction, header)
+        _keep_installation(transaction, found)
+        above = [] if found is None else [found.token_floor]
+        epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
+        withdrawn = keep_withdrawn(transaction, actor)
+    return Restored(header, counts.get("agents", 0), epoch, withdrawn)
+
+
+def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    try:
+        # Its sum is compared once more: the file may have been changed since it was checked.
+        with backup_file.reading(file) as (_, batches):
+            for batch in batches:
+                all_rows.add(transaction, batch)
+                counts[batch.table] = counts.get(batch.table, 0) + len(batch.rows)
+    except RowRefused as error:
+        raise InvalidBackup(str(file), str(error)) from error
+    all_rows.count_on(transaction)
+    return counts
+
+
+def _keep_installation(transaction: Transaction, found: RegistryRow | None) -> None:
+    """Leave the database its own installation id: markers on other hosts name it by that.
+
+    An empty database takes over the id of the backup.
+    """
+    if found is not None and found.installation_id is not None:
+        row = registry_row.lock(transaction)
+        registry_row.store(transaction, replace(row, installation_id=found.installation_id))
+
+
+def _note_sleep(transaction: Transaction, header: BackupHeader) -> None:
+    """Let the next sweep find that nobody has looked since the backup at the latest: it excuses that time."""
+    row = registry_row.lock(transaction)
+    swept_at_s = header.created_at_s if row.swept_at_s is None else row.swept_at_s
+    registry_row.store(transaction, replace(row, swept_at_s=swept_at_s, sweeper=None, sweeper_until_s=None))

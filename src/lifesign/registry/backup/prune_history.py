@@ -1,0 +1,149 @@
+"""What is finished, and what is forgotten, while nobody asks?
+
+An import whose sender was killed goes on, as does one that somebody has confirmed. What probes found long
+ago is forgotten: sums, changes, lists that are over, targets that left, numbers of agents that did; and
+tasks that were finished long ago. Everything in transactions of bounded size, and in as many server
+processes as there are.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from lifesign.domain.lifecycle.agent_history import DAYS_KEPT
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.directories import ImportState
+from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS
+from lifesign.domain.tasks.task_states import FINISHED
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.targets.replace_listing import finish_one
+from lifesign.storage.agents import histories
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.probing import result_history
+from lifesign.storage.targets import directories, opt_outs, target_rows
+from lifesign.storage.tasks import finished_tasks
+
+ROUND_SECONDS = 30.0
+"""Between two rounds."""
+IDLE_SECONDS = 30.0
+"""An import that nobody has driven for so long is driven from here."""
+PRUNE_SECONDS = 3_600.0
+DAY_SECONDS = 86_400.0
+KEEP_SUMS_DAYS = 90
+KEEP_CHANGES_DAYS = 400
+KEEP_CHANGES = 100
+"""Of one target, the latest."""
+KEEP_LEFT_DAYS = 90
+"""Targets that no directory lists any more; their records as agents stay."""
+KEEP_NUMBERS_DAYS = DAYS_KEPT + 1
+"""Those over time of agents that are off the list: by then nothing of them would be shown."""
+KEEP_TASKS_DAYS = 90
+"""Those that are finished, unless the server's settings say otherwise."""
+KEEP_IMPORTS_DAYS = 30
+"""Those that are over."""
+UPLOAD_DAYS = 1
+"""How long the next page of a list may take to come."""
+
+CHUNK = 2_000
+"""Of rows that one transaction forgets."""
+HOURS_AT_ONCE = 24
+"""Of sums, too."""
+TASKS_AT_ONCE = 200
+"""Each with up to 1,000 reports and 10,000 writes."""
+TARGETS_AT_ONCE = 10_000
+"""Whose changes are trimmed in one transaction."""
+MAX_STEPS = 10_000
+"""In one go; the next one goes on."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class HistoryPruner:
+    """Tidies up, round after round; one per server process, or per crawl without a server."""
+
+    def __init__(self, database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
+        self._database = database
+        self._keep_tasks_days = keep_tasks_days
+        self._pruned_at_s: float | None = None
+
+    async def run(self) -> None:
+        """Tidy up until cancelled; a round that fails is followed by the next one."""
+        while True:
+            try:
+                await self.tidy_up()
+            except StoreUnavailable as error:
+                _log.warning("nothing is pruned: %s", error)
+            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
+                _log.exception("pruning failed; it is tried again")
+            await asyncio.sleep(ROUND_SECONDS)
+
+    async def tidy_up(self) -> None:
+        """Finish imports that nobody drives, and prune if the last time is long ago. StoreUnavailable."""
+        await finish_imports(self._database)
+        now_s = await self._database.read(lambda transaction: transaction.now_s)
+        # Also when the clock was set back.
+        if self._pruned_at_s is None or not 0 <= now_s - self._pruned_at_s < PRUNE_SECONDS:
+            await prune_history(self._database, self._keep_tasks_days)
+            self._pruned_at_s = now_s
+
+
+async def finish_imports(database: Database) -> None:
+    """Go on with imports that nobody has driven for a while. StoreUnavailable."""
+    states = (ImportState.ADDING, ImportState.REMOVING)
+    idle = await database.read(
+        lambda transaction: directories.unfinished(transaction, states, transaction.now_s - IDLE_SECONDS)
+    )
+    for name, import_id in idle:
+        await _repeated(database, partial(finish_one, name=name, import_id=import_id))
+
+
+async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
+    """Forget what is old. StoreUnavailable."""
+    await _repeated(database, partial(_forget_tasks, keep_days=keep_tasks_days))
+    await _repeated(database, _forget_sums)
+    await _repeated(database, _forget_changes)
+    await _repeated(database, _forget_left)
+    await _repeated(database, _forget_numbers)
+    await database.write(_forget_unfinished)
+    after: int | None = 0
+    while after is not None:
+        trim = partial(result_history.trim_changes, after=after, span=TARGETS_AT_ONCE, most=KEEP_CHANGES)
+        after = await database.write(trim)
+
+
+async def _repeated(database: Database, deed: Callable[[Transaction], bool]) -> None:
+    """Do something as long as there is more to do."""
+    for _ in range(MAX_STEPS):
+        if not await database.write(deed):
+            return
+
+
+def _forget_tasks(transaction: Transaction, *, keep_days: float) -> bool:
+    before_s = transaction.now_s - keep_days * DAY_SECONDS
+    return finished_tasks.forget(transaction, FINISHED, before_s, TASKS_AT_ONCE)
+
+
+def _forget_sums(transaction: Transaction) -> bool:
+    before_hour = result_history.hour_of(transaction.now_s - KEEP_SUMS_DAYS * DAY_SECONDS)
+    return result_history.forget_sums(transaction, before_hour, HOURS_AT_ONCE)
+
+
+def _forget_changes(transaction: Transaction) -> bool:
+    before_s = transaction.now_s - KEEP_CHANGES_DAYS * DAY_SECONDS
+    return result_history.forget_changes(transaction, before_s, CHUNK)
+
+
+def _forget_left(transaction: Transaction) -> bool:
+    return target_rows.forget_left(transaction, transaction.now_s - KEEP_LEFT_DAYS * DAY_SECONDS, CHUNK)
+
+
+def _forget_numbers(transaction: Transaction) -> bool:
+    before_s = transaction.now_s - KEEP_NUMBERS_DAYS * DAY_SECONDS
+    return histories.forget(transaction, Status.DEREGISTERED, before_s, CHUNK)
+
+
+def _forget_unfinished(transaction: Transaction) -> None:
+    directories.drop_unfinished(transaction, transaction.now_s - UPLOAD_DAYS * DAY_SECONDS)
+    directories.forget_imports(transaction, transaction.now_s - KEEP_IMPORTS_DAYS * DAY_SECONDS)
+    opt_outs.forget_unproven(transaction, transaction.now_s - TOKEN_GOOD_SECONDS)

@@ -1,0 +1,60 @@
+"""How does a backup of an older version become one of this version?
+
+Its rows go into an empty SQLite file with the tables of that time, which is then brought up to date as any
+database is, and backed up. Whatever a restore does then, it does with a backup of this version.
+"""
+
+from functools import partial
+from pathlib import Path
+
+from lifesign.errors import BackupFailed, InvalidBackup, RowRefused, StoreUnavailable
+from lifesign.registry.backup.create_backup import write_as_of
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.maintenance import all_rows, backup_file
+from lifesign.storage.maintenance.backup_file import BackupHeader
+
+DATABASE = "older.db"
+BACKUP = "updated.gz"
+"""In the directory that is given."""
+
+
+def check(file: Path) -> BackupHeader:
+    """Read all of a backup and return its header; InvalidBackup, also if a newer version wrote it."""
+    header = backup_file.check(file)
+    if header.revision not in schema.known_revisions():
+        why = (
+            f"its tables are of revision {header.revision}, this version knows none above "
+            f"{schema.newest_revision()}: install the newer version"
+        )
+        raise InvalidBackup(str(file), why)
+    return header
+
+
+async def updated(file: Path, directory: Path) -> Path:
+    """Return a backup of this version that holds the same, written into `directory`, which is empty.
+
+    There has to be room for the database and its backup. InvalidBackup; StoreUnavailable if there is none.
+    """
+    database = open_database(f"sqlite:///{directory / DATABASE}")
+    current = directory / BACKUP
+    try:
+        created_at_s = await database.write(partial(_load, file=file))
+        await database.read(partial(write_as_of, file=current, created_at_s=created_at_s))
+    except RowRefused as error:
+        raise InvalidBackup(str(file), str(error)) from error
+    except (StoreUnavailable, BackupFailed) as error:
+        raise StoreUnavailable(f"{file} cannot be brought up to date in {directory}: {error}") from error
+    finally:
+        await database.close()
+    return current
+
+
+def _load(transaction: Transaction, file: Path) -> float:
+    """Put the rows into tables of their time, bring those up to date, and return when the backup was made."""
+    with backup_file.reading(file) as (header, batches):
+        schema.upgrade_connection(transaction.connection, header.revision)
+        for batch in batches:
+            all_rows.add_older(transaction, batch)
+    schema.upgrade(transaction)
+    return header.created_at_s

@@ -1,0 +1,229 @@
+"""How do all who follow the event log in one server process share one look at it?
+
+The feed reads what is new once and keeps the latest events; whoever follows reads them from there at
+its own pace, and from the database if it lags behind. Nothing is queued for anybody, and nothing is read
+while nobody follows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from lifesign.domain.events.chain import GENESIS, Checkpoint, Event
+from lifesign.domain.events.event import EventType
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.engine.database import Database
+from lifesign.storage.events import event_log
+from lifesign.storage.events.event_news import EventNews, event_news
+
+MAX_RECENT = 1_000
+"""Of events that are kept in memory for all who follow."""
+MAX_PAGE = 100
+"""Of events that one follower holds at once."""
+RETRY_SECONDS = 1.0
+"""Between two looks when the database is away."""
+LINGER_SECONDS = 5.0
+"""How long new events are still read once nobody waits for any."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events somebody wants; empty or None means any."""
+
+    types: frozenset[EventType] = frozenset()
+    agent_id: str | None = None
+    intent_id: str | None = None
+
+    def takes(self, event: Event, agent_id: str | None) -> bool:
+        """Whether an event is wanted; `agent_id` says whose it is."""
+        return (
+            (not self.types or event.type in self.types)
+            and (self.agent_id is None or agent_id == self.agent_id)
+            and (self.intent_id is None or event.intent_id == self.intent_id)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some events, and the sequence up to which nothing else was wanted."""
+
+    events: Sequence[Event]
+    position: int
+
+
+class EventFeed:
+    """One per server process; `run` it while anybody follows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._news: EventNews = event_news(database)
+        self._recent: list[tuple[Event, str | None]] = []
+        self._begin = 0
+        """Where `_recent` begins: the sequence before its first event."""
+        self._end: Checkpoint | None = None
+        """Up to where the log was read, None before the first look; another hash there means that another
+        past was restored."""
+        self.past = 0
+        """How often the log was found to be another one; who began before it changed must begin anew."""
+        self._changed = asyncio.Event()
+        self._waiting = 0
+        """How many wait for events."""
+        self._left_s = 0.0
+        """When the last of them went, by the loop's clock."""
+        self._is_wanted = asyncio.Event()
+        """Cleared while the feed rests."""
+        self._is_wanted.set()
+        self._has_rested = False
+        """Whether it knows nothing of what came behind `_end`, which may be much."""
+        self.is_closed = False
+
+    async def run(self) -> None:
+        """Look for new events until cancelled, while anybody waits for some; then let all go who follow."""
+        is_away = False
+        try:
+            while True:
+                await self._is_wanted.wait()
+                try:
+                    await self._look()
+                    is_away = False
+                except StoreUnavailable as error:
+                    if not is_away:
+                        _log.warning("events cannot be read for now: %s", error)
+                    is_away = True
+                    await asyncio.sleep(RETRY_SECONDS)
+                except Exception:  # noqa: BLE001 - it is logged
+                    # Those who follow must not wait for ever on account of one bad look.
+                    _log.exception("new events could not be read")
+                    await asyncio.sleep(RETRY_SECONDS)
+                await self._news.wait()
+                self._rest_if_unwanted()
+        finally:
+            self.close()
+            await self._news.close()
+
+    def close(self) -> None:
+        """Let all go who follow; nobody is told anything any more."""
+        self.is_closed = True
+        self._changed.set()
+
+    async def page(self, position: int, wanted: EventFilter) -> Page:
+        """Return the next wanted events behind `position`, at most `MAX_PAGE`; StoreUnavailable."""
+        if self._end is not None and self._begin <= position:
+            found = [
+                event
+                for event, agent_id in self._recent[position - self._begin :]
+                if wanted.takes(event, agent_id)
+            ][:MAX_PAGE]
+            end = self._end.sequence
+        else:
+            seen = self._end or GENESIS
+            is_same_past, found, end = await self._database.read(
+                lambda transaction: (
+                    event_log.leads_over(transaction, seen),
+                    event_log.after(
+                        transaction,
+                        position,
+                        limit=MAX_PAGE,
+                        types=sorted(wanted.types),
+                        agent_id=wanted.agent_id,
+                        intent_id=wanted.intent_id,
+                    ),
+                    event_log.last_sequence(transaction),
+                )
+            )
+            if not is_same_past:
+                if seen == self._end:
+                    self._begin_anew()
+                return Page((), position)
+        is_full = len(found) == MAX_PAGE
+        return Page(found, found[-1].sequence if is_full else max(position, end))
+
+    async def wait_beyond(
+        self, position: int, most_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Return once there are events behind `position`, or after `most_s`.
+
+        Also when the feed is closed, the log has become another one, or it `is_over` for who waits; whoever
+        changes that calls `wake`.
+        """
+        past = self.past
+        self._waiting += 1
+        self._is_wanted.set()
+        try:
+            async with asyncio.timeout(most_s):
+                while (
+                    not self.is_closed
+                    and self.past == past
+                    and (self._end is None or self._end.sequence <= position)
+                    and not is_over()
+                ):
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
+            self._left_s = asyncio.get_running_loop().time()
+
+    def _rest_if_unwanted(self) -> None:
+        idle_s = asyncio.get_running_loop().time() - self._left_s
+        if not self._waiting and idle_s >= LINGER_SECONDS:
+            self._is_wanted.clear()
+            self._has_rested = True
+            # What is erased from now on must not be told from memory.
+            self._forget()
+
+    async def _look(self) -> None:
+        """Take in what is new, and wake those who wait for it."""
+        if self._end is None or self._has_rested:
+            await self._skip_to_end()
+        while self._end is not None:
+            new = await self._database.read(partial(event_log.behind, place=self._end, limit=MAX_RECENT))
+            if new is None:
+                self._begin_anew()
+                return
+            if not new:
+                return
+            if any(event.type == EventType.AGENT_ERASED for event, _ in new):
+                # What was kept may hold what is erased now.
+                self._forget()
+            self._recent += new
+            surplus = max(0, len(self._recent) - MAX_RECENT)
+            del self._recent[:surplus]
+            self._begin += surplus
+            self._end = new[-1][0].checkpoint
+            self.wake()
+            if len(new) < MAX_RECENT:
+                return
+
+    async def _skip_to_end(self) -> None:
+        """Begin where the log ends, unless that is near; whoever wants what lies between reads it there."""
+        seen = self._end or GENESIS
+        leads_over_seen, last = await self._database.read(
+            lambda transaction: (event_log.leads_over(transaction, seen), event_log.head(transaction).last)
+        )
+        self._has_rested = False
+        if not leads_over_seen:
+            self._begin_anew()
+        elif self._end is None or last.sequence - seen.sequence > MAX_RECENT:
+            self._end = last
+            self._forget()
+            self.wake()
+
+    def _forget(self) -> None:
+        self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
+
+    def _begin_anew(self) -> None:
+        """Forget a past that was replaced, and let those go who follow it."""
+        _log.warning("the event log is another one than before: a backup was restored; streams begin anew")
+        self._recent, self._end = [], None
+        self.past += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Let all who wait look whether there is anything for them."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,89 @@
+"""Is the event log still as it was written?
+
+Round after round the whole chain is read again, a page at a time and slowly: whoever changes what has
+happened is found within a round, not when somebody thinks of `agent-health events verify`. One process of a
+server does so for all of them. Whether stored states follow from the log is for that command to say.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from lifesign.domain.events.chain import Checkpoint, link_stored
+from lifesign.errors import BrokenChain, StoreUnavailable
+from lifesign.registry.api.work_counts import LogState, WorkCounts
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.events import event_log
+
+ROUND_SECONDS = 3_600.0
+"""Between two rounds."""
+RETRY_SECONDS = 60.0
+"""Until the next round if the database is away, or another process of this server does it."""
+PAUSE_RATIO = 20.0
+"""After a page nothing is read for so many times as long as it took: a round takes a twentieth of a core."""
+MIN_PAUSE_SECONDS = 0.01
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class LogWatch:
+    """Checks the chain; what came of the last round stands in the server's counts."""
+
+    def __init__(self, database: Database, counts: WorkCounts) -> None:
+        self._database = database
+        self._counts = counts
+
+    async def run(self) -> None:
+        """Go round until cancelled."""
+        while True:
+            wait_s = RETRY_SECONDS
+            try:
+                if self._counts.is_first:
+                    await self.check_once()
+                    wait_s = ROUND_SECONDS
+            except StoreUnavailable as error:
+                _log.warning("the event log is not checked: %s", error)
+            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
+                _log.exception("the event log could not be checked")
+            await asyncio.sleep(wait_s)
+
+    async def check_once(self) -> LogState:
+        """Read the whole log once, and note what came of it. StoreUnavailable."""
+        checkpoint: Checkpoint | None = None
+        is_sound, is_over = True, False
+        while not is_over:
+            began_s = time.monotonic()
+            try:
+                checkpoint, is_over = await self._database.read(_page(checkpoint))
+            except BrokenChain as fault:
+                _log.error("the event log is not as it was written: %s", fault)
+                is_sound, is_over = False, True
+            else:
+                await asyncio.sleep(max(MIN_PAUSE_SECONDS, PAUSE_RATIO * (time.monotonic() - began_s)))
+        state = LogState(
+            checked_at_s=time.time(),
+            is_sound=is_sound,
+            sequence=0 if checkpoint is None else checkpoint.sequence,
+        )
+        self._counts.note_log(state)
+        return state
+
+
+def _page(after: Checkpoint | None) -> Callable[[Transaction], tuple[Checkpoint, bool]]:
+    """Return the deed that checks the next page; the first one begins where the database's events do."""
+
+    def check(transaction: Transaction) -> tuple[Checkpoint, bool]:
+        checkpoint = after
+        if checkpoint is None or checkpoint.sequence < event_log.archived_sequence(transaction):
+            # Or what was to come next was archived meanwhile, which checks it too.
+            checkpoint = event_log.head(transaction).archived
+        page = event_log.with_agents(transaction, checkpoint.sequence, limit=event_log.PAGE)
+        for event, agent_id in page:
+            checkpoint = link_stored(checkpoint, event, agent_id)
+        is_over = len(page) < event_log.PAGE
+        if is_over and checkpoint != event_log.head(transaction).last:
+            raise BrokenChain(checkpoint.sequence + 1, "the log ends before its head says")
+        return checkpoint, is_over
+
+    return check

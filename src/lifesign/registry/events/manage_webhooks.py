@@ -1,0 +1,252 @@
+"""Webhooks: registration, secrets and their rotation, and the payload of a delivery."""
+
+import secrets
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+from ulid import ULID
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.chain import Event
+from lifesign.domain.events.event import MOMENT_PATTERN, EventDraft, EventType, WebhookChanged
+from lifesign.domain.events.webhook_signature import PAYLOAD_TYPE, secret_of
+from lifesign.domain.health.document import Time
+from lifesign.domain.models.agents import AgentId, Body, Url, moment
+from lifesign.domain.net.target_address import Refused, judge_url
+from lifesign.errors import InvalidRequest, TooManyWebhooks, WebhookNotFound
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log, webhooks
+from lifesign.storage.events.webhooks import StoredWebhook
+
+MAX_WEBHOOKS = 100
+SECRET_BYTES = 32
+"""Of a new secret."""
+OVERLAP_SECONDS = 86_400
+"""How long a rotated secret signs beside its successor, unless the caller says otherwise."""
+MAX_OVERLAP_SECONDS = 7 * 86_400
+
+
+class NewWebhook(Body):
+    """The body of `POST /api/v1/webhooks`."""
+
+    url: Url
+    """Takes POST; private networks need the server's setting `webhook_networks`."""
+    types: Annotated[tuple[EventType, ...], Field(max_length=len(EventType))] = ()
+    """Which events; empty: all."""
+    agent_id: AgentId | None = None
+    """Whose events; absent: everybody's."""
+
+
+class SecretRotation(Body):
+    """How a webhook's secret is replaced."""
+
+    overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
+    """How long deliveries are signed with both secrets; 0 if the old one is known to others."""
+
+
+class WebhookRecord(BaseModel):
+    """A webhook without its secret."""
+
+    webhook_id: str
+    url: str
+    types: list[EventType]
+    agent_id: str | None
+    created_at: Time
+    created_by: str
+    delivered_sequence: int
+    """Up to here nothing is missing."""
+    failures: int
+    """In a row; 0 after a success."""
+    failing_since: Time | None
+    last_error: str | None
+    next_try_at: Time | None
+    """Absent unless it is failing."""
+    is_disabled: bool
+    """It failed for three days, or its receiver answered 410; delete it and create it anew."""
+    previous_secret_expires_at: Time | None
+    """Until then deliveries are signed with the secret from before the rotation too; absent otherwise."""
+
+
+class CreatedWebhook(WebhookRecord):
+    """A webhook with a new secret that signs its deliveries, shown this once."""
+
+    secret: str
+    """`whsec_` and the base64 of the key, as libraries for Standard Webhooks take it."""
+
+
+class WebhookList(BaseModel):
+    """All webhooks, the oldest first."""
+
+    webhooks: list[WebhookRecord]
+
+
+class WebhookBatch(BaseModel):
+    """The events of one delivery."""
+
+    webhook_id: str
+    events: list[Event]
+    """At least one, in the order of their sequence."""
+
+
+class WebhookDelivery(BaseModel):
+    """The payload of one delivery to a webhook."""
+
+    type: Literal["registry.events"] = PAYLOAD_TYPE
+    """Always the same: each event has a type of its own."""
+    timestamp: Annotated[str, Field(pattern=MOMENT_PATTERN, json_schema_extra={"format": "date-time"})]
+    """When the last of these events happened."""
+    data: WebhookBatch
+
+
+def create_webhook(transaction: Transaction, call: Call) -> Reply:
+    """Store a webhook that is told of what happens from now on.
+
+    A literal address, or localhost, is judged at once by the server's own setting; what a name leads to
+    is judged at each delivery.
+    """
+    body = call.body_as(NewWebhook)
+    refused = judge_url(body.url, call.webhook_networks)
+    if isinstance(refused, Refused):
+        raise InvalidRequest([Finding(refused.name, "/url", refused.reason)])
+    if webhooks.count(transaction) >= MAX_WEBHOOKS:
+        raise TooManyWebhooks(MAX_WEBHOOKS)
+    now_s = transaction.now_s
+    webhook = StoredWebhook(
+        id=f"webhook_{str(ULID()).lower()}",
+        url=body.url,
+        types=tuple(dict.fromkeys(kind.value for kind in body.types)),
+        agent_id=body.agent_id,
+        secret=_new_secret(),
+        created_by=call.caller.key_id,
+        created_at_s=now_s,
+        delivered_sequence=event_log.lock(transaction).last.sequence,
+        failures=0,
+        failing_since_s=None,
+        last_error=None,
+        next_try_at_s=now_s,
+        claimed_until_s=None,
+        is_disabled=False,
+    )
+    webhooks.add(transaction, webhook)
+    event_log.append(transaction, [changed(EventType.WEBHOOK_CREATED, webhook, call.actor)])
+    return Reply(content=CreatedWebhook(**_members(webhook, now_s), secret=webhook.secret), status=201)
+
+
+def list_webhooks(transaction: Transaction, _call: Call) -> Reply:
+    """Return all webhooks."""
+    found = webhooks.listing(transaction, MAX_WEBHOOKS)
+    now_s = transaction.now_s
+    return Reply(
+        content=WebhookList(webhooks=[WebhookRecord(**_members(webhook, now_s)) for webhook in found])
+    )
+
+
+def rotate_webhook_secret(transaction: Transaction, call: Call) -> Reply:
+    """Give a webhook a new secret; for the overlap, deliveries carry a signature with each of the two.
+
+    A second rotation within the overlap ends the oldest secret at once.
+    """
+    webhook = webhooks.find(transaction, call.path["webhook_id"], to_change=True)
+    if webhook is None:
+        raise WebhookNotFound(call.path["webhook_id"])
+    now_s = transaction.now_s
+    overlap_s = call.body_as(SecretRotation).overlap_seconds
+    after = replace(
+        webhook,
+        secret=_new_secret(),
+        previous_secret=webhook.secret if overlap_s else None,
+        previous_secret_until_s=now_s + overlap_s if overlap_s else None,
+    )
+    webhooks.set_secrets(transaction, after)
+    event_log.append(transaction, [changed(EventType.WEBHOOK_SECRET_ROTATED, after, call.actor)])
+    return Reply(content=CreatedWebhook(**_members(after, now_s), secret=after.secret))
+
+
+def delete_webhook(transaction: Transaction, call: Call) -> Reply:
+    """Remove a webhook; a delivery that is on its way may still arrive."""
+    webhook_id = call.path["webhook_id"]
+    webhook = webhooks.remove(transaction, webhook_id)
+    if webhook is None:
+        raise WebhookNotFound(webhook_id)
+    event_log.append(transaction, [changed(EventType.WEBHOOK_DELETED, webhook, call.actor)])
+    return Reply(status=204)
+
+
+def changed(kind: EventType, webhook: StoredWebhook, actor: str, failures: int = 0) -> EventDraft:
+    """Return an event about a webhook, which names the host of its URL and nothing else of it."""
+    # Credentials are refused, so that the host is what stands between these.
+    host = webhook.url.split("://", 1)[1].split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
+    payload = WebhookChanged(webhook_id=webhook.id, host=host, failures=failures)
+    return EventDraft(type=kind, actor=actor, payload=payload)
+
+
+def _new_secret() -> str:
+    return secret_of(secrets.token_bytes(SECRET_BYTES))
+
+
+def _members(webhook: StoredWebhook, now_s: float) -> dict[str, Any]:
+    is_overlap = len(webhook.secrets_at(now_s)) > 1
+    until_s = webhook.previous_secret_until_s if is_overlap else None
+    is_failing = webhook.failures > 0 and not webhook.is_disabled
+    since_s = webhook.failing_since_s
+    return {
+        "webhook_id": webhook.id,
+        "url": webhook.url,
+        "types": list(webhook.types),
+        "agent_id": webhook.agent_id,
+        "created_at": moment(webhook.created_at_s),
+        "created_by": webhook.created_by,
+        "delivered_sequence": webhook.delivered_sequence,
+        "failures": webhook.failures,
+        "failing_since": None if since_s is None else moment(since_s),
+        "last_error": webhook.last_error,
+        "next_try_at": moment(webhook.next_try_at_s) if is_failing else None,
+        "is_disabled": webhook.is_disabled,
+        "previous_secret_expires_at": None if until_s is None else moment(until_s),
+    }
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/api/v1/webhooks",
+        summary="Send events to a URL: signed, in order, at least once",
+        action=Action.MANAGE_WEBHOOKS,
+        deed=create_webhook,
+        body=NewWebhook,
+        answer=CreatedWebhook,
+        status=201,
+        errors=(409,),
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/webhooks",
+        summary="List webhooks, without their secrets",
+        action=Action.MANAGE_WEBHOOKS,
+        deed=list_webhooks,
+        is_write=False,
+        answer=WebhookList,
+    ),
+    Operation(
+        method="POST",
+        path="/api/v1/webhooks/{webhook_id}/rotate",
+        summary="Replace a webhook's secret; both sign for a while",
+        action=Action.MANAGE_WEBHOOKS,
+        deed=rotate_webhook_secret,
+        body=SecretRotation,
+        answer=CreatedWebhook,
+        errors=(404,),
+    ),
+    Operation(
+        method="DELETE",
+        path="/api/v1/webhooks/{webhook_id}",
+        summary="Delete a webhook",
+        action=Action.MANAGE_WEBHOOKS,
+        deed=delete_webhook,
+        status=204,
+        errors=(404,),
+    ),
+)

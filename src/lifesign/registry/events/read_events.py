@@ -1,0 +1,115 @@
+"""Which events have happened? (RFC-0016 2.3; `GET /api/v1/events`)"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lifesign.domain.access.permissions import Action, Principal, may, require
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.chain import Event
+from lifesign.domain.events.event import EventType, Label
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.domain.models.agents import AgentId, Body
+from lifesign.errors import InvalidRequest
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.views.key_names import keys_in, names_told
+from lifesign.registry.views.target_names import places_told
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+
+MAX_PAGE = 1_000
+_Position = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+
+
+class EventSelection(Body):
+    """Which events are wanted; what is absent matches any."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Annotated[tuple[EventType, ...], SEPARATED_BY_COMMAS] = ()
+    """Separated by commas."""
+    agent_id: AgentId | None = None
+    """Whose events; an agent's own key sees its own alone."""
+    intent_id: Label | None = None
+
+
+class EventQuery(EventSelection):
+    """The query of `GET /api/v1/events`."""
+
+    after: _Position = 0
+    """A sequence; the events behind it are wanted."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+
+
+class EventList(BaseModel):
+    """The answer to `GET /api/v1/events`."""
+
+    events: list[Event]
+    """In the order of their sequence."""
+    next_after: int
+    """Where the next page begins: with the same query, nothing up to here is missing."""
+    last_sequence: int
+    """Of the whole log."""
+    archived_sequence: int
+    """Events up to here have left the database; 0 if none has."""
+    names: dict[str, str]
+    """Of the keys that act in these events, and of the agents whose ids are those of targets, for callers who
+    may read all of them."""
+
+
+def read_events(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of events."""
+    query = call.query_as(EventQuery)
+    agent_id = agent_to_read(call.caller, query.agent_id)
+    head = event_log.head(transaction)
+    check_position(query.after, head.last.sequence)
+    found = event_log.after(
+        transaction,
+        query.after,
+        limit=query.limit,
+        types=query.type,
+        agent_id=agent_id,
+        intent_id=query.intent_id,
+    )
+    is_full = len(found) == query.limit
+    answer = EventList(
+        events=found,
+        next_after=found[-1].sequence if is_full else head.last.sequence,
+        last_sequence=head.last.sequence,
+        archived_sequence=head.archived.sequence,
+        names=names_told(transaction, call.caller, keys_in(found))
+        | places_told(transaction, call.caller, found),
+    )
+    return Reply(content=answer)
+
+
+def agent_to_read(caller: Principal, agent_id: str | None) -> str | None:
+    """Return whose events the caller gets; its own where it may see no others. NotAllowed otherwise."""
+    if agent_id is None and not may(caller, Action.READ_EVENTS):
+        agent_id = caller.agent_id
+    require(caller, Action.READ_EVENTS, agent_id)
+    return agent_id
+
+
+def check_position(after: int, last_sequence: int) -> None:
+    """Refuse to go on from where the log has not been, or what comes next would be missed unseen.
+
+    It may have been there: before the database was restored from an older copy.
+    """
+    if after > last_sequence:
+        expected = f"the log ends at {last_sequence}; was an older copy of it restored?"
+        raise InvalidRequest([Finding("ahead_of_log", "/after", expected)])
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/api/v1/events",
+        summary="Read the event log (RFC-0016 2.3)",
+        action=Action.READ_EVENTS,
+        deed=read_events,
+        is_write=False,
+        query=EventQuery,
+        answer=EventList,
+    ),
+)

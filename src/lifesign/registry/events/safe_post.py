@@ -1,0 +1,58 @@
+"""POST requests to URLs that callers chose.
+
+Only vetted addresses are contacted. Redirects are refused, of the answer only the status and `Retry-After`
+are read, and an attempt ends after `SEND_SECONDS`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from yarl import URL
+
+from lifesign.domain.net.target_address import Network
+from lifesign.http.address_guard import PrivateAddressRefused
+from lifesign.http.failures import FAILURES
+from lifesign.http.guarded_sessions import GuardedSessions
+
+SEND_SECONDS = 15.0
+"""From the look-up of the name to the status. Standard Webhooks recommends 15 to 30 s."""
+MAX_RETRY_AFTER_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The result of one POST request."""
+
+    status: int | None
+    """None if there was no answer."""
+    error: str | None
+    """In words, without the URL: it may hold a secret. None if the status is 200 to 299."""
+    retry_after_s: float | None = None
+    """`Retry-After` in seconds; None if it is absent, or a date."""
+
+
+async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
+    """Send one POST request; a failure is returned, not raised."""
+    try:
+        async with asyncio.timeout(SEND_SECONDS), GuardedSessions(allowed) as sessions:
+            return await _post(sessions, URL(url), body, headers)
+    except TimeoutError:
+        return Sent(None, f"no answer within {SEND_SECONDS:g} s")
+    except PrivateAddressRefused as error:
+        return Sent(None, error.refused.reason)
+    except FAILURES as error:
+        return Sent(None, f"cannot be reached ({type(error).__name__})")
+
+
+async def _post(sessions: GuardedSessions, url: URL, body: bytes, headers: Mapping[str, str]) -> Sent:
+    session = sessions.session_for(url)
+    async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+        # The body stays unread: the connection ends with the block.
+        status, retry_after = response.status, response.headers.get("Retry-After", "")
+    if 200 <= status <= 299:
+        return Sent(status, None)
+    is_number = (
+        retry_after.isascii() and retry_after.isdecimal() and len(retry_after) <= MAX_RETRY_AFTER_DIGITS
+    )
+    return Sent(status, f"answered {status}", float(retry_after) if is_number else None)

@@ -1,0 +1,227 @@
+"""How does a client follow the event log as it grows? (`GET /api/v1/events/stream`)
+
+Server-Sent Events: `id:` is the sequence, so that a client that comes back with `Last-Event-ID`
+misses nothing and gets nothing twice, from whichever server process.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_core import to_json
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lifesign.domain.access.permissions import Action, Principal, is_current, may_at_all
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.chain import Event
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.errors import (
+    AgentHealthError,
+    InvalidRequest,
+    NotAllowed,
+    StoreUnavailable,
+    TooManyRequests,
+    TooManyStreams,
+)
+from lifesign.registry.api.call import Door, authenticate, checked_query, headers_in
+from lifesign.registry.api.error_responses import error_response
+from lifesign.registry.events.credential_monitor import Standing
+from lifesign.registry.events.event_feed import EventFeed, EventFilter
+from lifesign.registry.events.read_events import EventSelection, agent_to_read, check_position
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+
+STREAM_PATH = "/api/v1/events/stream"
+MAX_STREAMS = 1_000
+"""Per server process."""
+MAX_STREAMS_OF_KEY = 100
+PING_SECONDS = 10.0
+"""Between two signs of life where nothing happens; proxies close what is silent for a minute."""
+SEND_SECONDS = 20.0
+"""How long a reader may take for one event."""
+END_SECONDS = 2.0
+"""How long a stream may take to end well once the server is asked to stop."""
+WAIT_SECONDS = 10.0
+"""After which a key with too many streams may ask again."""
+MAX_DIGITS = 20
+"""Of a `Last-Event-ID`."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class StreamQuery(EventSelection):
+    """The query of `GET /api/v1/events/stream`."""
+
+    after: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
+    """Begin behind this sequence; absent: with what happens from now on. `Last-Event-ID` stands above it."""
+
+
+class EventStreams:
+    """Answers `GET /api/v1/events/stream`."""
+
+    def __init__(self, door: Door, feed: EventFeed) -> None:
+        self._door = door
+        self.feed = feed
+        self.open: Counter[bytes] = Counter()
+        """How many streams there are, by the digest of the key."""
+        self.standing = Standing(door.database, _good_among, feed.wake)
+
+    @property
+    def open_streams(self) -> int:
+        """How many clients follow."""
+        return self.open.total()
+
+    async def answer(self, request: Request) -> Response:
+        """Begin a stream."""
+        try:
+            digest = self._door.digest_of_caller(headers_in(request.scope))
+            self._door.check_rate(digest)
+            try:
+                query, after = _wanted(request)
+            except AgentHealthError as fault:
+                return error_response(await self._door.refusal(digest, fault, _check_may_read))
+
+            def begin(transaction: Transaction) -> tuple[Principal, int]:
+                caller = authenticate(transaction, digest)
+                _check_may_read(caller)
+                last = event_log.last_sequence(transaction)
+                check_position(after or 0, last)
+                return caller, last if after is None else after
+
+            caller, position = await self._door.database.read(begin)
+            if caller.agent_id is not None:
+                self._door.heard.note()
+            wanted = EventFilter(
+                types=frozenset(query.type),
+                agent_id=agent_to_read(caller, query.agent_id),
+                intent_id=query.intent_id,
+            )
+            self._check_room(digest)
+        except AgentHealthError as error:
+            return error_response(error)
+        return _Stream(self, self._events(position, wanted, digest), digest)
+
+    def _check_room(self, digest: bytes) -> None:
+        if self.open[digest] >= MAX_STREAMS_OF_KEY:
+            raise TooManyRequests(WAIT_SECONDS)
+        if self.open_streams >= MAX_STREAMS:
+            raise TooManyStreams(MAX_STREAMS)
+
+    async def _events(
+        self, position: int, wanted: EventFilter, digest: bytes
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Yield events behind `position` until the key is not good any more or the server stops.
+
+        Or until a backup is restored: what `position` means has changed then.
+        """
+        key, past = digest.hex(), self.feed.past
+
+        def is_over() -> bool:
+            return not self.standing.is_good(key)
+
+        yield _sign_of_life(position)
+        spoken_at_s = time.monotonic()
+        while not self.feed.is_closed and self.feed.past == past and not is_over():
+            try:
+                page = await self.feed.page(position, wanted)
+            except StoreUnavailable:
+                # The client comes back, perhaps to another server, and goes on where it was.
+                return
+            for event in page.events:
+                if is_over():
+                    return
+                yield _sent(event)
+                spoken_at_s = time.monotonic()
+            position = page.position
+            silence_s = time.monotonic() - spoken_at_s
+            if silence_s >= PING_SECONDS:
+                yield _sign_of_life(position)
+                spoken_at_s = time.monotonic()
+            elif not page.events:
+                await self.feed.wait_beyond(position, PING_SECONDS - silence_s, is_over)
+
+
+class _ServerStops:
+    """Is told when the server is asked to stop, which is before it asks the app."""
+
+    def __init__(self, feed: EventFeed) -> None:
+        self._feed = feed
+
+    def set(self) -> None:
+        self._feed.close()
+
+
+class _Stream(EventSourceResponse):
+    """A stream that is counted while it is open. Ends without a word for a reader that takes nothing."""
+
+    def __init__(self, streams: EventStreams, content: AsyncIterator[ServerSentEvent], digest: bytes) -> None:
+        super().__init__(
+            content,
+            # We ping ourselves: between two events, never between an event and its place.
+            ping=0,
+            sep="\n",
+            send_timeout=SEND_SECONDS,
+            # Of an event, it is set and nothing else that is asked of this.
+            shutdown_event=_ServerStops(streams.feed),  # type: ignore[arg-type]
+            shutdown_grace_period=END_SECONDS,
+        )
+        self._open_streams = streams.open
+        self._standing = streams.standing
+        self._digest = digest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._open_streams[self._digest] += 1
+        try:
+            with self._standing.following(self._digest.hex()):
+                await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            _log.info("a reader of events took nothing for %g s", SEND_SECONDS)
+        finally:
+            self._open_streams[self._digest] -= 1
+            if not self._open_streams[self._digest]:
+                del self._open_streams[self._digest]
+
+
+def _good_among(transaction: Transaction, digests: Collection[str]) -> set[str]:
+    """Return those of some keys, named by their digests, that are good now."""
+    found = key_rows.of_digests(transaction, digests)
+    return {key.digest.hex() for key in found if is_current(key, transaction.now_s)}
+
+
+def _check_may_read(caller: Principal) -> None:
+    if not may_at_all(caller, Action.READ_EVENTS):
+        raise NotAllowed(caller.role, Action.READ_EVENTS, None)
+
+
+def _wanted(request: Request) -> tuple[StreamQuery, int | None]:
+    """Return what the query says, and behind which event to begin; InvalidRequest."""
+    query = checked_query(StreamQuery, request)
+    assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
+    last_event_id = headers_in(request.scope).get("last-event-id")
+    return query, query.after if last_event_id is None else _sequence_in(last_event_id)
+
+
+def _sequence_in(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:MAX_DIGITS]) <= MAX_NUMBER):
+        expected = "Last-Event-ID: expected the id of an event of this stream"
+        raise InvalidRequest([Finding("invalid_event_id", "", expected)])
+    return int(text[:MAX_DIGITS])
+
+
+def _sent(event: Event) -> ServerSentEvent:
+    return ServerSentEvent(
+        to_json(event.members()).decode(), event=event.type.value, id=str(event.sequence), sep="\n"
+    )
+
+
+def _sign_of_life(position: int) -> ServerSentEvent:
+    """Nothing happened up to here: a client takes note of the place and tells nobody."""
+    return ServerSentEvent(comment="nothing new", id=str(position), sep="\n")

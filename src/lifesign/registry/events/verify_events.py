@@ -1,0 +1,90 @@
+"""Is the event log as it was written, and do the stored states follow from it?"""
+
+from dataclasses import dataclass
+
+from lifesign.domain.events.chain import Checkpoint, link_stored
+from lifesign.errors import BrokenChain, Unreplayable
+from lifesign.registry.events.archive_events import replay_from
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import archive_erasures, event_log
+from lifesign.storage.maintenance import logged_states
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReport:
+    """What a look through the whole log has found."""
+
+    events: int
+    """How many are in the database."""
+    erased: int
+    """How many events have lost their payload, in the database or before they were archived."""
+    archive_erasures: int
+    """Of how many erased agents archived files may still tell."""
+    agents: int
+    """How many the log knows of."""
+    leases: int
+    """How many resources the log knows of."""
+    tasks: int
+    keys: int
+    """How many the log knows of."""
+    uncovered_keys: int
+    """Stored keys of which older versions have logged too little to compare all of them; 0 after a fault."""
+    archived: Checkpoint
+    """Where the archived files end and the database begins."""
+    last: Checkpoint
+    """Up to here the chain holds. Kept elsewhere, it tells of a log that was cut off or written anew."""
+    fault: str | None
+    """Why the rest was not looked at; None if all was."""
+    differences: tuple[str, ...]
+    """Between what the log says and what is stored, at most `replay.MAX_DIFFERENCES`; empty after a fault."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.fault is None and not self.differences
+
+
+def verify_log(transaction: Transaction) -> LogReport:
+    """Read the whole log, a page at a time, and compare it with what is stored at the same moment.
+
+    To be run by `Database.read`, which sees one state throughout: the registry may go on meanwhile.
+    Memory grows with the agents, resources and keys, not with the events.
+    """
+    head = event_log.head(transaction)
+    checkpoint, replay, fault = head.archived, replay_from(head), None
+    try:
+        first = checkpoint.sequence + 1
+        for event, agent_id in event_log.between_with_agents(transaction, first, head.last.sequence):
+            checkpoint = link_stored(checkpoint, event, agent_id)
+            replay.apply(event)
+    except (BrokenChain, Unreplayable) as error:
+        fault = str(error)
+    if fault is None and checkpoint != head.last:
+        fault = str(BrokenChain(checkpoint.sequence + 1, "the log ends before its head says"))
+    differences: list[str] = []
+    if fault is None:
+        try:
+            differences = replay.differences(
+                logged_states.agent_states(transaction),
+                logged_states.lease_states(transaction),
+                logged_states.task_states(transaction),
+                logged_states.key_states(transaction),
+                logged_states.link_states(transaction),
+            )
+        except (TypeError, ValueError) as error:
+            # Somebody else has written what we never write.
+            differences = [f"what is stored cannot be read: {error}"]
+    return LogReport(
+        events=checkpoint.sequence - head.archived.sequence,
+        erased=replay.erased_events,
+        archive_erasures=archive_erasures.count(transaction),
+        agents=len(replay.agents),
+        leases=len(replay.leases),
+        tasks=len(replay.tasks),
+        keys=len(replay.keys),
+        uncovered_keys=replay.uncovered_keys,
+        archived=head.archived,
+        last=checkpoint,
+        fault=fault,
+        differences=tuple(differences),
+    )

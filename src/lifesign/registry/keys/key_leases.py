@@ -1,0 +1,54 @@
+"""Leases of keys: those that a key holds itself, with its workers, end with the key.
+
+An agent holds leases in its own name, whichever of its keys it shows: they stay.
+"""
+
+from collections.abc import Collection
+
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
+from lifesign.registry.transitions import lease_events
+from lifesign.registry.transitions.task_transitions import lose_tasks
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+from lifesign.storage.probing import prober_reports, probers
+from lifesign.storage.tasks import leases
+
+MAX_ENDED = 10_000
+"""Keys that one look asks about; each is asked about for a day."""
+
+
+def keys_that_still_hold(transaction: Transaction) -> list[str]:
+    """Return the ids of keys that ended within the longest lease, and of which a lease has not ended."""
+    ended = key_rows.ended_since(transaction, transaction.now_s - MAX_TTL_SECONDS, MAX_ENDED)
+    if not ended:
+        return []
+    holders = _holders(transaction, ended)
+    return sorted({_key_id(holder) for holder in leases.holding(transaction, holders)})
+
+
+def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str) -> None:
+    """End all leases that these keys and their workers hold, at once; a held task goes on elsewhere."""
+    # In the order in which workers claim shards: nobody joins meanwhile.
+    probers.lock_all(transaction)
+    holders = _holders(transaction, key_ids)
+    over = leases.end_all_of(transaction, dict.fromkeys(holders, EndReason.REVOKED))
+    claims = [claim for holder in sorted(over) for claim in over[holder]]
+    moved = lose_tasks(transaction, claims, actor)
+    drafts = [*lease_events.all_over(claims, actor)]
+    drafts += [draft for several in moved.values() for draft in several]
+    event_log.append(transaction, drafts)
+    probers.remove(transaction, holders)
+
+
+def _holders(transaction: Transaction, key_ids: Collection[str]) -> list[str]:
+    """Return by which names these keys and their living workers hold leases."""
+    names = {f"{KEY_ACTOR_PREFIX}{key_id}" for key_id in key_ids}
+    workers = (worker.holder for worker in probers.living(transaction, SHARDS))
+    return sorted(names.union(holder for holder in workers if prober_reports.key_of(holder) in names))
+
+
+def _key_id(holder: str) -> str:
+    return prober_reports.key_of(holder).removeprefix(KEY_ACTOR_PREFIX)

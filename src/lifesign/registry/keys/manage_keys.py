@@ -1,0 +1,378 @@
+"""Who gets a key, for how long, and how does it end?
+
+The functions without a `Call` serve the command line too: the first admin key cannot be asked for over
+HTTP. A key is shown once, to whoever creates it; only its digest is stored.
+"""
+
+import secrets
+from dataclasses import replace
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+from ulid import ULID
+
+from lifesign.domain.access.permissions import (
+    KEY_BYTES,
+    Action,
+    Role,
+    StoredKey,
+    digest_of,
+    fingerprint_of,
+    is_current,
+    is_last_admin,
+    key_of,
+    rotated_lifetime_s,
+)
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import EventDraft, EventType, KeyChanged
+from lifesign.domain.health.document import WHOLE, Time
+from lifesign.domain.models.agents import Body, Name, OwnAgentId, moment
+from lifesign.domain.net.target import SHARDS
+from lifesign.errors import InvalidRequest, KeyEnded, KeyNotFound, LastAdminKey
+from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.keys.key_leases import end_leases_of
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+
+MAX_LIFETIME_SECONDS = 3_660 * 86_400
+"""Ten years: whoever means longer means for ever."""
+MAX_OVERLAP_SECONDS = 30 * 86_400
+OVERLAP_SECONDS = 3_600
+"""How long a rotated key is good beside its successor, unless somebody says otherwise."""
+MAX_PAGE = 1_000
+
+_LISTED = "keys"
+
+# Whose keys may, or must, belong to an agent.
+_OF_AN_AGENT = frozenset({Role.AGENT, Role.COORDINATOR})
+
+MaxWorkers = Annotated[int, Field(ge=1, le=SHARDS, strict=True), WHOLE]
+Lifetime = Annotated[float, Field(ge=1, le=MAX_LIFETIME_SECONDS, strict=True)]
+
+
+class NewKey(Body):
+    """A key that is to be created."""
+
+    role: Role
+    name: Name
+    """For people: who has it, and what for."""
+    agent_id: OwnAgentId | None = None
+    """Whose own it is; required for `agent`, possible for `coordinator`."""
+    expires_in_seconds: Lifetime | None = None
+    """None: it is good until it is revoked."""
+    max_workers: MaxWorkers | None = None
+    """How many workers may probe with a prober's key at a time; None: as `prober_workers` of the server."""
+
+    @model_validator(mode="after")
+    def _belongs_to_whom_it_may(self) -> Self:
+        if self.max_workers is not None and self.role is not Role.PROBER:
+            raise PydanticCustomError(
+                "max_workers_unexpected", "expected no max_workers but for keys of probers"
+            )
+        if self.role is Role.AGENT and self.agent_id is None:
+            raise PydanticCustomError("agent_id_missing", "expected the agent_id whose own an agent key is")
+        if self.agent_id is not None and self.role not in _OF_AN_AGENT:
+            raise PydanticCustomError(
+                "agent_id_unexpected", "expected no agent_id but for keys of agents and coordinators"
+            )
+        return self
+
+
+class KeyLimits(Body):
+    """What a key may do from now on."""
+
+    max_workers: MaxWorkers | None
+    """As of a new key. Workers that probe with it already go on."""
+
+
+class KeyRotation(Body):
+    """How a key is replaced."""
+
+    overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
+    """How long the old key is good beside the new one, if its own time is not over before."""
+    expires_in_seconds: Lifetime | None = None
+    """Of the new key; None: as long as the old one was made for."""
+
+
+class KeyListing(Body):
+    """The query of `GET /api/v1/keys`."""
+
+    role: Role | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it."""
+
+
+class KeyRecord(BaseModel):
+    """A key without the key."""
+
+    key_id: str
+    name: str
+    role: Role
+    agent_id: str | None
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+    max_workers: int | None = None
+    """How many workers may probe with it at a time; absent: as `prober_workers` of the server."""
+    is_valid: bool
+    """At the time of the answer."""
+
+
+class CreatedKey(KeyRecord):
+    """A new key, shown this once."""
+
+    key: str
+
+
+class KeyList(BaseModel):
+    """One page of keys, the oldest first."""
+
+    keys: list[KeyRecord]
+    total: int
+    cursor: str | None
+    """For the next page; absent on the last one."""
+
+
+def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[StoredKey, str]:
+    """Store a new key; return what is stored of it, and the key."""
+    return _add(
+        transaction,
+        new.role,
+        new.name,
+        new.agent_id,
+        new.expires_in_seconds,
+        actor,
+        max_workers=new.max_workers,
+    )
+
+
+def create_first_admin_key(transaction: Transaction, actor: str) -> str | None:
+    """Return a new admin key, or None if there is one already or ever was.
+
+    Two processes that ask at once must be kept apart by `schema.lock`.
+    """
+    if key_rows.count(transaction, Role.ADMIN):
+        return None
+    return create_key(transaction, NewKey(role=Role.ADMIN, name="first admin"), actor)[1]
+
+
+def rotate_key(
+    transaction: Transaction, key_id: str, rotation: KeyRotation, actor: str
+) -> tuple[StoredKey, str]:
+    """Give a key a successor and an end; return what is stored of the successor, and the key.
+
+    KeyNotFound; KeyEnded if it is not valid any more.
+    """
+    old = _existing(transaction, key_id)
+    now_s = transaction.now_s
+    if not is_current(old, now_s):
+        raise KeyEnded(key_id)
+    lifetime_s = rotation.expires_in_seconds or rotated_lifetime_s(old)
+    overlap_ends_s = now_s + rotation.overlap_seconds
+    ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
+    key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=None)
+    event_log.append(transaction, [changed(EventType.KEY_ROTATED, replace(old, expires_at_s=ends_s), actor)])
+    return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
+
+
+def revoke_key(
+    transaction: Transaction, key_id: str, actor: str, *, may_leave_no_admin: bool = False
+) -> None:
+    """Refuse a key from now on, and end the leases of the key and its workers. KeyNotFound.
+
+    Asked again, nothing happens.
+
+    LastAdminKey if nobody could manage keys then, unless that may be.
+    """
+    key = _existing(transaction, key_id)
+    if key.revoked_at_s is not None:
+        return
+    now_s = transaction.now_s
+    is_needed = key.role is Role.ADMIN and is_current(key, now_s) and not may_leave_no_admin
+    if is_needed and is_last_admin(key_id, key_rows.lock_unrevoked(transaction, Role.ADMIN), now_s):
+        raise LastAdminKey(key_id)
+    key_rows.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=now_s)
+    event_log.append(transaction, [changed(EventType.KEY_REVOKED, key, actor)])
+    end_leases_of(transaction, [key_id], actor)
+
+
+def limit_key(transaction: Transaction, key_id: str, limits: KeyLimits, actor: str) -> StoredKey:
+    """Change what a prober's key may do; the same again changes nothing.
+
+    KeyNotFound; KeyEnded if it is not valid any more; InvalidRequest for a key of another role.
+    """
+    key = _existing(transaction, key_id)
+    if not is_current(key, transaction.now_s):
+        raise KeyEnded(key_id)
+    if key.role is not Role.PROBER:
+        expected = f"expected a key of a prober, not of role {key.role}"
+        raise InvalidRequest([Finding("max_workers_unexpected", "/max_workers", expected)])
+    if key.max_workers != limits.max_workers:
+        key = replace(key, max_workers=limits.max_workers)
+        key_rows.limit_workers(transaction, key_id, limits.max_workers)
+        event_log.append(transaction, [changed(EventType.KEY_LIMITED, key, actor)])
+    return key
+
+
+def key_record(key: StoredKey, now_s: float) -> KeyRecord:
+    """Return what may be told of a key."""
+    return KeyRecord(
+        key_id=key.key_id,
+        name=key.name,
+        role=key.role,
+        agent_id=key.agent_id,
+        created_at=moment(key.created_at_s),
+        expires_at=None if key.expires_at_s is None else moment(key.expires_at_s),
+        revoked_at=None if key.revoked_at_s is None else moment(key.revoked_at_s),
+        max_workers=key.max_workers,
+        is_valid=is_current(key, now_s),
+    )
+
+
+def _existing(transaction: Transaction, key_id: str) -> StoredKey:
+    """Return a key that is about to be changed."""
+    found = key_rows.find_by_id(transaction, key_id)
+    if found is not None and found.role is Role.ADMIN:
+        # All of them, in one order: of two admins that revoke each other at once, one has to see it.
+        key_rows.lock_unrevoked(transaction, Role.ADMIN)
+    found = key_rows.find_by_id(transaction, key_id, to_change=True)
+    if found is None:
+        raise KeyNotFound(key_id)
+    return found
+
+
+def _add(  # noqa: PLR0917 - the members of a key
+    transaction: Transaction,
+    role: Role,
+    name: str,
+    agent_id: str | None,
+    lifetime_s: float | None,
+    actor: str,
+    *,
+    max_workers: int | None = None,
+) -> tuple[StoredKey, str]:
+    key = key_of(secrets.token_bytes(KEY_BYTES))
+    now_s = transaction.now_s
+    stored = StoredKey(
+        key_id=f"key_{str(ULID()).lower()}",
+        name=name,
+        role=role,
+        agent_id=agent_id,
+        digest=digest_of(key),
+        created_at_s=now_s,
+        expires_at_s=None if lifetime_s is None else now_s + lifetime_s,
+        max_workers=max_workers,
+    )
+    key_rows.add(transaction, stored)
+    event_log.append(transaction, [changed(EventType.KEY_CREATED, stored, actor)])
+    return stored, key
+
+
+def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
+    """Return the event of a key that was created, rotated, revoked or limited, as it is now."""
+    payload = KeyChanged(
+        key_id=key.key_id,
+        name=key.name,
+        role=key.role.value,
+        agent_id=key.agent_id,
+        fingerprint=fingerprint_of(key.digest),
+        expires_at=None if key.expires_at_s is None else moment(key.expires_at_s),
+        max_workers=key.max_workers,
+    )
+    return EventDraft(type=event_type, actor=actor, payload=payload, agent_id=key.agent_id)
+
+
+def _create(transaction: Transaction, call: Call) -> Reply:
+    stored, key = create_key(transaction, call.body_as(NewKey), call.actor)
+    return _created(transaction, stored, key)
+
+
+def _rotate(transaction: Transaction, call: Call) -> Reply:
+    stored, key = rotate_key(transaction, call.path["key_id"], call.body_as(KeyRotation), call.actor)
+    return _created(transaction, stored, key)
+
+
+def _revoke(transaction: Transaction, call: Call) -> Reply:
+    revoke_key(transaction, call.path["key_id"], call.actor)
+    return Reply(status=204)
+
+
+def _limit(transaction: Transaction, call: Call) -> Reply:
+    key = limit_key(transaction, call.path["key_id"], call.body_as(KeyLimits), call.actor)
+    return Reply(content=key_record(key, transaction.now_s))
+
+
+def _list(transaction: Transaction, call: Call) -> Reply:
+    query = call.query_as(KeyListing)
+    after = "" if query.cursor is None else text_in(query.cursor, _LISTED)
+    found = key_rows.all_keys(transaction, role=query.role, after=after, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = KeyList(
+        keys=[key_record(key, transaction.now_s) for key in page],
+        total=key_rows.count(transaction, query.role),
+        cursor=cursor_at(_LISTED, page[-1].key_id) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def _created(transaction: Transaction, stored: StoredKey, key: str) -> Reply:
+    shown = CreatedKey(key=key, **key_record(stored, transaction.now_s).model_dump())
+    return Reply(content=shown, status=201)
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/api/v1/keys",
+        summary="Create a key; it is shown in this answer alone",
+        action=Action.MANAGE_KEYS,
+        deed=_create,
+        body=NewKey,
+        answer=CreatedKey,
+        status=201,
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/keys",
+        summary="List keys, valid or not, without the keys themselves",
+        action=Action.MANAGE_KEYS,
+        deed=_list,
+        is_write=False,
+        query=KeyListing,
+        answer=KeyList,
+    ),
+    Operation(
+        method="POST",
+        path="/api/v1/keys/{key_id}/rotate",
+        summary="Replace a key by a new one; both are good for a while",
+        action=Action.MANAGE_KEYS,
+        deed=_rotate,
+        body=KeyRotation,
+        answer=CreatedKey,
+        status=201,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="PATCH",
+        path="/api/v1/keys/{key_id}",
+        summary="Change how many workers may probe with a key at a time",
+        action=Action.MANAGE_KEYS,
+        deed=_limit,
+        body=KeyLimits,
+        answer=KeyRecord,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path="/api/v1/keys/{key_id}",
+        summary="Revoke a key, unless it is the last one that may manage keys",
+        action=Action.MANAGE_KEYS,
+        deed=_revoke,
+        status=204,
+        errors=(404, 409),
+    ),
+)

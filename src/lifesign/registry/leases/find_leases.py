@@ -1,0 +1,82 @@
+"""Who holds what now, and who held it last?"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.models.agents import Body, take_path_segment
+from lifesign.domain.models.leases import LeaseList
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS
+from lifesign.registry.views.lease_records import Resource, lease_record
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.tasks import leases
+from lifesign.storage.tasks.leases import LeaseFilter
+
+MAX_PAGE = 1_000
+
+_LISTED = "leases"
+
+HolderName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")
+]
+IntentId = Annotated[
+    str,
+    StringConstraints(pattern=rf"^[!#-&(-.0-_a-~]{{1,{MAX_INTENT_ID_CHARACTERS}}}$"),
+    Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
+    AfterValidator(take_path_segment),
+]
+
+
+class LeaseListing(Body):
+    """The query of `GET /api/v1/leases`."""
+
+    resource: Resource | None = None
+    intent_id: IntentId | None = None
+    """Leases of this intent's scopes."""
+    holder: HolderName | None = None
+    include_ended: bool = False
+    """Also the last lease of each resource that nobody holds now."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def list_leases(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the leases that match, and how many there are in all; to an agent, its own."""
+    query = call.query_as(LeaseListing)
+    holder = query.holder
+    if holder is None and not may(call.caller, Action.READ_LEASES):
+        holder = call.caller.agent_id
+    require(call.caller, Action.READ_LEASES, holder)
+    wanted = LeaseFilter(
+        resource=query.resource,
+        resource_prefix=None if query.intent_id is None else f"intent:{query.intent_id}/",
+        holder=holder,
+        running_at_s=None if query.include_ended else transaction.now_s,
+    )
+    after = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    found = leases.listing(transaction, wanted, after=after, limit=query.limit + 1)
+    page = list(found)[: query.limit]
+    answer = LeaseList(
+        leases=[lease_record(found[number], transaction.now_s) for number in page],
+        total=leases.count(transaction, wanted),
+        cursor=cursor_at(_LISTED, page[-1]) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/api/v1/leases",
+        summary="List leases by resource and holder",
+        action=Action.READ_LEASES,
+        deed=list_leases,
+        is_write=False,
+        query=LeaseListing,
+        answer=LeaseList,
+    ),
+)

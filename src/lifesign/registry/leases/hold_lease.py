@@ -1,0 +1,325 @@
+"""What happens when somebody asks for a lease, renews it, or gives it back? (protocol 6, RFC-0016 9)
+
+Requests that wait are taken together: a few statements fetch and lock all that they concern, they are
+judged one after another in the order in which they came, one statement stores what became of the leases.
+"""
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.permissions import (
+    Action,
+    Principal,
+    StoredKey,
+    is_valid,
+    may,
+    may_at_all,
+    require,
+)
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.lifecycle.status_table import ALIVE, Status
+from lifesign.domain.tasks.lease import (
+    TOLD_WITHIN_SECONDS,
+    TTL_SECONDS,
+    Claim,
+    EndReason,
+    Refusal,
+    ResourceKind,
+    ended,
+    judge_acquire,
+    judge_release,
+    judge_renew,
+    read_resource,
+)
+from lifesign.domain.tasks.lease_id import number_in, was_granted_to
+from lifesign.domain.tasks.task_states import task_in
+from lifesign.errors import (
+    AgentGone,
+    AgentHealthError,
+    AgentNotFound,
+    InvalidRequest,
+    InvalidResource,
+    LeaseNotFound,
+    NotAllowed,
+    UnknownKey,
+)
+from lifesign.registry.transitions import lease_events
+from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.registry.transitions.task_transitions import lose_tasks
+from lifesign.registry.views.lease_records import refused
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import lease_requesters, leases, task_rows
+from lifesign.storage.tasks.lease_requesters import Askers, Holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquire:
+    """Somebody wants to have a resource for a while."""
+
+    digest: bytes
+    """Of the key that came with the request."""
+    incarnation: int | None = None
+    """The life the agent says it is in; None if it does not say."""
+    resource: str
+    """As `read_resource` takes it."""
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """The holder wants to go on."""
+
+    digest: bytes
+    incarnation: int | None = None
+    lease_id: str
+    token: int
+    ttl_s: float | None
+    """None: as long as its task says; of any other lease TTL_SECONDS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The holder has finished, or who may takes the lease from it."""
+
+    digest: bytes
+    incarnation: int | None = None
+    lease_id: str
+
+
+Asked = Acquire | Renew | Release
+Answer = Claim | AgentHealthError
+"""The lease as it is now, or why the request is refused and changed nothing."""
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What is known when requests are judged, and what comes of them."""
+
+    now_s: float
+    token_floor: int
+    holders: Mapping[str, Holder]
+    rows: dict[int, Claim]
+    numbers: dict[str, int]
+    """Of the rows, by resource."""
+    lease_s: Mapping[int, float]
+    """Of those to be renewed that are of tasks: the most that the task allows, by number."""
+    changed: dict[int, Claim] = field(default_factory=dict)
+    drafts: list[EventDraft] = field(default_factory=list)
+    drained: set[str] = field(default_factory=set)
+    """Draining agents that have given back a lease."""
+    given_back: dict[str, list[Claim]] = field(default_factory=dict)
+    """Leases that were ended, by who did it."""
+
+    def put(self, number: int, claim: Claim) -> None:
+        """Have a claim stored; whoever comes next in the group finds it so."""
+        self.rows[number] = self.changed[number] = claim
+
+
+def hold_leases(transaction: Transaction, asked: Sequence[Asked]) -> list[Answer]:
+    """Carry out requests in their order; return for each the lease, or why it is refused."""
+    released = {one.lease_id for one in asked if isinstance(one, Release)}
+    askers = lease_requesters.lock(transaction, (one.digest for one in asked), _numbers_in(released))
+    callers = [_caller(askers.keys.get(one.digest), one) for one in asked]
+    allowed = [
+        one for one, caller in zip(asked, callers, strict=True) if not isinstance(caller, AgentHealthError)
+    ]
+    facts = _fetch(transaction, allowed, askers)
+    answers: list[Answer] = []
+    for one, caller in zip(asked, callers, strict=True):
+        key = askers.keys.get(one.digest)
+        if isinstance(caller, AgentHealthError):
+            answers.append(caller)
+        elif key is None or not is_valid(key, one.digest, facts.now_s):
+            answers.append(UnknownKey())
+        else:
+            answers.append(_judged(one, caller, facts))
+    leases.store(transaction, list(facts.changed.values()))
+    for actor, claims in facts.given_back.items():
+        moved = lose_tasks(transaction, claims, actor)
+        facts.drafts += [draft for several in moved.values() for draft in several]
+    _judge_drained_next(transaction, facts)
+    event_log.append(transaction, facts.drafts)
+    return answers
+
+
+def holder_of(caller: Principal) -> str:
+    """Return by which name a caller holds leases; no agent is called like a key."""
+    return caller.agent_id or f"{KEY_ACTOR_PREFIX}{caller.key_id}"
+
+
+def _caller(key: StoredKey | None, one: Asked) -> Principal | AgentHealthError:
+    """Return who asks, or why they may not ask at all; whether the key is still good is seen later."""
+    if key is None or key.revoked_at_s is not None:
+        return UnknownKey()
+    caller = Principal(key.key_id, key.role, key.agent_id)
+    try:
+        _check_permission(caller, one)
+    except NotAllowed as refusal:
+        return refusal
+    return caller
+
+
+def _check_permission(caller: Principal, one: Asked) -> None:
+    match one:
+        case Acquire() if read_resource(one.resource) is ResourceKind.SHARD:
+            require(caller, Action.LEASE_SHARDS)
+        case Acquire():
+            require(caller, Action.LEASE, caller.agent_id)
+        case Renew() | Release() if may(caller, Action.LEASE_SHARDS):
+            # Its own: shards.
+            pass
+        case Renew():
+            require(caller, Action.LEASE, caller.agent_id)
+        case Release():
+            if not may_at_all(caller, Action.RELEASE_LEASE):
+                raise NotAllowed(caller.role, Action.RELEASE_LEASE, None)
+
+
+def _fetch(transaction: Transaction, allowed: Sequence[Asked], askers: Askers) -> _Facts:
+    """Lock the leases that the requests concern, and look at the clock then."""
+    rows = leases.lock(
+        transaction,
+        to_hold={one.resource for one in allowed if isinstance(one, Acquire)},
+        numbers=_numbers_in({one.lease_id for one in allowed if not isinstance(one, Acquire)}),
+    )
+    renewed = _numbers_in({one.lease_id for one in allowed if isinstance(one, Renew)})
+    of_tasks = [number for number in renewed if number in rows and task_in(rows[number].resource) is not None]
+    return _Facts(
+        now_s=transaction.now_s,
+        token_floor=askers.token_floor,
+        holders=askers.holders,
+        rows=rows,
+        numbers={row.resource: number for number, row in rows.items()},
+        lease_s=task_rows.leases_of(transaction, of_tasks),
+    )
+
+
+def _numbers_in(lease_ids: set[str]) -> list[int]:
+    return [number for number in map(number_in, lease_ids) if number is not None]
+
+
+def _judged(one: Asked, caller: Principal, facts: _Facts) -> Answer:
+    agent = None if caller.agent_id is None else facts.holders.get(caller.agent_id)
+    try:
+        if agent is None and caller.agent_id is not None and one.incarnation is not None:
+            raise AgentNotFound(caller.agent_id)
+        if agent is not None and one.incarnation not in {None, agent.incarnation}:
+            raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+        match one:
+            case Acquire():
+                return _acquire(one, caller, agent, facts)
+            case Renew():
+                return _renew(one, caller, agent, facts)
+            case Release():
+                return _release(one, caller, facts)
+    except AgentHealthError as refusal:
+        return refusal
+
+
+def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Facts) -> Claim:
+    if task_in(one.resource) is not None:
+        # Its lease begins and ends with a run.
+        raise InvalidResource(one.resource, "a task of the registry to be claimed at /api/v1/tasks/claim")
+    number = facts.numbers[one.resource]
+    before = facts.rows[number]
+    status = None if agent is None else Status(agent.status)
+    decision = judge_acquire(
+        before, status, token_floor=facts.token_floor, now_s=facts.now_s, ttl_seconds=one.ttl_s
+    )
+    if isinstance(decision, Refusal):
+        raise refused(decision, one.resource, now_s=facts.now_s, agent=agent)
+    if before.lease_id is not None and before.ended_at_s is None:
+        # Its time is over, and this finds out before the sweep does.
+        over = ended(before, EndReason.EXPIRED, facts.now_s)
+        facts.drafts.append(lease_events.over(over, MONITOR))
+    claim = leases.granted(
+        before,
+        number,
+        holder=holder_of(caller),
+        holder_incarnation=0 if agent is None else agent.incarnation,
+        token=decision.token,
+        acquired_at_s=facts.now_s,
+        expires_at_s=decision.expires_at_s,
+    )
+    facts.put(number, claim)
+    facts.drafts.append(lease_events.acquired(claim, holder_of(caller)))
+    return claim
+
+
+def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -> Claim:
+    if agent is not None and agent.status not in ALIVE:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+    number, claim = _row_of(one.lease_id, caller, facts)
+    most_s = facts.lease_s.get(number)
+    decision = judge_renew(
+        claim,
+        one.lease_id,
+        holder=holder_of(caller),
+        token=one.token,
+        now_s=facts.now_s,
+        ttl_seconds=most_s or TTL_SECONDS if one.ttl_s is None else one.ttl_s,
+    )
+    if isinstance(decision, Refusal):
+        raise refused(decision, one.lease_id, now_s=facts.now_s, token=one.token, agent=agent)
+    if one.ttl_s is not None and most_s is not None and one.ttl_s > most_s + TOLD_WITHIN_SECONDS:
+        # Whoever asks counts its own deadline by what it asked for: less, without a word, would be too late.
+        expected = f"expected at most {most_s:g}, the lease_seconds of the task"
+        raise InvalidRequest([Finding("longer_than_its_task", "/ttl_seconds", expected)])
+    claim = replace(claim, expires_at_s=decision.expires_at_s)
+    facts.put(number, claim)
+    return claim
+
+
+def _release(one: Release, caller: Principal, facts: _Facts) -> Claim:
+    number, claim = _row_of(one.lease_id, caller, facts)
+    decision = judge_release(
+        claim,
+        one.lease_id,
+        holder=holder_of(caller),
+        now_s=facts.now_s,
+        is_for_another=may(caller, Action.RELEASE_LEASE),
+    )
+    if isinstance(decision, Refusal):
+        raise refused(decision, one.lease_id, now_s=facts.now_s)
+    if not decision.is_repeat:
+        claim = ended(claim, decision.end_reason, facts.now_s)
+        facts.put(number, claim)
+        facts.drafts.append(lease_events.over(claim, holder_of(caller)))
+        facts.given_back.setdefault(holder_of(caller), []).append(claim)
+        holder = facts.holders.get(claim.holder or "")
+        if holder is not None and holder.status == Status.DRAINING:
+            facts.drained.add(holder.agent_id)
+    return claim
+
+
+def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim]:
+    """Return the row of a lease that the caller holds or held, or may end for its holder.
+
+    LeaseNotFound otherwise, whether there is such a lease or not: what others hold is not shown to callers
+    who try ids.
+    """
+    number = number_in(lease_id)
+    claim = None if number is None else facts.rows.get(number)
+    if number is None or claim is None:
+        raise LeaseNotFound(lease_id)
+    holder = holder_of(caller)
+    is_current = hmac.compare_digest(claim.lease_id or "", lease_id)
+    is_permitted = claim.holder == holder or may(caller, Action.RELEASE_LEASE)
+    if not ((is_current and is_permitted) or was_granted_to(holder, lease_id, claim.id_secret)):
+        raise LeaseNotFound(lease_id)
+    return number, claim
+
+
+def _judge_drained_next(transaction: Transaction, facts: _Facts) -> None:
+    """Let the next sweep look at draining agents that have given back all that they held."""
+    if facts.drained:
+        still_held = leases.count_held(transaction, sorted(facts.drained))
+        done = facts.drained - still_held.keys()
+        agent_rows.set_judge_at(
+            transaction, {facts.holders[agent_id].number: facts.now_s for agent_id in done}
+        )

@@ -1,0 +1,142 @@
+"""How are requests for leases read and answered, thousands of times per second?
+
+Like heartbeats they stand before all routes; those that arrive together become one transaction.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from lifesign.domain.access.permissions import Action, Principal, may, may_at_all
+from lifesign.domain.tasks.lease import Claim
+from lifesign.errors import AgentHealthError, NotAllowed
+from lifesign.registry.api.batcher import Groups
+from lifesign.registry.api.call import Door, headers_in, incarnation_in
+from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.leases.hold_lease import Acquire, Answer, Asked, Release, Renew, hold_leases
+from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest, lease_json
+
+LEASES_PATH = "/api/v1/leases"
+LEASE_PATH = "/api/v1/leases/{lease_id}"
+RENEW_PATH = "/api/v1/leases/{lease_id}/renew"
+
+MAX_GROUP = 200
+"""Of requests in one transaction: about 30 ms of work."""
+MAX_BODY_BYTES = 4_096
+
+_BEFORE, _, _AFTER = RENEW_PATH.partition("{lease_id}")
+_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+_log = logging.getLogger("lifesign.registry")
+
+
+class LeaseEndpoint:
+    """An ASGI app that acquires, renews and releases; `takes` says whether a request is one of these."""
+
+    def __init__(self, door: Door) -> None:
+        self.groups: Groups[Asked, Answer] = Groups(door.database, hold_leases, most=MAX_GROUP)
+        self._door = door
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether this request acquires, renews or releases a lease."""
+        path: str = scope["path"]
+        if not path.startswith(LEASES_PATH):
+            return False
+        if scope["method"] == "POST":
+            return path == LEASES_PATH or _renewed(path) is not None
+        return scope["method"] == "DELETE" and _released(path) is not None
+
+    def path_of(self, scope: Scope) -> str:
+        """Return the path of a request that is one of these, as the API describes it."""
+        if scope["method"] == "DELETE":
+            return LEASE_PATH
+        return LEASES_PATH if scope["path"] == LEASES_PATH else RENEW_PATH
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Carry out one request."""
+        try:
+            asked = await self._asked(scope, receive)
+            answer = await self.groups.ask(asked)
+        except AgentHealthError as error:
+            await error_response(error)(scope, receive, send)
+        except ClientDisconnect:
+            return
+        except Exception:  # noqa: BLE001 - one request must not end the server
+            _log.exception("a request for a lease failed")
+            await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
+        else:
+            if isinstance(answer, AgentHealthError):
+                await error_response(answer)(scope, receive, send)
+            else:
+                if answer.holder_incarnation:
+                    # It is an agent: any other holder has no incarnation.
+                    self._door.heard.note()
+                await _show(asked, answer, send)
+
+    async def _asked(self, scope: Scope, receive: Receive) -> Asked:
+        headers = headers_in(scope)
+        digest = self._door.digest_of_caller(headers)
+        self._door.check_rate(digest)
+        try:
+            return await self._read(scope, receive, headers, digest)
+        except AgentHealthError as fault:
+            action = Action.RELEASE_LEASE if scope["method"] == "DELETE" else Action.LEASE
+            raise await self._door.refusal(
+                digest, fault, lambda caller: _check_may_ask(caller, action)
+            ) from None
+
+    async def _read(self, scope: Scope, receive: Receive, headers: Mapping[str, str], digest: bytes) -> Asked:
+        incarnation = incarnation_in(headers)
+        path: str = scope["path"]
+        if scope["method"] == "DELETE":
+            return Release(digest=digest, incarnation=incarnation, lease_id=_released(path) or "")
+        lease_id = _renewed(path)
+        if lease_id is None:
+            wanted = await self._door.read(LeaseRequest, receive, headers, MAX_BODY_BYTES)
+            return Acquire(
+                digest=digest, incarnation=incarnation, resource=wanted.resource, ttl_s=wanted.ttl_seconds
+            )
+        renewal = await self._door.read(LeaseRenewal, receive, headers, MAX_BODY_BYTES)
+        return Renew(
+            digest=digest,
+            incarnation=incarnation,
+            lease_id=lease_id,
+            token=renewal.fencing_token,
+            ttl_s=renewal.ttl_seconds,
+        )
+
+
+def _check_may_ask(caller: Principal, action: Action) -> None:
+    """Raise NotAllowed for who may do this with no lease; with which one is for the deed to say."""
+    if not (may_at_all(caller, action) or may(caller, Action.LEASE_SHARDS)):
+        raise NotAllowed(caller.role, action, None)
+
+
+def _renewed(path: str) -> str | None:
+    """Return the id of the lease that a path asks to renew."""
+    if not (path.startswith(_BEFORE) and path.endswith(_AFTER)):
+        return None
+    return _one_part(path[len(_BEFORE) : -len(_AFTER)])
+
+
+def _released(path: str) -> str | None:
+    """Return the id of the lease that a path names."""
+    return _one_part(path[len(_BEFORE) :]) if path.startswith(_BEFORE) else None
+
+
+def _one_part(text: str) -> str | None:
+    return text if text and "/" not in text else None
+
+
+async def _show(asked: Asked, claim: Claim, send: Send) -> None:
+    if isinstance(asked, Release):
+        await send({"type": "http.response.start", "status": 204, "headers": _HEADERS[1:]})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    content = lease_json(claim)
+    headers, status = [*_HEADERS, (b"content-length", b"%d" % len(content))], 200
+    if isinstance(asked, Acquire):
+        headers, status = [*headers, (b"location", f"{LEASES_PATH}/{claim.lease_id}".encode())], 201
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

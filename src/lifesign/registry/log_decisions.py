@@ -1,0 +1,77 @@
+"""Which decisions does the log of a server tell, and in which words?
+
+One line for each that was committed, with its reason; leases, reports and states of intents are left to the
+event log, for there are thousands a second. docs/monitoring.md lists the members of each line. A wave of
+decisions, or of refused calls, is cut to a few lines and a number: nobody fills the disk by asking.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lifesign.domain.events.event import AgentLifecycle, EventDraft, EventType
+
+MAX_LINES: Final = 50
+"""Of the decisions of one transaction; the rest is told by its number."""
+MAX_REFUSALS_PER_SECOND: Final = 20
+"""That are told one by one."""
+LEFT_OUT: Final = frozenset({
+    EventType.LEASE_ACQUIRED, EventType.LEASE_RELEASED, EventType.LEASE_EXPIRED,
+    EventType.SHARDS_GRANTED, EventType.SHARDS_ENDED,
+    EventType.STATE_WRITTEN, EventType.TASK_REPORTED,
+})  # fmt: skip
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class DecisionLog:
+    """Writes the lines of one server process."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._second = 0
+        self._refusals = 0
+        """In this second."""
+
+    def note_events(self, appended: Sequence[EventDraft]) -> None:
+        """Tell what was decided in one transaction, now that it is committed."""
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        told = [draft for draft in appended if draft.type not in LEFT_OUT]
+        for draft in told[:MAX_LINES]:
+            _log.info(draft.type.value, extra={"actor": draft.actor, **_members(draft)})
+        for what, count in Counter(map(_kind, told[MAX_LINES:])).items():
+            _log.info("%s: %d more like it in the same transaction", what, count)
+
+    def note_refusal(self, method: str, path: str, status: int, code: str, client: str) -> None:
+        """Tell that a call was refused; `path` has the names of its parameters, not what was given."""
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        second = int(self._monotonic_s())
+        if second != self._second:
+            if (more := self._refusals - MAX_REFUSALS_PER_SECOND) > 0:
+                _log.info("call.refused: %d more within a second", more)
+            self._second, self._refusals = second, 0
+        self._refusals += 1
+        if self._refusals <= MAX_REFUSALS_PER_SECOND:
+            said = {"method": method, "path": path, "status": status, "reason": code, "client": client}
+            _log.info("call.refused", extra=said)
+
+
+def _members(draft: EventDraft) -> dict[str, Any]:
+    """Return what an event tells, by names that no record of the standard library has for itself."""
+    given = draft.payload.members()
+    given.pop("type", None)
+    return {_OTHERWISE.get(name, name): value for name, value in given.items()}
+
+
+# `logging` keeps these for itself, and refuses them.
+_OTHERWISE: Final = {"name": "named", "args": "arguments", "message": "text", "created": "created_at"}
+
+
+def _kind(draft: EventDraft) -> str:
+    if isinstance(draft.payload, AgentLifecycle):
+        return f"{draft.type} to {draft.payload.new_status}: {draft.payload.reason}"
+    return draft.type.value

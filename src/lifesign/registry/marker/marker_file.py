@@ -1,0 +1,206 @@
+"""The file of a database's marker: one per database URL, in a directory outside the database.
+
+    {"format": 1, "database": "sqlite:////var/lib/ah/agent-health.db", "installation_id": "ins_01k...",
+     "epoch": 0, "sequence": 4711, "hash": "9f8a...", "written_at": "2026-03-01T12:00:00Z"}
+
+`database` and `written_at` are for people.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import URL, make_url
+
+from lifesign.client.secret_file import write_private
+from lifesign.domain.events.chain import Checkpoint
+from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.domain.text.times import utc_text
+from lifesign.errors import InvalidMarker, InvalidSetting
+from lifesign.serving.state_home import state_home
+
+FORMAT: Final = 1
+MAX_BYTES: Final = 4_096
+DEFAULT_PORT: Final = 5432
+"""Of PostgreSQL."""
+NAME_DIGITS: Final = 32
+"""Hexadecimal digits of a marker's file name."""
+PROBE_BYTES: Final = 4_096
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def state_directory(given: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where markers lie: as given, else below the user's state. InvalidSetting without a home."""
+    if given is not None:
+        return given
+    try:
+        return state_home(environment) / "databases"
+    except RuntimeError:
+        raise InvalidSetting("state_dir", None, "a directory, since this user has no home") from None
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """Return the file of an SQLite database; None for any other, and for one in memory."""
+    if url.get_backend_name() != "sqlite" or url.database in {None, "", ":memory:"}:
+        return None
+    return Path(str(url.database)).absolute()
+
+
+def same_for_all_spellings(url: URL) -> str | None:
+    """Return a database's URL, without its password, as all usual spellings of it are read; None in memory.
+
+    Relative paths, `..` and linked directories are resolved. A link in place of the file is not: the server
+    must notice when it leads to another file.
+    """
+    if url.get_backend_name() == "sqlite":
+        file = sqlite_path(url)
+        return None if file is None else f"sqlite:///{file.parent.resolve() / file.name}"
+    query = {name: value for name, value in sorted(url.query.items()) if "password" not in name}
+    plain = URL.create(
+        "postgresql",
+        username=url.username,
+        host=None if url.host is None else url.host.lower(),
+        port=url.port or DEFAULT_PORT,
+        database=url.database,
+        query=query,
+    )
+    return plain.render_as_string(hide_password=False)
+
+
+class MarkerFile:
+    """The marker of one database."""
+
+    def __init__(self, directory: Path, database: str) -> None:
+        self.directory = directory.absolute()
+        self.path = self.directory / f"{hashlib.sha256(database.encode()).hexdigest()[:NAME_DIGITS]}.json"
+        self._database = database
+
+    @classmethod
+    def of(cls, url: URL | str, directory: Path) -> "MarkerFile | None":
+        """Return the marker's file of a database; None for one in memory."""
+        database = same_for_all_spellings(make_url(url))
+        return None if database is None else cls(directory, database)
+
+    def read(self) -> DatabaseMarker | None:
+        """Return the marker; None if there is none. InvalidMarker if it is damaged; OSError."""
+        try:
+            opened = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(opened, "rb") as file:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise InvalidMarker(str(self.path), "it is not a regular file")
+            content = file.read(MAX_BYTES + 1)
+        return _read(content, str(self.path))
+
+    def write(self, marker: DatabaseMarker) -> None:
+        """Put a marker in place of the one before. OSError, and then the one before is still there."""
+        self._make_directory()
+        members = {
+            "format": FORMAT,
+            "database": self._database,
+            "installation_id": marker.installation_id,
+            "epoch": marker.epoch,
+            "sequence": marker.head.sequence,
+            "hash": marker.head.hash,
+            "written_at": utc_text(datetime.fromtimestamp(time.time(), UTC), "seconds"),
+        }
+        write_private(self.path, json.dumps(members))
+        _give_to_owner_of(self.directory, self.path)
+
+    def check_writable(self) -> None:
+        """Return if a marker can be written. InvalidSetting says what is wrong with the directory."""
+        try:
+            self._make_directory()
+            probe = self.directory / f".{os.getpid()}.probe"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            opened = os.open(probe, flags, 0o600)
+            try:
+                if os.write(opened, bytes(PROBE_BYTES)) < PROBE_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+                probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable(self.directory, error) from None
+
+    def _make_directory(self) -> None:
+        missing: list[Path] = []
+        directory = self.directory
+        while not directory.exists():
+            missing.append(directory)
+            directory = directory.parent
+        for each in reversed(missing):
+            each.mkdir(mode=0o700, exist_ok=True)
+            _give_to_owner_of(each.parent, each)
+
+
+def marker_file(database: str, given: Path | None) -> MarkerFile:
+    """Return the marker's file of a database by its URL. InvalidSetting for one in memory."""
+    url = make_url(database)
+    file = MarkerFile.of(url, state_directory(given))
+    if file is None:
+        raise InvalidSetting("database", database, "a file or a PostgreSQL database")
+    return file
+
+
+def put_marker(file: MarkerFile, marker: DatabaseMarker) -> None:
+    """Write a marker; InvalidSetting if it cannot be written."""
+    try:
+        file.write(marker)
+    except OSError as error:
+        raise _unusable(file.path, error) from None
+
+
+def found_marker(file: MarkerFile) -> DatabaseMarker | None:
+    """Return the marker, None if there is none; InvalidSetting if this user cannot read it, InvalidMarker."""
+    try:
+        return file.read()
+    except OSError as error:
+        raise _unusable(file.path, error) from None
+
+
+def _unusable(place: Path, error: OSError) -> InvalidSetting:
+    expected = f"a directory that this user can read and write, with room for a file ({error.strerror})"
+    return InvalidSetting("state_dir", str(place), expected)
+
+
+def _give_to_owner_of(directory: Path, path: Path) -> None:
+    """What root creates in the directory of a service belongs to the service, which has to read it."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _read(content: bytes, file: str) -> DatabaseMarker:
+    if len(content) > MAX_BYTES:
+        raise InvalidMarker(file, f"it is larger than {MAX_BYTES} bytes")
+    try:
+        members = json.loads(content)
+    except (ValueError, RecursionError):
+        raise InvalidMarker(file, "it is damaged") from None
+    match members:
+        case {"format": int(number)} if number != FORMAT:
+            raise InvalidMarker(file, f"its format is {number}, not {FORMAT}")
+        case {
+            "format": int(),
+            "installation_id": str(installation_id),
+            "epoch": int(epoch),
+            "sequence": int(sequence),
+            "hash": str(digest),
+        } if _HASH.fullmatch(digest) and 0 <= epoch <= MAX_NUMBER and 0 <= sequence <= MAX_NUMBER:
+            head = Checkpoint(sequence, digest)
+            return DatabaseMarker(installation_id=installation_id, epoch=epoch, head=head)
+        case _:
+            raise InvalidMarker(file, "it is damaged")

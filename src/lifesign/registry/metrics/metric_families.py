@@ -1,0 +1,333 @@
+"""Which numbers does the registry tell Prometheus, and how are they called?
+
+Names and units after Prometheus' conventions. What the database knows is the same whichever server process
+is asked; what processes count is the sum over all processes of one server. docs/monitoring.md lists them all.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, MonitorState, Track, exit_limit
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.observation.evidence_age import FAULTS_OF_OURS
+from lifesign.domain.tasks.task_states import TaskStatus
+from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH
+from lifesign.registry.api.work_counts import DURATION_BUCKETS_S, Sums, Work
+from lifesign.registry.policies import Policies
+from lifesign.registry.probing.evidence_watch import watched_in
+from lifesign.registry.probing.hand_out_witnesses import silence_in
+from lifesign.registry.transitions.monitor_row import monitors_in
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.maintenance.totals import Totals
+
+PREFIX = "agent_health_registry_"
+NEVER_MEASURED = "never_measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known of the machine and of this process."""
+
+    database_is_up: bool
+    changes_fail: bool
+    disks: Mapping[str, int]
+    """Free bytes, by what lies there."""
+    database_bytes: int | None
+    certificate_ends_s: float | None
+    """None without TLS, or if it cannot be told."""
+    policies: Policies
+
+
+def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[Metric]:
+    """Return all families; `totals` is None before the database has answered for the first time."""
+    yield _gauge("build_info", "Which version this is.", {(("version", version("agent-health")),): 1})
+    yield _number("processes", "Server processes that live.", sums.processes)
+    yield _number("database_up", "Whether the database answered the last time.", here.database_is_up)
+    yield _number("changes_failing", "Whether the last change could not be stored.", here.changes_fail)
+    yield _gauge(
+        "disk_free_bytes",
+        "Room that the disk has left, by what lies there.",
+        {(("place", name),): free for name, free in here.disks.items()},
+    )
+    size = here.database_bytes if totals is None or totals.size_bytes is None else totals.size_bytes
+    yield _number("database_bytes", "Size of the database.", size)
+    yield _number(
+        "certificate_expiry_timestamp_seconds",
+        "When the server's own certificate ends; absent without one.",
+        here.certificate_ends_s,
+    )
+    if totals is not None:
+        yield from _of_the_database(totals, here.policies)
+    yield _number(
+        "database_marker_timestamp_seconds",
+        "When the marker outside the database was last up to date; absent if it never was.",
+        sums.marked_at_s,
+    )
+    yield from _of_the_log(sums)
+    yield from _counted(sums)
+    yield from _http(sums)
+
+
+def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
+    yield _number("counted_timestamp_seconds", "When the database was counted.", totals.at_s)
+    every = {
+        (status.value, health.value): 0
+        for status in Status
+        if status is not Status.REGISTERING
+        for health in HealthStatus
+    }
+    yield _gauge(
+        "agents",
+        "Agents by status, and by the health that is known of them.",
+        {
+            (("status", status), ("health", health)): count
+            for (status, health), count in {**every, **totals.agents}.items()
+        },
+    )
+    yield _gauge(
+        "agent_down_since_timestamp_seconds",
+        "Since when agents are down, and why; none in maintenance, as many as metrics_agents allows.",
+        {
+            (("agent_id", down.agent_id), ("status", down.status), ("reason", down.reason)): down.since_s
+            for down in totals.down
+        },
+        ("agent_id", "status", "reason"),
+    )
+    yield from _of_the_sweep(totals, policies.mass_exit)
+    yield _number("leases", "Leases that run.", totals.leases)
+    yield _gauge(
+        "tasks",
+        "Tasks by status; handoff: those that wait for people.",
+        {(("status", status.value),): totals.tasks.get(status.value, 0) for status in TaskStatus},
+    )
+    yield _number(
+        "handoff_oldest_timestamp_seconds",
+        "Since when the task waits for people that has waited longest; absent without one.",
+        totals.oldest_handoff_s,
+    )
+    yield _number("event_log_sequence", "Number of the last event.", totals.sequence)
+    yield _number("event_log_archived_sequence", "Up to where they were archived.", totals.archived_sequence)
+    yield _number(
+        "archive_erasures_pending",
+        "Erased agents of whom archived files may still tell.",
+        totals.archive_erasures,
+    )
+    yield _gauge(
+        "webhooks",
+        "Webhooks by state; disabled: given up after three days of failures.",
+        {
+            (("state", "active"),): totals.webhooks - totals.webhooks_disabled,
+            (("state", "disabled"),): totals.webhooks_disabled,
+        },
+    )
+    behind = 0 if totals.webhook_sequence is None else max(0, totals.sequence - totals.webhook_sequence)
+    yield _number("webhook_lag_events", "Events that the slowest webhook has not got yet.", behind)
+    yield _gauge(
+        "targets",
+        "What probers look at, by the last result.",
+        {(("result", result or NEVER_MEASURED),): count for result, count in totals.targets.items()},
+        ("result",),
+    )
+    yield _number(
+        "newest_observation_timestamp_seconds",
+        "Of when the newest of the latest thousand targets' observations is; absent without any.",
+        totals.newest_observation_s,
+    )
+    yield _number("probers", "Probers that hold a share of the targets.", totals.probers)
+    yield _gauge(
+        "prober_shards",
+        "Shards that the workers of a key hold.",
+        {(("key", _key_id(holder)),): number for holder, number in totals.prober_shards.items()},
+        ("key",),
+    )
+    yield _counter(
+        "prober_results",
+        "Results about living agents that the workers of a key reported.",
+        {
+            (("key", _key_id(holder)), ("result", result)): number
+            for holder, sums in totals.prober_results.items()
+            for result, number in sums._asdict().items()
+        },
+        ("key", "result"),
+    )
+    yield _number("keys", "Keys that are good now.", totals.keys)
+
+
+def _key_id(holder: str) -> str:
+    return holder.removeprefix(KEY_ACTOR_PREFIX)
+
+
+def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
+    lag_s = 0.0 if totals.due_at_s is None else max(0.0, totals.at_s - totals.due_at_s)
+    yield _number("sweep_lag_seconds", "How long the first agent waits that is to be judged.", lag_s)
+    swept_at_s = None if totals.row is None else totals.row.swept_at_s
+    yield _number("swept_timestamp_seconds", "When a sweep last ran; absent before the first.", swept_at_s)
+    if totals.row is None:
+        return
+    monitors = monitors_in(totals.row, totals.at_s)
+    tracks = {(("track", track.value),): monitors.of(track) for track in Track}
+    yield _gauge(
+        "decisions_held",
+        "Whether silence takes no agent down at present, by how agents are monitored.",
+        {track: monitor.state is MonitorState.HELD for track, monitor in tracks.items()},
+    )
+    yield _gauge(
+        "monitor_state",
+        "Whether silence is believed: 1 for the state of the track.",
+        {
+            (*track, ("state", state.value)): monitor.state is state
+            for track, monitor in tracks.items()
+            for state in MonitorState
+        },
+    )
+    yield _gauge(
+        "monitor_exits",
+        "Agents that fell silent within this cadence; while decisions are held, those that wait.",
+        {track: monitor.exits_this_cadence for track, monitor in tracks.items()},
+    )
+    yield _gauge(
+        "monitor_exit_limit",
+        "How many of them would be believed.",
+        {track: exit_limit(monitor, policy) for track, monitor in tracks.items()},
+    )
+    yield _gauge(
+        "monitor_unwitnessed",
+        "Agents that wait and that no request of any agent bears out.",
+        {track: monitor.unwitnessed for track, monitor in tracks.items()},
+    )
+    yield from _of_the_evidence(totals.row)
+
+
+def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
+    watched = watched_in(row)
+    yield _gauge(
+        "old_evidence_agents",
+        "Living agents of which nothing is known through a fault of the monitoring, by the reason.",
+        {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(FAULTS_OF_OURS)},
+    )
+    yield _number("evidence_lost", "Whether that has lasted for evidence_lost_seconds.", watched.is_reported)
+    yield _number(
+        "silent_network_classes",
+        "Network classes of which most addresses fell silent together: none of them is a witness.",
+        len(silence_in(row).classes),
+    )
+
+
+def _of_the_log(sums: Sums) -> Iterator[Metric]:
+    log = sums.log
+    yield _number(
+        "event_log_sound",
+        "Whether the chain of events held at the last look; absent before the first one.",
+        None if log is None else log.is_sound,
+    )
+    yield _number(
+        "event_log_checked_timestamp_seconds",
+        "When the last look through the whole log ended.",
+        None if log is None else log.checked_at_s,
+    )
+    yield _number(
+        "event_log_checked_sequence", "Up to where the chain held.", None if log is None else log.sequence
+    )
+
+
+def _counted(sums: Sums) -> Iterator[Metric]:
+    yield _counter(
+        "events",
+        "Events that this server has committed, by type.",
+        {(("type", kind.value),): count for kind, count in sums.events().items()},
+        ("type",),
+    )
+    yield _counter(
+        "transitions",
+        "Changes of a status that this server has committed, by the new status and the reason.",
+        {
+            (("status", status.value), ("reason", reason.value)): count
+            for (status, reason), count in sums.transitions().items()
+        },
+        ("status", "reason"),
+    )
+    heartbeats = sum(of.by_status.get("2xx", 0) for of in sums.paths() if of.path == HEARTBEAT_PATH)
+    yield _total("heartbeats", "Heartbeats that were taken.", heartbeats)
+    yield _total(
+        "rate_limited_requests",
+        "Requests that were refused because their key asks too often.",
+        sums.work(Work.RATE_LIMITED),
+    )
+    sweep = SummaryMetricFamily(f"{PREFIX}sweep_duration_seconds", "Sweeps, and how long they took.")
+    sweep.add_metric([], sums.work(Work.SWEEPS), sums.work(Work.SWEEP_NS) / 1e9)
+    yield sweep
+    yield _total("sweep_failures", "Sweeps that failed.", sums.work(Work.SWEEPS_FAILED))
+    yield _counter(
+        "webhook_deliveries",
+        "Batches of events that were sent, by whether they were taken.",
+        {
+            (("result", "taken"),): sums.work(Work.DELIVERED),
+            (("result", "refused"),): sums.work(Work.UNDELIVERED),
+        },
+    )
+
+
+def _http(sums: Sums) -> Iterator[Metric]:
+    requests: dict[Labels, float] = {}
+    durations = HistogramMetricFamily(
+        f"{PREFIX}http_request_duration_seconds",
+        "How long requests took, the wait for work and for events included.",
+        labels=("method", "path"),
+    )
+    for of in sums.paths():
+        for status, count in of.by_status.items():
+            requests[("method", of.method), ("path", of.path), ("status", status)] = count
+        if not any(of.buckets):
+            continue
+        bounds = (*map(str, DURATION_BUCKETS_S), "+Inf")
+        buckets = list(zip(bounds, accumulate(of.buckets), strict=True))
+        durations.add_metric([of.method, of.path], buckets, of.seconds)
+    yield _counter(
+        "http_requests",
+        "Requests that were answered, by operation and class of the status.",
+        requests,
+        ("method", "path", "status"),
+    )
+    yield durations
+
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def _gauge(name: str, told: str, values: Mapping[Labels, float], labels: Iterable[str] = ()) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, told, labels=_names(values, labels))
+    for given, value in values.items():
+        family.add_metric([text for _, text in given], float(value))
+    return family
+
+
+def _counter(name: str, told: str, values: Mapping[Labels, float], labels: Iterable[str] = ()) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, told, labels=_names(values, labels))
+    for given, value in values.items():
+        family.add_metric([text for _, text in given], value)
+    return family
+
+
+def _names(values: Mapping[Labels, float], labels: Iterable[str]) -> list[str]:
+    return [*labels] or [name for name, _ in next(iter(values), ())]
+
+
+def _number(name: str, told: str, value: float | None) -> Metric:
+    """Return one number; what does not exist is left out, and never zero."""
+    return _gauge(name, told, {} if value is None else {(): value})
+
+
+def _total(name: str, told: str, value: float) -> Metric:
+    return _counter(name, told, {(): value})

@@ -1,0 +1,195 @@
+"""How does Prometheus ask the registry? (`GET /metrics`)
+
+Whoever asks, the database is counted at most every few seconds, and the longer it takes the more seldom:
+scraping cannot slow the registry down. While the database is away there are numbers all the same, one of
+which says so.
+"""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.errors import AgentHealthError, StoreUnavailable
+from lifesign.registry.api.call import Door, authenticate, headers_in
+from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.api.work_counts import WorkCounts
+from lifesign.registry.events.archive_events import archive_directory
+from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.maintenance.totals import Totals, totals
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+METRICS_PATH: Final = "/metrics"
+COUNT_AGAIN_SECONDS: Final = 5.0
+"""How old what is told of the database may be, at least."""
+PAUSE_RATIO: Final = 30.0
+"""For so many times as long as counting took it is not counted again: a thirtieth of one reader's time."""
+MAX_ACCEPT_CHARACTERS: Final = 1_024
+REMEMBER_SECONDS: Final = 300.0
+"""While the database is away, whoever was let in so shortly before is let in again."""
+MAX_REMEMBERED: Final = 16
+NOT_INSTALLED: Final = "prometheus-client is not installed: pip install 'agent-health[metrics]'"
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class MetricsEndpoint:
+    """Answers with the numbers of this server, in the form that the scraper prefers; one per process."""
+
+    def __init__(
+        self,
+        door: Door,
+        database: Database,
+        settings: RegistrySettings,
+        counts: WorkCounts,
+        certificate_ends_s: float | None,
+    ) -> None:
+        self._door = door
+        self._database = database
+        self._settings = settings
+        self._counts = counts
+        self._certificate_ends_s = certificate_ends_s
+        self._totals: Totals | None = None
+        self._answers = False
+        """Whether the database answered the last time."""
+        self._can_be_counted = True
+        self._counting: asyncio.Task[None] | None = None
+        self._let_in_s: dict[bytes, float] = {}
+        """When which digests were let in, the latest last."""
+        self._count_again_s = 0.0
+        """When, by the monotonic clock."""
+
+    async def answer(self, request: Request) -> Response:
+        """Return all numbers; they need the key of a reader, unless the settings open them to everybody."""
+        try:
+            await self._let_in(request)
+            from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
+
+            if self._answers:
+                # Else a scraper would wait twice for what does not come, and longer than it waits.
+                await self._count()
+        except ModuleNotFoundError:
+            return problem(404, "not_found", NOT_INSTALLED)
+        except AgentHealthError as error:
+            return error_response(error)
+        encode, media_type = choose_encoder(request.headers.get("accept", "")[:MAX_ACCEPT_CHARACTERS])
+        content = encode(_Collected(self._families()))
+        return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
+
+    async def _let_in(self, request: Request) -> None:
+        """Raise UnknownKey, NotAllowed or TooManyRequests for who may not see them.
+
+        While the database is away nobody's key can be looked up, and that is just what is to be told.
+        """
+        if self._settings.open_metrics:
+            with suppress(StoreUnavailable):
+                await self._ask(lambda _transaction: None)
+            return
+        digest = self._door.digest_of_caller(headers_in(request.scope))
+        self._door.check_rate(digest)
+        before_s = self._let_in_s.pop(digest, -REMEMBER_SECONDS)
+        try:
+            await self._ask(
+                lambda transaction: require(authenticate(transaction, digest), Action.READ_MONITOR)
+            )
+        except StoreUnavailable:
+            if time.monotonic() - before_s > REMEMBER_SECONDS:
+                raise
+            self._let_in_s[digest] = before_s
+        else:
+            self._let_in_s[digest] = time.monotonic()
+            if len(self._let_in_s) > MAX_REMEMBERED:
+                del self._let_in_s[next(iter(self._let_in_s))]
+
+    async def _ask(self, deed: Callable[[Transaction], None]) -> None:
+        """Read, and note whether the database answers."""
+        self._answers = True
+        try:
+            await self._door.database.read(deed)
+        except StoreUnavailable:
+            self._answers = False
+            raise
+
+    async def _count(self) -> None:
+        """Have the database counted, unless it was just now; who comes meanwhile waits for the same count."""
+        if self._counting is None and time.monotonic() >= self._count_again_s:
+            self._counting = asyncio.create_task(self._counted())
+        if self._counting is not None:
+            await asyncio.shield(self._counting)
+
+    async def _counted(self) -> None:
+        began_s = time.monotonic()
+        try:
+            deed = partial(totals, most_down=self._settings.metrics_agents)
+            self._totals = await self._door.database.read(deed)
+            self._can_be_counted = True
+        except StoreUnavailable:
+            self._answers = False
+        except Exception:  # noqa: BLE001 - there are other numbers
+            self._can_be_counted = False
+            _log.exception("the database could not be counted")
+        finally:
+            now_s = time.monotonic()
+            self._count_again_s = now_s + max(COUNT_AGAIN_SECONDS, PAUSE_RATIO * (now_s - began_s))
+            self._counting = None
+
+    def _families(self) -> "Iterable[Metric]":
+        from lifesign.registry.metrics.metric_families import Surroundings, families  # noqa: PLC0415 - see above
+
+        here = Surroundings(
+            database_is_up=self._answers and self._can_be_counted,
+            changes_fail=self._database.writes.failure is not None,
+            disks=self._disks(),
+            database_bytes=_size(self._file),
+            certificate_ends_s=self._certificate_ends_s,
+            policies=self._settings.policies,
+        )
+        return families(self._totals, self._counts.sums(), here)
+
+    @property
+    def _file(self) -> Path | None:
+        url = self._database.url
+        is_file = url.drivername == "sqlite" and url.database not in {None, "", ":memory:"}
+        return Path(str(url.database)) if is_file else None
+
+    def _disks(self) -> dict[str, int]:
+        places = {"archive": archive_directory(self._database, self._settings)}
+        if self._file is not None:
+            places["database"] = self._file.parent
+        free = {}
+        for name, place in places.items():
+            with suppress(OSError):
+                free[name] = shutil.disk_usage(place).free
+        return free
+
+
+class _Collected:
+    """What prometheus-client's encoders take: something that collects."""
+
+    def __init__(self, found: "Iterable[Metric]") -> None:
+        self._found = found
+
+    def collect(self) -> "Iterable[Metric]":
+        return self._found
+
+
+def _size(file: Path | None) -> int | None:
+    if file is None:
+        return None
+    size = 0
+    for part in (file, file.with_name(f"{file.name}-wal")):
+        with suppress(OSError):
+            size += part.stat().st_size
+    return size

@@ -1,0 +1,375 @@
+"""What does the API look like to programs? (OpenAPI 3.1; `GET /openapi.json`)
+
+Everything is taken from what the server itself goes by: operations, models, permissions, the table of
+errors. `python -m lifesign.registry.openapi.document` writes the document; `make schemas` stores it.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from lifesign.domain.events.webhook_signature import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from lifesign.domain.health.document import MAX_NUMBER
+from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord
+from lifesign.domain.models.census import RUN_PATTERN
+from lifesign.domain.models.directories import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX_PAGES
+from lifesign.domain.models.leases import LeaseRecord
+from lifesign.domain.models.tasks import CALL_ID_PATTERN, TASK_ID_PATTERN
+from lifesign.domain.net.target import SHARDS
+from lifesign.registry.api.error_responses import STATUS_AND_CODE
+from lifesign.registry.api.operations import Operation
+from lifesign.registry.events.manage_webhooks import WebhookDelivery
+from lifesign.registry.openapi.endpoints import BESIDES, JSON_TYPE, Described, described
+from lifesign.registry.openapi.examples import EXAMPLES, EXAMPLES_IN_PATH
+from lifesign.registry.openapi.schemas import WireSchemas, with_one_name_each, without_direction
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+SCHEMAS_PREFIX = "#/components/schemas/"
+ROLES_MEMBER = "x-agent-health-roles"
+"""Of an operation: which keys may do it, and to whose record."""
+
+DESCRIPTION = """\
+The registry of agents: who is there, who is well, who holds what, and everything that happened.
+
+* Send a key as `X-API-Key`, or as `Authorization: Bearer`. Each role's keys may do what `Keys` says.
+* Bodies are JSON in UTF-8. A member that is not described is refused, so that a misspelt one is not
+  ignored; of a member that stands twice in one object, the last one counts. Not so in answers: a newer
+  server may add members, and what does not exist is left out, never null.
+* Lists come in pages: send the `cursor` of one page with the same query for the next one.
+* A refusal changes nothing. Its `error.code` is for programs and never changes its meaning, `message` is
+  for people. 408, 429 and 503 may be tried again, after `Retry-After` if it is there.
+* A path that is not described is answered by 404 `not_found`, a method that is not, by 405
+  `method_not_allowed`."""
+
+ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
+    "type": "object",
+    "description": "Why a request was refused.",
+    "required": ["error", "message"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "details"],
+            "properties": {
+                "code": {"type": "string", "pattern": "^[a-z_]+$", "description": "For programs."},
+                "message": {"type": "string", "description": "For people."},
+                "details": {
+                    "type": "object",
+                    "description": "The facts in the message. For 422: `faults`, each with the JSON pointer "
+                    "of its place, a name and a message.",
+                },
+            },
+        },
+        "message": {"type": "string", "description": "The same as `error.message`."},
+        "current_version": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "With `stale_version`: the record's version now; its tag is in `error.details`.",
+        },
+        "existing_lease": {
+            "$ref": f"{SCHEMAS_PREFIX}LeaseRecord",
+            "description": "With `lease_held`: what everybody may know of it.",
+        },
+    },
+})  # fmt: skip
+
+WORDS_OF_STATUS: Mapping[int, str] = MappingProxyType({
+    200: "As asked",
+    201: "Created",
+    202: "Noted, to be done soon",
+    204: "Done; there is nothing to say",
+    304: "Not changed",
+    400: "The body is not JSON",
+    401: "No key, or none that is valid",
+    402: "It cannot be paid for",
+    403: "The key is valid, and not for this",
+    404: "There is no such thing",
+    408: "The body did not arrive in time",
+    409: "The state of things is against it",
+    410: "The agent is dead or deregistered, or this life of it is over",
+    412: "What the request builds upon is not so any more",
+    413: "The body is too large",
+    415: "The body is no plain JSON",
+    422: "The request says what it must not",
+    428: "The request has to say what it builds upon",
+    429: "The key asks too often",
+    503: "The server cannot do it now",
+})  # fmt: skip
+
+_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "If-Match": {
+        "description": "The record's `etag` as it was read, or `*`; another version is refused by 412.",
+        "schema": {"type": "string", "examples": ['"14"']},
+    },
+    "If-None-Match": {
+        "description": "The `ETag` of the copy at hand.",
+        "schema": {"type": "string"},
+    },
+    "Last-Event-ID": {
+        "description": "Go on behind this event; stands above `after`.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+    },
+    "X-Agent-Incarnation": {
+        "description": "The life that the agent believes to be in; if it is over, 410.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
+    },
+    "X-Fencing-Token": {
+        "description": "The lease's `fencing_token`; any other is refused by 412.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+    },
+})  # fmt: skip
+
+DELIVERY_DESCRIPTION = """\
+Deliveries follow the Standard Webhooks specification 1.0.0. The signature is the HMAC-SHA256 of
+`{webhook-id}.{webhook-timestamp}.{body}`, in base64, with the bytes of the secret. Use a library for
+Standard Webhooks to verify it, and refuse deliveries whose timestamp is more than 5 minutes away.
+
+* Events arrive at least once and in order. The next delivery waits until this one is taken.
+* Every attempt of a delivery has the same `webhook-id` and the same body: use the id to detect repetitions.
+* A receiver has 15 seconds to answer. Failed deliveries are sent again after 2 seconds and then twice as
+  long each time, up to 30 minutes. After 3 days of failures the webhook is disabled."""
+
+_DELIVERY_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    ID_HEADER: {
+        "description": "The id of the delivery; the same in every attempt.",
+        "schema": {"type": "string", "pattern": "^msg_[0-9a-z]{26}$"},
+    },
+    TIMESTAMP_HEADER: {
+        "description": "When this attempt was made, in seconds since 1970-01-01.",
+        "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    },
+    SIGNATURE_HEADER: {
+        "description": "`v1,` and the signature; two of them, separated by a space, while a secret is "
+        "rotated.",
+        "schema": {"type": "string", "pattern": "^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)?$"},
+    },
+})  # fmt: skip
+
+# lease.read_resource refuses it.
+_DOT_PART = r"(^|/)(\.|%2[eE]){1,2}(/|$)"
+_PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "agent_id":   {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
+    "intent_id":  {"type": "string", "pattern": r"^[!#-&(-.0-_a-~]{1,128}$", "not": {"pattern": _DOT_PART}},
+    "scope":      {"type": "string", "pattern": r"^[!#-&(-_a-~]{1,256}$", "not": {"pattern": _DOT_PART},
+                   "description": "May hold slashes; no part is `.` or `..`, nor with `%2e` for `.`."},
+    "lease_id":   {"type": "string", "minLength": 1, "maxLength": 128},
+    "key_id":     {"type": "string", "minLength": 1, "maxLength": 64},
+    "command_id": {"type": "string", "minLength": 1, "maxLength": 64},
+    "role_id":    {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
+    "webhook_id": {"type": "string", "minLength": 1, "maxLength": 64},
+    "target_id":  {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
+    "shard":      {"type": "integer", "minimum": 0, "maximum": SHARDS - 1},
+    "directory":  {"type": "string", "pattern": DIRECTORY_PATTERN},
+    "import_id":  {"type": "string", "pattern": IMPORT_PATTERN},
+    "run_id":     {"type": "string", "pattern": RUN_PATTERN},
+    "page":       {"type": "integer", "minimum": 1, "maximum": MAX_PAGES},
+    "task_id":    {"type": "string", "pattern": TASK_ID_PATTERN},
+    "call_id":    {"type": "string", "pattern": CALL_ID_PATTERN},
+})  # fmt: skip
+
+_PARAMETER_IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
+
+
+def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
+    """Return the document, the same for the same operations."""
+    ways = [*(described(operation) for operation in operations), *BESIDES]
+    schemas, references = _schemas(ways)
+    paths: dict[str, dict[str, Any]] = {}
+    for way in ways:
+        path = _PARAMETER_IN_PATH.sub(r"{\1}", way.path)
+        item = paths.setdefault(path, {})
+        if path_parameters := _PARAMETER_IN_PATH.findall(way.path):
+            item["parameters"] = [_path_parameter(name) for name in path_parameters]
+        item[way.method.lower()] = _operation(way, references, schemas)
+    statuses = sorted({status for way in ways for status in way.statuses})
+    queries = {_name_in(references[way.query, "validation"]) for way in ways if way.query is not None}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "agent-health registry",
+            "version": version("agent-health"),
+            "summary": "Registers agents, watches over them, and leases work to them (RFC-0016)",
+            "description": DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "tags": [{"name": tag} for tag in dict.fromkeys(_tag(way) for way in ways)],
+        "paths": paths,
+        "webhooks": {"events": {"post": _delivery(references[WebhookDelivery, "serialization"])}},
+        "components": {
+            "schemas": {
+                **{name: schema for name, schema in schemas.items() if name not in queries},
+                "Error": dict(ERROR_SCHEMA),
+            },
+            "responses": {f"Error{status}": _refusal(status) for status in statuses if status >= 400},
+            "securitySchemes": {
+                "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "Bearer": {"type": "http", "scheme": "bearer"},
+            },
+        },
+    }
+
+
+def _delivery(payload: str) -> dict[str, Any]:
+    """Return the request that this server sends to webhooks."""
+    return {
+        "operationId": "deliver_events",
+        "tags": ["webhooks"],
+        "summary": "Events, as this server sends them to the URL of a webhook",
+        "description": DELIVERY_DESCRIPTION,
+        "security": [],
+        "parameters": [
+            {"name": name, "in": "header", "required": True, **member}
+            for name, member in _DELIVERY_HEADERS.items()
+        ],
+        "requestBody": {"required": True, "content": {JSON_TYPE: {"schema": {"$ref": payload}}}},
+        "responses": {
+            "2XX": {"description": "The events were taken. The body is not read."},
+            "410": {"description": "The webhook is disabled at once."},
+            "default": {
+                "description": "The same delivery is sent again, later; `Retry-After` in seconds is "
+                "respected up to 30 minutes. A redirect is not followed."
+            },
+        },
+    }
+
+
+def openapi_json(operations: Iterable[Operation]) -> bytes:
+    """Return the document as it is served and stored."""
+    return json.dumps(openapi_document(operations), indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _operation(
+    way: Described, references: Mapping[tuple[type, str], str], schemas: Mapping[str, Any]
+) -> dict[str, Any]:
+    parameters = [
+        *(_header(name, is_required=name in way.required_headers) for name in way.headers),
+        *(
+            _query_parameters(schemas[references[way.query, "validation"].rpartition("/")[2]])
+            if way.query
+            else ()
+        ),
+    ]
+    shown: dict[str, Any] = {"operationId": way.name, "tags": [_tag(way)], "summary": way.summary}
+    if way.description:
+        shown["description"] = way.description
+    if way.roles:
+        shown[ROLES_MEMBER] = way.roles
+    shown["security"] = [{"ApiKey": []}, {"Bearer": []}] if way.needs_key else []
+    if parameters:
+        shown["parameters"] = parameters
+    if way.body is not None:
+        media: dict[str, Any] = {"schema": {"$ref": references[way.body, "validation"]}}
+        if (example := EXAMPLES.get(way.body.__name__)) is not None:
+            media["example"] = example
+        shown["requestBody"] = {"required": True, "content": {JSON_TYPE: media}}
+    shown["responses"] = {str(way.status): _answer(way, references)} | {
+        str(status): {"$ref": f"#/components/responses/Error{status}"}
+        if status >= 400
+        else {"description": WORDS_OF_STATUS[status]}
+        for status in way.statuses
+    }
+    return shown
+
+
+def _answer(way: Described, references: Mapping[tuple[type, str], str]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": WORDS_OF_STATUS[way.status]}
+    if way.answer is AgentRecord:
+        answer["headers"] = {
+            "ETag": {"description": "The record's `etag`.", "schema": {"type": "string"}},
+        }
+    if isinstance(way.answer, type):
+        schema: Mapping[str, Any] = {"$ref": references[way.answer, "serialization"]}
+        answer["content"] = {way.media_type: {"schema": schema}}
+    elif way.answer is not None:
+        answer["content"] = {way.media_type: {"schema": dict(way.answer)}}
+    return answer
+
+
+def _refusal(status: int) -> dict[str, Any]:
+    codes = sorted({code for known, code in STATUS_AND_CODE.values() if known == status})
+    told = ", ".join(f"`{code}`" for code in codes)
+    shown: dict[str, Any] = {"description": f"{WORDS_OF_STATUS[status]}. Codes: {told}."}
+    if status in {429, 503}:
+        shown["headers"] = {
+            "Retry-After": {"description": "In seconds.", "schema": {"type": "integer", "minimum": 1}}
+        }
+    shown["content"] = {JSON_TYPE: {"schema": {"$ref": f"{SCHEMAS_PREFIX}Error"}}}
+    return shown
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema = dict(_PATH_PARAMETERS.get(name, {"type": "string", "minLength": 1}))
+    words = {"description": schema.pop("description")} if "description" in schema else {}
+    example = {"example": EXAMPLES_IN_PATH[name]} if name in EXAMPLES_IN_PATH else {}
+    return {"name": name, "in": "path", "required": True, **words, "schema": schema, **example}
+
+
+def _header(name: str, *, is_required: bool) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": is_required, **_HEADERS[name]}
+
+
+def _query_parameters(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, member in schema["properties"].items():
+        schema_of_it = {key: value for key, value in member.items() if key != "description"}
+        if "anyOf" in schema_of_it:
+            # A query cannot say null.
+            (schema_of_it,) = (one for one in schema_of_it["anyOf"] if one != {"type": "null"})
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
+        if "description" in member:
+            parameter["description"] = member["description"]
+        if schema_of_it.get("type") == "array":
+            # a,b and not twice the name.
+            parameter |= {"style": "form", "explode": False}
+        yield {**parameter, "schema": schema_of_it}
+
+
+def _name_in(reference: str) -> str:
+    return reference.removeprefix(SCHEMAS_PREFIX)
+
+
+def _tag(way: Described) -> str:
+    """Return the subject: what follows /api/v1/."""
+    parts = way.path.split("/")
+    return parts[3] if parts[1] == "api" else "server"
+
+
+def _schemas(ways: Iterable[Described]) -> tuple[dict[str, Any], dict[tuple[type, str], str]]:
+    """Return the schemas of all models by name, and a reference to each model's."""
+    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
+        (LeaseRecord, "serialization"): None,
+        (WebhookDelivery, "serialization"): None,
+    }
+    for way in ways:
+        for model in (way.body, way.query):
+            if model is not None:
+                wanted[model, "validation"] = None
+        if isinstance(way.answer, type):
+            wanted[way.answer, "serialization"] = None
+    references, document = models_json_schema(
+        [*wanted], ref_template=SCHEMAS_PREFIX + "{model}", schema_generator=WireSchemas
+    )
+    return with_one_name_each(document["$defs"]), {
+        key: without_direction(reference["$ref"]) for key, reference in references.items()
+    }
+
+
+Writer = Callable[[bytes], object]
+
+
+def main(write: Writer) -> None:
+    """Write the document."""
+    from lifesign.registry.app import OPERATIONS  # noqa: PLC0415 - it serves what this makes
+
+    write(openapi_json(OPERATIONS))
+
+
+if __name__ == "__main__":
+    main(sys.stdout.buffer.write)

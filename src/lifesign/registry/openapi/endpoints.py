@@ -1,0 +1,247 @@
+"""Which ways into the server does the document of its API tell of, and what does it know of each?
+
+Operations are such ways by themselves; what is answered without being one is listed here.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+
+from lifesign.domain.access.permissions import PERMISSIONS, Action, Role
+from lifesign.domain.models.agents import Heartbeat, HeartbeatReply
+from lifesign.domain.models.leases import LeaseRecord
+from lifesign.domain.models.tasks import TaskClaim, TaskGrant
+from lifesign.registry.api.error_responses import STATUS_AND_CODE
+from lifesign.registry.api.operations import Operation
+from lifesign.registry.events.stream_events import STREAM_PATH, StreamQuery
+from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest
+
+JSON_TYPE = "application/json"
+ROOT_PATH = "/"
+SIGNPOST: Mapping[str, str] = MappingProxyType(
+    {
+        "name": "agent-health registry",
+        "docs": "/docs",
+        "openapi": "/openapi.json",
+        "healthz": "/healthz",
+        "metrics": "/metrics",
+    }
+)
+"""What stands at the root: paths of this server, by what they lead to."""
+ALWAYS_REQUIRED = frozenset({"X-Fencing-Token"})
+
+# What a docstring calls by the name of our exception is a code to those who call from outside.
+_CODES = {error.__name__: f"{status} `{code}`" for error, (status, code) in STATUS_AND_CODE.items()}
+_ERROR_NAME = re.compile(rf"\b({'|'.join(_CODES)})\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """One method at one path, as the document tells of it."""
+
+    method: str
+    path: str
+    name: str
+    """Its operationId."""
+    summary: str
+    description: str = ""
+    action: Action | None = None
+    needs_key: bool = True
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    answer: type[BaseModel] | Mapping[str, Any] | None = None
+    """A model, or a schema of what is not JSON."""
+    media_type: str = JSON_TYPE
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    headers: tuple[str, ...] = ()
+    """Which the request may or must have besides its key."""
+    required_headers: frozenset[str] = field(default=ALWAYS_REQUIRED)
+
+    @property
+    def statuses(self) -> list[int]:
+        """Which it may be refused with."""
+        statuses = set(self.errors)
+        if self.needs_key:
+            statuses |= {401, 403, 429, 503}
+        if self.body is not None:
+            statuses |= {400, 408, 413, 415, 422}
+        if self.query is not None:
+            statuses.add(422)
+        return sorted(statuses)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Which keys may do it, and to whose record."""
+        if self.action is None:
+            return {}
+        return {
+            role.value: extent.value
+            for role in Role
+            if (extent := PERMISSIONS.get((role, self.action))) is not None
+        }
+
+
+# What is answered without being an `Operation`.
+BESIDES = (
+    Described(
+        method="GET",
+        path=ROOT_PATH,
+        name="show_signpost",
+        summary="See what this is, and where to go on",
+        needs_key=False,
+        answer=MappingProxyType(
+            {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "examples": [dict(SIGNPOST)],
+            }
+        ),
+    ),
+    Described(
+        method="POST",
+        path="/api/v1/agents/{agent_id}/heartbeat",
+        name="send_heartbeat",
+        summary="Say that an agent lives (RFC-0016 4)",
+        description="Stored before it is answered. The answer tells the status as the registry sees it, and "
+        "what waits for the agent. An agent that is dead or deregistered has to register again: 410.",
+        action=Action.BEAT,
+        body=Heartbeat,
+        answer=HeartbeatReply,
+        errors=(404, 410),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Described(
+        method="POST",
+        path="/api/v1/leases",
+        name="acquire_lease",
+        summary="Have a resource for a while",
+        description="At most one lease of a resource runs at a time. Each grant of a resource has a higher "
+        "fencing token than all before it.",
+        action=Action.LEASE,
+        body=LeaseRequest,
+        answer=LeaseRecord,
+        status=201,
+        errors=(404, 409, 410),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Described(
+        method="POST",
+        path="/api/v1/leases/{lease_id}/renew",
+        name="renew_lease",
+        summary="Keep a lease for longer",
+        description="A lease that is over is not brought back, even if nobody took the resource: 412.",
+        action=Action.LEASE,
+        body=LeaseRenewal,
+        answer=LeaseRecord,
+        errors=(404, 410, 412),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Described(
+        method="DELETE",
+        path="/api/v1/leases/{lease_id}",
+        name="release_lease",
+        summary="Give a lease back, or take it from its holder",
+        description="Asked again, it is granted again.",
+        action=Action.RELEASE_LEASE,
+        status=204,
+        errors=(404, 410, 412, 422),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Described(
+        method="POST",
+        path="/api/v1/tasks/claim",
+        name="claim_task",
+        summary="Get a task to work at, or wait for one",
+        description="The longest queued one that the agent fits: by its name, its pool, and what its record "
+        "says it can do, while it has room. With it comes a lease, whose fencing token every write shows, "
+        "and what an earlier holder reported last. 204 if there is none after `wait_seconds`.",
+        action=Action.WORK_TASKS,
+        body=TaskClaim,
+        answer=TaskGrant,
+        errors=(204, 404, 409, 410),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Described(
+        method="GET",
+        path=STREAM_PATH,
+        name="stream_events",
+        summary="Follow the event log as it grows",
+        description="Server-Sent Events: `id` is the event's sequence, `event` its type, `data` the event as "
+        "JSON. A comment every 10 seconds says that the stream lives. A client that comes back with "
+        "`Last-Event-ID`, to whichever server, misses nothing and gets nothing twice.",
+        action=Action.READ_EVENTS,
+        query=StreamQuery,
+        answer=MappingProxyType({"type": "string"}),
+        media_type="text/event-stream",
+        headers=("Last-Event-ID",),
+    ),
+    Described(
+        method="GET",
+        path="/healthz",
+        name="check_server",
+        summary="Ask whether this server process can serve",
+        needs_key=False,
+        answer=MappingProxyType({"type": "string"}),
+        media_type="text/plain",
+        errors=(503,),
+    ),
+    Described(
+        method="GET",
+        path="/metrics",
+        name="show_metrics",
+        summary="Count everything, for Prometheus",
+        description="In Prometheus' text format or OpenMetrics, as `Accept` prefers. The setting "
+        "`open_metrics` shows it without a key; without prometheus-client it is not found.",
+        action=Action.READ_MONITOR,
+        answer=MappingProxyType({"type": "string"}),
+        media_type="text/plain",
+        errors=(404,),
+    ),
+    Described(
+        method="GET",
+        path="/openapi.json",
+        name="show_openapi",
+        summary="Get this document",
+        needs_key=False,
+        answer=MappingProxyType({"type": "object"}),
+        headers=("If-None-Match",),
+        errors=(304,),
+    ),
+    Described(
+        method="GET",
+        path="/docs",
+        name="show_docs",
+        summary="Read this document as a page",
+        needs_key=False,
+        answer=MappingProxyType({"type": "string"}),
+        media_type="text/html",
+        headers=("If-None-Match",),
+        errors=(304,),
+    ),
+)
+
+
+def described(operation: Operation) -> Described:
+    """Return an operation as the document tells of it."""
+    deed = operation.deed
+    return Described(
+        method=operation.method,
+        path=operation.path,
+        name=deed.__name__.strip("_"),
+        summary=operation.summary,
+        description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(deed) or ""),
+        action=operation.action,
+        body=operation.body,
+        query=operation.query,
+        answer=operation.answer,
+        status=operation.status,
+        errors=operation.errors,
+        headers=(*(("If-Match",) if operation.needs_version else ()), *operation.headers),
+        required_headers=ALWAYS_REQUIRED | ({"If-Match"} if operation.needs_version else frozenset()),
+    )

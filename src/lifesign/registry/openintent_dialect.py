@@ -1,0 +1,363 @@
+"""How does the published SDK of RFC-0016 speak to this server? (`openintent` 0.17, switched on by `dialects`)
+
+Its paths, members and statuses are translated to those of our own deeds; no rule is made here. Given
+`…/dialects/openintent` as its base URL and a key of ours, the SDK drives this server.
+
+What differs from our own API, because the SDK has it so: a registration answers 200; listings are bare
+arrays; a heartbeat names no time; a status is changed without `If-Match`; entity tags are the bare version,
+so that an older life's tag may match; a renewal names no fencing token, since the lease's id stands for it;
+times have no zone and are UTC; a lost lease is 404, and what is wrong with a body 400.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.health.document import Time
+from lifesign.domain.models.agents import (
+    AgentRecord,
+    AgentSummary,
+    Body,
+    Heartbeat,
+    Registration,
+    StatusChange,
+    etag_of,
+    moment,
+)
+from lifesign.domain.models.leases import LeaseList, LeaseRecord, TtlSeconds
+from lifesign.domain.tasks.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, EndReason, intent_scope_resource
+from lifesign.domain.tasks.lease_id import number_in, token_in
+from lifesign.errors import AgentHealthError, LeaseHeld, LeaseNotFound
+from lifesign.registry.agents.drain_agent import set_status
+from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, existing_agent, page_of, show_agent
+from lifesign.registry.agents.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
+from lifesign.registry.agents.receive_heartbeat import Arrival, receive_heartbeats
+from lifesign.registry.agents.register_agent import register_agent
+from lifesign.registry.api.call import Door, checked, incarnation_in
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.leases.find_leases import LeaseListing, list_leases
+from lifesign.registry.leases.hold_lease import Acquire, Asked, Release, Renew, hold_leases
+from lifesign.registry.views.agent_records import summary
+from lifesign.registry.views.lease_records import lease_record
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.tasks import leases
+from lifesign.storage.tasks.leases import LeaseFilter
+
+PREFIX = "/dialects/openintent/api/v1"
+MAX_VERSION_DIGITS = 18
+
+# By the code of our error: what the SDK has an exception for.
+_STATUS_OF_CODE: Mapping[str, int] = MappingProxyType({
+    "invalid_request":  400,
+    "invalid_resource": 400,
+    "not_holder":       404,
+    "lease_ended":      404,
+    "stale_token":      404,
+    "stale_version":    409,
+})  # fmt: skip
+_STATUS_OF_END: Mapping[EndReason | None, str] = MappingProxyType({
+    None: "active",
+    EndReason.RELEASED: "released",
+    EndReason.REVOKED: "revoked",
+})  # fmt: skip
+"""All other ends are `expired`."""
+
+
+class OpenIntentRegistration(Registration):
+    """The body of `POST …/agents/register`: members that we do not know are ignored, null ones too."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_null(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class OpenIntentHeartbeat(Heartbeat):
+    """The body of `POST …/agents/{agent_id}/heartbeat`."""
+
+    status: Literal["active", "draining"] = "active"
+    client_timestamp: Time = moment(0)
+    """The SDK sends none: then there is no drift to be seen."""
+
+
+class OpenIntentListing(Listing):
+    """The query of `GET …/agents`; the SDK does not turn pages, so that one holds as many as we give."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
+class OpenIntentLeaseRequest(Body):
+    """The body of `POST …/intents/{intent_id}/leases`."""
+
+    scope: Annotated[str, Field(min_length=1, max_length=MAX_RESOURCE_CHARACTERS)]
+    duration_seconds: TtlSeconds = TTL_SECONDS
+
+
+class OpenIntentRenewal(Body):
+    """The body of `PATCH …/intents/{intent_id}/leases/{lease_id}`."""
+
+    duration_seconds: TtlSeconds = TTL_SECONDS
+
+
+def _register(transaction: Transaction, call: Call) -> Reply:
+    return _record_shown(register_agent(transaction, call))
+
+
+def _show(transaction: Transaction, call: Call) -> Reply:
+    return _record_shown(show_agent(transaction, call))
+
+
+def _list(transaction: Transaction, call: Call) -> Reply:
+    page = page_of(transaction, call)
+    headers = {}
+    if page.cursor is not None:
+        headers["Link"] = f'<?cursor={page.cursor}>; rel="next"'
+    return Reply(
+        content=[_agent_shown(summary(agent, transaction.now_s)) for agent in page.agents], headers=headers
+    )
+
+
+def _beat(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    said = call.body_as(OpenIntentHeartbeat)
+    if "client_timestamp" not in said.model_fields_set:
+        said = said.model_copy(update={"client_timestamp": moment(transaction.now_s)})
+    incarnation = incarnation_in(call.headers)
+    arrival = Arrival(call.agent_id, call.digest, incarnation, said, call.sent_after_s)
+    (answer,) = receive_heartbeats(transaction, [arrival])
+    return answer if isinstance(answer, AgentHealthError) else Reply(content=json.loads(answer))
+
+
+def _set_status(transaction: Transaction, call: Call) -> Reply:
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    wanted = call.headers.get("if-match", "*").strip(' "')
+    if _is_version(wanted):
+        wanted = etag_of(agent.incarnation, int(wanted))
+    return _record_shown(set_status(transaction, replace(call, headers={**call.headers, "if-match": wanted})))
+
+
+def _acquire(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    body = call.body_as(OpenIntentLeaseRequest)
+    resource = intent_scope_resource(call.path["intent_id"], body.scope)
+    answer = _asked(
+        transaction, call, Acquire(digest=call.digest, resource=resource, ttl_s=body.duration_seconds)
+    )
+    if isinstance(answer, LeaseHeld):
+        existing = LeaseRecord.model_validate(answer.existing_lease)
+        return LeaseHeld(answer.resource, _lease_shown(existing))
+    return answer
+
+
+def _renew(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    lease_id = _lease_of_intent(transaction, call)
+    token = token_in(lease_id) or 0
+    ttl_s = call.body_as(OpenIntentRenewal).duration_seconds
+    return _asked(transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s))
+
+
+def _release(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    lease_id = _lease_of_intent(transaction, call)
+    return _asked(transaction, call, Release(digest=call.digest, lease_id=lease_id))
+
+
+def _list_leases(transaction: Transaction, call: Call) -> Reply:
+    query = checked(LeaseListing, {"intent_id": call.path["intent_id"], "limit": MAX_PAGE})
+    content = list_leases(transaction, replace(call, query=query)).content
+    assert isinstance(content, LeaseList)  # noqa: S101 - what our own deed answers
+    return Reply(content={"leases": [_lease_shown(lease) for lease in content.leases]})
+
+
+def _asked(transaction: Transaction, call: Call, asked: Asked) -> Reply | AgentHealthError:
+    asked = replace(asked, incarnation=incarnation_in(call.headers))
+    (answer,) = hold_leases(transaction, [asked])
+    if isinstance(answer, AgentHealthError):
+        return answer
+    return Reply(content=_lease_shown(lease_record(answer, transaction.now_s)))
+
+
+def _lease_of_intent(transaction: Transaction, call: Call) -> str:
+    """Return the lease's id; LeaseNotFound if it is of another intent, which never changes."""
+    lease_id = call.path["lease_id"]
+    number = number_in(lease_id)
+    if number is not None:
+        found = leases.listing(transaction, LeaseFilter(), after=number - 1, limit=1).get(number)
+        if found is not None and found.resource.startswith(f"intent:{call.path['intent_id']}/"):
+            return lease_id
+    raise LeaseNotFound(lease_id)
+
+
+def _record_shown(reply: Reply) -> Reply:
+    record = reply.content
+    assert isinstance(record, AgentRecord)  # noqa: S101 - what our own deed answers
+    shown = {
+        **_agent_shown(record),
+        **record.model_dump(include=_MORE_MEMBERS, mode="json", exclude_none=True),
+        "registered_at": _naive(record.registered_at),
+    }
+    return Reply(content=shown, headers={"ETag": str(record.version)})
+
+
+_SHOWN_OTHERWISE = {"capacity", "last_heartbeat_at", "endpoint", "card_url"}
+_MORE_MEMBERS = {"endpoint", "heartbeat_config", "drain_timeout_seconds", "metadata", "version", "agent_key"}
+
+
+def _agent_shown(agent: AgentSummary) -> dict[str, Any]:
+    capacity = agent.capacity
+    return {
+        **agent.model_dump(exclude=_SHOWN_OTHERWISE, mode="json", exclude_none=True),
+        # Left out, the SDK would take it for 5.
+        "capacity": {
+            "max_concurrent_tasks": capacity.max_concurrent_tasks,
+            "current_load": capacity.current_load,
+        },
+        # The SDK has it in every record, null for who never beat.
+        "last_heartbeat_at": None if agent.last_heartbeat_at is None else _naive(agent.last_heartbeat_at),
+    }
+
+
+def _lease_shown(lease: LeaseRecord) -> dict[str, Any]:
+    intent_id, _, scope = lease.resource.removeprefix("intent:").partition("/")
+    return {
+        "id": lease.lease_id,
+        "intent_id": intent_id,
+        "agent_id": lease.holder,
+        "scope": scope,
+        "status": _STATUS_OF_END.get(lease.end_reason, "expired"),
+        "created_at": _naive(lease.acquired_at),
+        "acquired_at": _naive(lease.acquired_at),
+        "expires_at": _naive(lease.expires_at),
+        "released_at": None if lease.ended_at is None else _naive(lease.ended_at),
+        "fencing_token": lease.fencing_token,
+    }
+
+
+def _naive(at: datetime) -> str:
+    """Write a time as the SDK can compare it: with its own `datetime.now()`, which has no zone."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+
+
+def _is_version(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_VERSION_DIGITS
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{PREFIX}/agents/register",
+        summary="Register an agent",
+        action=None,
+        one_of=(Action.REGISTER, Action.RE_REGISTER),
+        deed=_register,
+        body=OpenIntentRegistration,
+    ),
+    Operation(
+        method="GET",
+        path=f"{PREFIX}/agents",
+        summary="List agents",
+        action=Action.LIST_AGENTS,
+        deed=_list,
+        is_write=False,
+        query=OpenIntentListing,
+    ),
+    Operation(
+        method="GET",
+        path=f"{PREFIX}/agents/{{agent_id}}/record",
+        summary="Show an agent",
+        action=Action.READ_AGENT,
+        deed=_show,
+        is_write=False,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PREFIX}/agents/{{agent_id}}/heartbeat",
+        summary="Beat",
+        action=Action.BEAT,
+        deed=_beat,
+        body=OpenIntentHeartbeat,
+        max_body_bytes=MAX_HEARTBEAT_BYTES,
+    ),
+    Operation(
+        method="PATCH",
+        path=f"{PREFIX}/agents/{{agent_id}}/status",
+        summary="Drain or deregister an agent",
+        action=Action.DRAIN,
+        deed=_set_status,
+        body=StatusChange,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PREFIX}/intents/{{intent_id}}/leases",
+        summary="Acquire a lease",
+        action=None,
+        one_of=(Action.LEASE, Action.LEASE_SHARDS),
+        deed=_acquire,
+        body=OpenIntentLeaseRequest,
+    ),
+    Operation(
+        method="GET",
+        path=f"{PREFIX}/intents/{{intent_id}}/leases",
+        summary="List the leases of an intent",
+        action=Action.READ_LEASES,
+        deed=_list_leases,
+        is_write=False,
+    ),
+    Operation(
+        method="PATCH",
+        path=f"{PREFIX}/intents/{{intent_id}}/leases/{{lease_id}}",
+        summary="Renew a lease",
+        action=None,
+        one_of=(Action.LEASE, Action.LEASE_SHARDS),
+        deed=_renew,
+        body=OpenIntentRenewal,
+    ),
+    Operation(
+        method="DELETE",
+        path=f"{PREFIX}/intents/{{intent_id}}/leases/{{lease_id}}",
+        summary="Release a lease",
+        action=None,
+        one_of=(Action.RELEASE_LEASE, Action.LEASE_SHARDS),
+        deed=_release,
+    ),
+)
+
+
+def dialect_routes(door: Door) -> Iterable[BaseRoute]:
+    """Yield the routes of the dialect."""
+    for operation in OPERATIONS:
+        yield Route(operation.path, _answer(door, operation), methods=[operation.method])
+
+
+def _answer(door: Door, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return _translated(await door.answer(operation, request))
+
+    return answer
+
+
+def _translated(response: Response) -> Response:
+    """Return a refusal as the SDK reads it; anything else as it is."""
+    if response.status_code < 400 or not response.body:
+        return response
+    refusal = json.loads(bytes(response.body))
+    status = _STATUS_OF_CODE.get(refusal["error"]["code"], response.status_code)
+    if status == 400:
+        refusal["errors"] = refusal["error"]["details"].get("faults", [])
+    headers = {
+        name: value
+        for name, value in response.headers.items()
+        if name not in {"content-length", "content-type", "etag"}
+    }
+    return Response(to_json(refusal), status, headers, "application/json")

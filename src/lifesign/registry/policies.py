@@ -1,0 +1,31 @@
+"""Policies of the registry: thresholds that operators may set, and that no single operation owns."""
+
+from dataclasses import dataclass
+
+from lifesign.domain.lifecycle import mass_exit as mass_exit_module
+from lifesign.domain.lifecycle import mass_silence
+from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
+from lifesign.domain.lifecycle.mass_silence import SilencePolicy
+
+DEFAULT_MAX_WORKERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What a server was started with; `DEFAULT_POLICIES` where there is no server."""
+
+    mass_exit: MonitorPolicy = mass_exit_module.DEFAULT_POLICY
+    mass_silence: SilencePolicy = mass_silence.DEFAULT_POLICY
+    witness_seconds: float = 60.0
+    """A target is handed out as a witness at most once in this time."""
+    clock_offset_seconds: float = 30.0
+    """A prober's wall clock that differs from the database's by more is reported."""
+    watch_seconds: float = 15.0
+    """How often a sweep counts silent network classes and agents with old evidence."""
+    evidence_lost_seconds: float = 300.0
+    """Agents have old evidence for so long before it is reported: one interval of a crawl."""
+    prober_workers: int = DEFAULT_MAX_WORKERS
+    """Workers that may probe with one key at a time, unless the key has a number of its own."""
+
+
+DEFAULT_POLICIES = Policies()

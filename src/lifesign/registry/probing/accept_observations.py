@@ -1,0 +1,466 @@
+"""Intake of observations: what follows from what probers have seen (protocol 3, 4, 8).
+
+Each result comes with the token of its target's shard: it counts only while the prober's key holds that
+shard. It is noted of its target (`target_results`); for a target with a record as an agent, `verdict` is
+asked too.
+The registry's clock decides when a result was observed: its time of receipt minus the result's age.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.clock_skew import not_before
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.lifecycle.agent_history import OpenSlot, ended_slot
+from lifesign.domain.lifecycle.observed_facts import Observed, fold, with_document_age
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import FoundAgent, Url
+from lifesign.domain.models.observation_batch import (
+    MAX_BATCH_BYTES,
+    ObservationAnswer,
+    ObservationBatch,
+    ObservationResult,
+    ReportOutcome,
+)
+from lifesign.domain.net.target import is_target_id, read_target, target_id
+from lifesign.domain.observation.evidence_age import Receipt
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.domain.schedule.opt_out_proof import origin_of
+from lifesign.domain.schedule.receipt import receipt_of
+from lifesign.domain.tasks.lease import Claim, judge_write, shard_resource
+from lifesign.errors import AgentHealthError
+from lifesign.registry.agents.register_agent import add_agents, begin_new_life
+from lifesign.registry.api.call import checked
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.probing.claim_shards import writer_name
+from lifesign.registry.probing.hand_out_witnesses import news_for_probers
+from lifesign.registry.targets.target_results import Results
+from lifesign.registry.transitions import lease_events
+from lifesign.registry.transitions.agent_verdicts import (
+    Change,
+    Circumstances,
+    change_of,
+    judge_one,
+    leases_of_draining,
+)
+from lifesign.registry.transitions.history_recorder import keep_half_hours
+from lifesign.registry.transitions.monitor_row import circumstances_in
+from lifesign.registry.transitions.status_changes import MONITOR, change_status
+from lifesign.registry.views.lease_records import refused
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.agents.agent_rows import ObservedRow, StoredAgent
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.probing import probe_results, prober_reports
+from lifesign.storage.probing.probe_results import Subject
+from lifesign.storage.probing.prober_reports import Reported
+from lifesign.storage.targets import target_links, target_rows
+from lifesign.storage.targets.target_links import CardSaid
+from lifesign.storage.tasks import leases
+
+_URL: TypeAdapter[str] = TypeAdapter(Url)
+_ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """Which shards a batch names, and why which of them are not the caller's."""
+
+    tokens: Mapping[int, int]
+    claims: Mapping[int, Claim]
+    """Of each shard that is the caller's: no result of it is older than the grant."""
+    refusals: dict[int, AgentHealthError]
+    drafts: list[EventDraft]
+    """What is logged of the refusals."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A result that counts for its target, and may count for an agent."""
+
+    subject_id: str
+    observation: Observation
+    receipt: Receipt
+    holder: str
+    """Of its shard."""
+    memory: ProbeMemory | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of those whom a batch concerns; their agents are locked."""
+
+    subjects: dict[str, Subject]
+    agents: dict[str, StoredAgent]
+    """By the ids of those whom a batch concerns; those that are found are added.
+
+    Of a linked target it is the registered agent.
+    """
+
+
+def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Fold observations into what is known of their agents and targets, and carry out what follows.
+
+    The refusal of a stale token is returned, not raised: its event has to be committed.
+    """
+    batch = call.body_as(ObservationBatch)
+    shards = _judged(transaction, call, batch)
+    if batch.shard is not None and batch.shard in shards.refusals:
+        event_log.append(transaction, shards.drafts)
+        return shards.refusals[batch.shard]
+    named = [_subject_id(observation) for observation in batch.observations]
+    known = _locked(transaction, sorted(set(named)))
+    # The locks may have been waited for.
+    transaction = transaction.after_waiting()
+    results = Results()
+    outcomes: list[ReportOutcome | None] = []
+    taken: list[_Taken] = []
+    memories = batch.memories or [None] * len(named)
+    for place, (subject_id, memory) in enumerate(zip(named, memories, strict=True)):
+        subject = known.subjects[subject_id]
+        outcome = _refused(subject, shards)
+        if outcome is None:
+            receipt = _receipt(batch, place, subject, shards, transaction.now_s)
+            observation = with_document_age(batch.observations[place], receipt.at_s)
+            order = shards.tokens[_shard_of(subject)], batch.numbers[place]
+            if results.take(subject, observation, memory, receipt, order):
+                holder = _holder_of(subject, shards)
+                taken.append(_Taken(subject_id, observation, receipt, holder, memory))
+            else:
+                outcome = ReportOutcome.IGNORED
+        outcomes.append(outcome)
+    results.store(transaction)
+    reported = _reported(taken, known)
+    row = registry_row.find(transaction)
+    cards = _cards(named, memories, outcomes)
+    # Before anything is logged: whoever decides links locks claims first, then the log.
+    target_links.note_cards(transaction, _said_by_cards(taken, known))
+    _note_doubles(transaction, taken, known)
+    _find_agents(transaction, taken, known, cards)
+    folded = iter(_fold_in(transaction, taken, known, circumstances_in(row)))
+    decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
+    _follow_cards(transaction, known, cards)
+    event_log.append(transaction, shards.drafts)
+    for holder, sums in reported.items():
+        prober_reports.add(transaction, holder, transaction.now_s, sums)
+    results.store_sums(transaction)
+    news = news_for_probers(row)
+    answer = ObservationAnswer(
+        results=[
+            ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)
+        ],
+        counts=dict(Counter(decided)),
+        lost=sorted(shards.refusals),
+        silent_classes=news.silent_classes,
+        confirmed_classes=news.confirmed_classes,
+    )
+    return Reply(content=answer)
+
+
+def _subject_id(observation: Observation) -> str:
+    if observation.agent_id is not None:
+        return observation.agent_id
+    return target_id(observation.target_url or "")
+
+
+def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _Shards:
+    """Lock the leases of the shards that a batch names, and judge its tokens."""
+    tokens = batch.tokens or {}
+    if batch.shard is not None and batch.fencing_token is not None:
+        tokens = {batch.shard: batch.fencing_token}
+    claims = leases.find_many(transaction, map(shard_resource, tokens))
+    now_s = transaction.after_waiting().now_s
+    refusals: dict[int, AgentHealthError] = {}
+    held: dict[int, Claim] = {}
+    drafts: list[EventDraft] = []
+    for shard, token in sorted(tokens.items()):
+        resource = shard_resource(shard)
+        claim = claims.get(resource)
+        # A row without a lease is that of a shard that nobody has held.
+        claim = None if claim is None or claim.lease_id is None else claim
+        writer = writer_name(call.caller, None if claim is None else claim.holder)
+        refusal = judge_write(claim, writer, token, now_s)
+        if refusal is not None:
+            agent_id = call.caller.agent_id
+            drafts.append(
+                lease_events.write_rejected(refusal, resource, writer=writer, token=token, agent_id=agent_id)
+            )
+            refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
+        elif claim is not None:
+            held[shard] = claim
+    return _Shards(tokens, held, refusals, drafts)
+
+
+def _receipt(batch: ObservationBatch, place: int, subject: Subject, shards: _Shards, now_s: float) -> Receipt:
+    """Return when a result was observed: not before its shard was granted, nor before the last result.
+
+    Its prober cannot make older evidence of what is known, however great an age it reports.
+    """
+    granted_at_s = shards.claims[_shard_of(subject)].acquired_at_s
+    age_s = min(batch.ages_s[place], max(0.0, now_s - granted_at_s))
+    memory = None if batch.memories is None else batch.memories[place]
+    at_s = not_before(now_s - age_s, subject.observed_at_s, now_s)
+    return receipt_of(at_s, batch.interval_s, memory)
+
+
+def _shard_of(subject: Subject) -> int:
+    assert subject.shard is not None  # noqa: S101 - it is a target
+    return subject.shard
+
+
+def _holder_of(subject: Subject, shards: _Shards) -> str:
+    holder = shards.claims[_shard_of(subject)].holder
+    assert holder is not None  # noqa: S101 - the shard is granted
+    return holder
+
+
+def _locked(transaction: Transaction, subject_ids: list[str]) -> _Known:
+    """Return what is known of these, and keep others from changing it meanwhile.
+
+    The shards' leases are locked: their holder is alone with their targets.
+    """
+    subjects = probe_results.find(transaction, subject_ids)
+    numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
+    found = agent_rows.find_many(transaction, numbers, to_change=True) if numbers else []
+    numbered = {agent.id: agent for agent in found}
+    return _Known(
+        subjects,
+        {
+            subject_id: numbered[subject.agent]
+            for subject_id, subject in subjects.items()
+            if subject.agent in numbered
+        },
+    )
+
+
+def _refused(subject: Subject, shards: _Shards) -> ReportOutcome | None:
+    """Return why an observation does not count, whatever it saw; None if it may."""
+    if subject.target is None:
+        return ReportOutcome.UNKNOWN
+    if subject.shard not in shards.tokens:
+        return ReportOutcome.NOT_IN_SHARD
+    if subject.shard in shards.refusals:
+        return ReportOutcome.SHARD_LOST
+    return ReportOutcome.IGNORED if subject.is_gone else None
+
+
+def _cards(
+    named: Sequence[str], memories: Sequence[ProbeMemory | None], outcomes: Sequence[ReportOutcome | None]
+) -> dict[str, str | None]:
+    """Return where the cards of targets that a directory listed were seen last; None: nowhere.
+
+    Whoever reported no memory says nothing about it.
+    """
+    return {
+        subject_id: _shown(memory.card_url)
+        for subject_id, memory, outcome in zip(named, memories, outcomes, strict=True)
+        if outcome is None and memory is not None and is_target_id(subject_id)
+    }
+
+
+def _shown(url: str | None) -> str | None:
+    """Return a card's place as a record may show it; None if it may not."""
+    try:
+        return None if url is None else _URL.validate_python(url)
+    except ValidationError:
+        return None
+
+
+def _follow_cards(transaction: Transaction, known: _Known, cards: Mapping[str, str | None]) -> None:
+    """Note of those whose records began with what a prober found where their cards are now."""
+    places = {
+        agent.id: cards[agent.agent_id]
+        for agent in known.agents.values()
+        if agent.target_url is not None
+        and agent.agent_id in cards
+        and cards[agent.agent_id] != agent.card_url
+    }
+    agent_rows.set_card_urls(transaction, places)
+
+
+def _said_by_cards(taken: Iterable[_Taken], known: _Known) -> list[CardSaid]:
+    """Return what the cards of crawled targets say of whose they are, of those that were read now.
+
+    A card that was not read, or could not be, says nothing.
+    """
+    said: dict[int, CardSaid] = {}
+    for each in taken:
+        target, discovery = known.subjects[each.subject_id].target, each.observation.discovery
+        if target is None or discovery is None or not is_target_id(each.subject_id):
+            continue
+        memory = each.memory if discovery.result is ResultClass.OK else None
+        if memory is not None and memory.link_registry is not None and memory.link_agent_id is not None:
+            registry = read_target(memory.link_registry)
+            named = (registry, memory.link_agent_id) if isinstance(registry, str) else (None, None)
+            said[target] = CardSaid(target, each.receipt.at_s, *named)
+        elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
+            said[target] = CardSaid(target, each.receipt.at_s, None, None)
+    return list(said.values())
+
+
+def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _Known) -> None:
+    """Note which targets a census counts as another one, of those whose cards were read now.
+
+    A target does if a redirect leads from its card to another target's card, and a registered one if its card
+    is a crawled target's.
+    """
+    places: dict[int, str | None] = {}
+    for each in taken:
+        target, memory = known.subjects[each.subject_id].target, each.memory
+        discovery = each.observation.discovery
+        if target is None or memory is None or discovery is None or discovery.result is not ResultClass.OK:
+            continue
+        is_own = memory.card_redirect is None and not is_target_id(each.subject_id)
+        places[target] = memory.card_url if is_own else memory.card_redirect
+    doubles = target_links.doubles_among(transaction, [*places])
+    for target, place in sorted(places.items()):
+        if place is None and target not in doubles:
+            continue
+        url = None if place is None else read_target(place)
+        other = None
+        if isinstance(url, str):
+            other = target_links.find_counted(transaction, url, f"{origin_of(url)}/", target)
+        target_links.set_counts_as(transaction, target, other)
+
+
+def _find_agents(
+    transaction: Transaction,
+    taken: Iterable[_Taken],
+    known: _Known,
+    cards: Mapping[str, str | None],
+) -> None:
+    """Give each target a record that shows its first sign of life, be it the first of its next life.
+
+    Who had registered by a target's id, before such ids were reserved, makes room for it.
+    """
+    alive: dict[str, Observation] = {}
+    for each in taken:
+        agent = known.agents.get(each.subject_id)
+        is_there = agent is not None and agent.status != Status.DEREGISTERED
+        if agent is not None and _is_in_the_way(agent):
+            is_there = False
+        if known.subjects[each.subject_id].is_linked:
+            # Its agent may have left a moment ago; the link ends by itself then.
+            continue
+        if not is_there and each.observation.is_sign_of_life:
+            alive.setdefault(each.subject_id, each.observation)
+    if not alive:
+        return
+    numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
+    # Some may have left since they were looked at; nobody lets the others go before they have their records.
+    living = target_rows.hold_living(
+        transaction, [number for number in numbers.values() if number is not None]
+    )
+    new: dict[str, FoundAgent] = {}
+    for subject_id, observation in alive.items():
+        if (number := numbers[subject_id]) is not None and number not in living:
+            continue
+        url = observation.target_url or _url_of(transaction, subject_id)
+        body = checked(
+            FoundAgent, {"agent_id": subject_id, "target_url": url, "card_url": cards.get(subject_id)}
+        )
+        assert isinstance(body, FoundAgent)  # noqa: S101 - it is what was asked for
+        if (agent := known.agents.get(subject_id)) is None:
+            new[subject_id] = body
+        else:
+            known.agents[subject_id] = begin_new_life(transaction, agent, body, MONITOR, supersede=True)
+    if new:
+        added = add_agents(transaction, new, MONITOR, "its first sign of life")
+        known.agents.update((agent.agent_id, agent) for agent in added)
+
+
+def _is_in_the_way(agent: StoredAgent) -> bool:
+    """Whether a record by a target's id began with what somebody said, and not with what a prober found."""
+    return agent.target_url is None and is_target_id(agent.agent_id)
+
+
+def _url_of(transaction: Transaction, subject_id: str) -> str | None:
+    target = target_rows.find(transaction, subject_id)
+    return None if target is None else target.url
+
+
+def _reported(taken: Iterable[_Taken], known: _Known) -> dict[str, Reported]:
+    """Return what each worker reported of agents that were alive before, in the order of their names."""
+    sums: dict[str, Counter[str]] = {}
+    for each in taken:
+        of_worker = sums.setdefault(each.holder, Counter())
+        agent = known.agents.get(each.subject_id)
+        if agent is not None and agent.status in _ALIVE:
+            of_worker[_kind_of(each.observation)] += 1
+    return {holder: Reported(**sums[holder]) for holder in sorted(sums)}
+
+
+def _kind_of(observation: Observation) -> str:
+    if observation.is_sign_of_life:
+        return "answered"
+    return "failed" if observation.is_measured_failure else "unmeasured"
+
+
+def _fold_in(
+    transaction: Transaction, taken: Sequence[_Taken], known: _Known, around: Circumstances
+) -> list[ReportOutcome]:
+    """Fold observations into what is known of their agents, and carry out what follows.
+
+    Returns what became of each. One agent comes after the other, and what was read of it is let go at once:
+    that of hundreds at the same time takes more of the processor than all that is done with it.
+    """
+    outcomes = [ReportOutcome.NO_SIGN_OF_LIFE_YET] * len(taken)
+    places: dict[str, list[int]] = {}
+    for place, each in enumerate(taken):
+        if known.subjects[each.subject_id].is_first_linked:
+            places.setdefault(each.subject_id, []).append(place)
+        else:
+            outcomes[place] = ReportOutcome.ACCEPTED
+    held = leases_of_draining(transaction, known.agents.values())
+    rows: list[ObservedRow] = []
+    over: dict[int, list[OpenSlot]] = {}
+    changes: list[Change] = []
+    for subject_id, where in places.items():
+        agent = known.agents.get(subject_id)
+        if agent is None or agent.status == Status.DEREGISTERED:
+            continue
+        seen = Observed() if agent.observed is None else Observed.from_json(agent.observed)
+        for place in where:
+            before, each = seen, taken[place]
+            seen = fold(before, each.observation, each.receipt, agent.status_since_s)
+            outcomes[place] = ReportOutcome.ACCEPTED
+            if ended := ended_slot(before.slot, seen.slot):
+                over.setdefault(agent.id, []).append(ended)
+        rows.append(agent_rows.observed_row(agent.id, seen))
+        verdict = judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, around, seen)
+        changes.append(change_of(agent, verdict))
+    agent_rows.set_observed(transaction, rows)
+    keep_half_hours(transaction, over)
+    agent_rows.set_judge_at(
+        transaction,
+        {
+            change.agent.id: change.judge_at_s
+            for change in changes
+            if not change.is_visible and change.judge_at_s != change.agent.judge_at_s
+        },
+    )
+    visible = [change for change in changes if change.is_visible]
+    if visible:
+        change_status(transaction, visible, MONITOR)
+    return outcomes
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/api/v1/observations",
+        summary="Report what a prober has seen, as one batch",
+        action=Action.REPORT_OBSERVATIONS,
+        deed=accept_observations,
+        body=ObservationBatch,
+        answer=ObservationAnswer,
+        errors=(404, 412),
+        max_body_bytes=MAX_BATCH_BYTES,
+    ),
+)

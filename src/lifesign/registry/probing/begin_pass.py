@@ -1,0 +1,51 @@
+"""Does a pass over all targets begin, or is one under way that is gone on with?
+
+Whoever begins one while another of the same name is under way joins it: two that begin at the same moment
+ask each target once between them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
+from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import census_counts
+from lifesign.storage.targets.census_counts import StoredRun
+
+RESUMED_SECONDS: Final = 86_400.0
+"""A pass that was broken off longer ago is not gone on with: what it saw is old."""
+MAX_RUNS: Final = 100
+"""Passes among which the last one is looked for that does not lie ahead of now."""
+
+
+def begin_or_join(transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None) -> StoredRun:
+    """Return the pass of this name that is under way, else a new one; its id tells which it is."""
+    census_counts.lock_runs(transaction)
+    transaction = transaction.after_waiting()
+    known = census_counts.runs(transaction, name, MAX_RUNS)
+    last = last_not_ahead(known, lambda run: run.began_at_s, transaction.now_s)
+    if last is not None and may_go_on(last.began_at_s, last.ended_at_s, transaction.now_s):
+        return take_part(transaction, last, deadlines)
+    return census_counts.begin_run(transaction, run_id, name, deadlines)
+
+
+def take_part(transaction: Transaction, run: StoredRun, deadlines: Deadlines | None) -> StoredRun:
+    """Return a pass as it is with one more who asks: with other deadlines than before it has none to name."""
+    if run.deadlines is None or run.deadlines == deadlines:
+        return run
+    census_counts.forget_deadlines(transaction, run.run_id)
+    return replace(run, deadlines=None)
+
+
+def add_not_read(transaction: Transaction, run: StoredRun, names: Iterable[str]) -> StoredRun:
+    """Return a pass as it is with more directories that could not be read; too many are not all named."""
+    told = tuple(sorted({*run.not_read, *names})[:MAX_NOT_READ])
+    census_counts.note_not_read(transaction, run.run_id, told)
+    return replace(run, not_read=told)
+
+
+def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
+    """Whether a pass was broken off, and not too long ago; one that lies ahead of now is of another clock."""
+    return ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not lies_ahead(began_at_s, now_s)

@@ -1,0 +1,407 @@
+"""Claims of shards: which shards a prober owns for a while (protocol 8).
+
+A worker that claims says that it lives, renews what it really holds, gives up what is more than its fair
+share, and gets what is free up to that. The leases of shards are leases like all others; that a worker
+lives is a row of its own, since a worker that holds nothing yet counts too. A holder is a key and a worker's
+own name: several workers may share one key, and need names of their own.
+
+With a claim a worker says which network classes it reaches. One that reaches less than another one, or
+makes no progress, keeps no shard (`prober_standing`). The answer hands out witnesses where the worker knows
+too few.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated
+
+from pydantic import Field
+
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.access.permissions import Action, Principal, require
+from lifesign.domain.health.document import Time
+from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.shards import (
+    GrantedShard,
+    LivingProber,
+    ShardClaimRequest,
+    ShardGrant,
+    ShardsShown,
+    WorkerName,
+)
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.schedule.prober_standing import (
+    DEFAULT_INTERVAL_S,
+    Idleness,
+    WithheldReason,
+    Worker,
+    count_sharers,
+    makes_no_progress,
+    withheld,
+    within_known,
+)
+from lifesign.domain.schedule.shard_share import NOTHING, divide, fair_share
+from lifesign.domain.tasks.lease import (
+    Claim,
+    EndReason,
+    ended,
+    is_unexpired,
+    judge_write,
+    next_token,
+    shard_resource,
+)
+from lifesign.errors import TooMany
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.leases.hold_lease import holder_of
+from lifesign.registry.policies import Policies
+from lifesign.registry.probing.hand_out_witnesses import hand_out, news_for_probers
+from lifesign.registry.transitions import lease_events
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+from lifesign.storage.probing import liveness, probe_results, prober_reports, probers
+from lifesign.storage.probing.probers import StoredProber
+from lifesign.storage.targets import target_rows
+from lifesign.storage.tasks import lease_requesters, leases
+
+PATH = "/api/v1/shards"
+MAX_PROBERS = SHARDS
+"""That live at a time: more would have nothing to do."""
+MAX_SHOWN = MAX_PROBERS
+MAX_CLAIM_BYTES = 131_072
+"""Of a body that names all shards."""
+
+_log = logging.getLogger("lifesign.registry")
+_RESOURCES = {shard_resource(shard): shard for shard in range(SHARDS)}
+
+
+class LeavingWorker(Body):
+    """The query of `DELETE /api/v1/shards`."""
+
+    worker: WorkerName
+
+
+class ShardChanges(Body):
+    """The query of `GET /api/v1/shards`."""
+
+    changed_after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """A version that an earlier answer gave; absent: no changes are told."""
+    unprobed_since: Time | None = None
+    """Count the targets that were not probed since then."""
+
+
+@dataclass(slots=True)
+class _Shards:
+    """The leases of all shards, by shard, and what is to be stored and logged of them."""
+
+    numbers: dict[int, int]
+    claims: dict[int, Claim]
+    changed: dict[int, Claim]
+    over: list[Claim]
+
+    def put(self, shard: int, claim: Claim) -> None:
+        self.claims[shard] = self.changed[shard] = claim
+
+    def end(self, shard: int, reason: EndReason, now_s: float) -> None:
+        """End a shard's lease if it has one that nobody has ended yet."""
+        claim = self.claims[shard]
+        if claim.lease_id is not None and claim.ended_at_s is None:
+            claim = ended(claim, reason, now_s)
+            self.put(shard, claim)
+            self.over.append(claim)
+
+
+def worker_holder(caller: Principal, worker: str) -> str:
+    """Return by which name a worker holds shards; a slash stands in no id of a key."""
+    return f"{KEY_ACTOR_PREFIX}{caller.key_id}/{worker}"
+
+
+def claim_shards(transaction: Transaction, call: Call) -> Reply:
+    """Keep what the worker holds, take what is too much, and give it what is free, up to its fair share.
+
+    A shard that the worker holds by our books and does not name, or with another token, is one that it
+    has lost track of: it is ended, and may be granted anew. Companions that are still to come count as if
+    they lived: else the first would have all, and each of them wait for its part. TooMany if too many
+    workers live, of all keys or of this one.
+    """
+    asked = call.body_as(ShardClaimRequest)
+    holder = worker_holder(call.caller, asked.worker)
+    floor = lease_requesters.lock(transaction, [call.digest], ()).token_floor
+    probers.lock_all(transaction)
+    shards = _locked(transaction)
+    now_s = transaction.now_s
+    held = _really_held(shards, holder, asked.held, now_s)
+    living = _join(transaction, call, asked, holder)
+    idle = _count_idle(transaction, shards, holder)
+    standings = _standings(transaction, living)
+    reason = _withheld(transaction, idle, standings[holder], list(standings.values()))
+    for shard, claim in shards.claims.items():
+        if claim.holder == holder and (reason is not None or shard not in held):
+            shards.end(shard, EndReason.RELEASED, now_s)
+    sharers = max(count_sharers(list(standings.values()), now_s), asked.companions + 1)
+    if reason is None:
+        free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
+        division = divide(held, free, sharers)
+    else:
+        division = NOTHING
+    for shard in division.given_up:
+        shards.end(shard, EndReason.RELEASED, now_s)
+    expires_at_s = now_s + asked.ttl_seconds
+    for shard in division.kept:
+        shards.put(shard, replace(shards.claims[shard], expires_at_s=expires_at_s))
+    for shard in division.granted:
+        shards.end(shard, EndReason.EXPIRED, now_s)
+        token = next_token(shards.claims[shard].token, floor)
+        granted = leases.granted(
+            shards.claims[shard],
+            shards.numbers[shard],
+            holder=holder,
+            token=token,
+            acquired_at_s=now_s,
+            expires_at_s=expires_at_s,
+        )
+        shards.put(shard, granted)
+    leases.store(transaction, list(shards.changed.values()))
+    drafts = [*lease_events.all_over(shards.over, holder)]
+    new = [shards.claims[shard] for shard in division.granted]
+    drafts += lease_events.shards_granted(new, holder, holder)
+    event_log.append(transaction, drafts)
+    mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
+    news = news_for_probers(registry_row.find(transaction))
+    offset_s = _offset_s(asked, now_s)
+    answer = ShardGrant(
+        shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
+        workers=len(living),
+        share=fair_share(sharers),
+        witnesses=hand_out(transaction, asked, mine, news.silent_classes, call.policies),
+        silent_classes=news.silent_classes,
+        confirmed_classes=news.confirmed_classes,
+        clock_offset_s=offset_s,
+        reason=reason,
+    )
+    return Reply(content=answer)
+
+
+def leave_shards(transaction: Transaction, call: Call) -> Reply:
+    """Give back all that a worker holds, so that others get it at once; again, nothing happens."""
+    holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
+    probers.lock_all(transaction)
+    _count_idle(transaction, _locked(transaction), holder)
+    probers.remove(transaction, [holder])
+    ended_now = leases.end_all_of(transaction, {holder: EndReason.RELEASED}).get(holder, [])
+    event_log.append(transaction, [*lease_events.all_over(ended_now, holder)])
+    return Reply(status=204)
+
+
+def show_shards(transaction: Transaction, call: Call) -> Reply:
+    """Return who probes, and in which shards anything changed that probers do not know."""
+    require(call.caller, Action.READ_TARGETS)
+    asked = call.query_as(ShardChanges)
+    after, since = asked.changed_after, asked.unprobed_since
+    living = probers.living(transaction, MAX_SHOWN)
+    standings = _standings(transaction, living)
+    changed = {} if after is None else target_rows.newest_versions(transaction, after)
+    answer = ShardsShown(
+        version=target_rows.last_version(transaction),
+        changed={str(shard): version for shard, version in sorted(changed.items())},
+        probers=[_shown(each, standings[each.holder], transaction.now_s) for each in living],
+        share=fair_share(max(1, len(living))),
+        unprobed=None if since is None else probe_results.count_unprobed(transaction, since.timestamp()),
+    )
+    return Reply(content=answer)
+
+
+def _locked(transaction: Transaction) -> _Shards:
+    """Lock the leases of all shards, in the order in which everybody locks leases."""
+    rows = leases.lock(transaction, to_hold=_RESOURCES)
+    numbers = {_RESOURCES[claim.resource]: number for number, claim in rows.items()}
+    claims = {_RESOURCES[claim.resource]: claim for claim in rows.values()}
+    return _Shards(numbers, dict(sorted(claims.items())), {}, [])
+
+
+def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder: str) -> list[StoredProber]:
+    """Note that a worker lives, and return all that do; TooMany."""
+    now_s = transaction.now_s
+    living = probers.living(transaction, MAX_PROBERS + 1)
+    known = next((prober for prober in living if prober.holder == holder), None)
+    others = [prober for prober in living if prober.holder != holder]
+    if known is None:
+        _check_room(transaction, call, others)
+    offset_s = _offset_s(asked, now_s)
+    _report_offset(holder, None if known is None else known.offset_s, offset_s, call.policies)
+    prober = StoredProber(
+        holder=holder,
+        joined_at_s=now_s if known is None else known.joined_at_s,
+        expires_at_s=now_s + asked.ttl_seconds,
+        interval_s=asked.interval_s,
+        reached=None if asked.reached_classes is None else tuple(asked.reached_classes),
+        offset_s=offset_s,
+    )
+    probers.store(transaction, prober)
+    prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})
+    return [*others, prober]
+
+
+def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredProber]) -> None:
+    """Raise TooMany if one more worker is too much, of all keys or of the caller's."""
+    if len(others) >= MAX_PROBERS:
+        raise TooMany("living workers", MAX_PROBERS)
+    key = key_rows.find_by_id(transaction, call.caller.key_id)
+    if key is None:
+        # A crawl without a server has no key, and starts its workers itself.
+        return
+    most = call.policies.prober_workers if key.max_workers is None else key.max_workers
+    prefix = worker_holder(call.caller, "")
+    if sum(prober.holder.startswith(prefix) for prober in others) >= most:
+        raise TooMany("living workers of this key", most)
+
+
+def _offset_s(asked: ShardClaimRequest, now_s: float) -> float | None:
+    """Return by how much a worker's wall clock is ahead of the database's, as far as it tells."""
+    return None if asked.sent_at is None else round(asked.sent_at.timestamp() - now_s, 3)
+
+
+def _report_offset(holder: str, before_s: float | None, offset_s: float | None, policies: Policies) -> None:
+    """Log once that a worker's clock is wrong, and once that it is right again."""
+
+    def is_wrong(seconds: float | None) -> bool:
+        return seconds is not None and abs(seconds) > policies.clock_offset_seconds
+
+    if is_wrong(offset_s) and not is_wrong(before_s):
+        _log.warning("the clock of prober %s differs from the database's by %.0f s", holder, offset_s)
+    elif is_wrong(before_s) and not is_wrong(offset_s):
+        _log.info("the clock of prober %s is right again", holder)
+
+
+def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, Worker]:
+    """Return how each living worker stands, by its holder."""
+    reports = {each.holder: each for each in prober_reports.all_of(transaction)}
+
+    def barred_until_s(holder: str) -> float:
+        rows = reports.get(holder), reports.get(prober_reports.key_of(holder))
+        return max((row.idle.barred_until_s for row in rows if row and row.idle), default=-inf)
+
+    has_said = any(prober.reached is not None for prober in living)
+    known = liveness.classes(transaction) if has_said else ()
+    return {
+        prober.holder: Worker(
+            holder=prober.holder,
+            interval_s=prober.interval_s or DEFAULT_INTERVAL_S,
+            reached=within_known(prober.reached, known),
+            reported_at_s=reports[prober.holder].reported_at_s if prober.holder in reports else -inf,
+            barred_until_s=barred_until_s(prober.holder),
+        )
+        for prober in living
+    }
+
+
+def _count_idle(transaction: Transaction, shards: _Shards, holder: str) -> dict[str, Idleness]:
+    """Count how long a worker, and all workers of its key, have held living agents without a result.
+
+    By our books: a worker that names none of its shards has held them all the same.
+    """
+    now_s = transaction.now_s
+    key = prober_reports.key_of(holder)
+    rows = prober_reports.all_of(transaction)
+    counted: dict[str, Idleness] = {}
+    for name in (holder, key):
+        own = next((row.idle for row in rows if row.holder == name), None)
+        of_it = [row.reported_at_s for row in rows if name in (row.holder, prober_reports.key_of(row.holder))]
+        reported_at_s = max(of_it, default=-inf)
+        held = [shard for shard, claim in shards.claims.items() if _is_held_by(claim, name)]
+        holds = bool(held) and liveness.holds_living_agents(transaction, held)
+        before = Idleness(at_s=now_s) if own is None else own
+        counted[name] = before.counted(reported_at_s, now_s, holds=holds)
+        prober_reports.note_idle(transaction, name, counted[name])
+    return counted
+
+
+def _withheld(
+    transaction: Transaction,
+    idle: Mapping[str, Idleness],
+    me: Worker,
+    all_workers: Sequence[Worker],
+) -> WithheldReason | None:
+    """Return why the caller keeps no shard; None if it may. One without progress is barred for a while."""
+    now_s = transaction.now_s
+    others = [worker for worker in all_workers if worker.holder != me.holder]
+    reason = withheld(me, others, now_s)
+    if reason is not None:
+        return reason
+    for name, idleness in idle.items():
+        rivals = [other for other in others if prober_reports.key_of(other.holder) != name]
+        if makes_no_progress(idleness.idle_s, me.interval_s, rivals, now_s):
+            prober_reports.note_idle(transaction, name, idleness.barred(me.interval_s, now_s))
+            return WithheldReason.NO_PROGRESS
+    return None
+
+
+def _is_held_by(claim: Claim, name: str) -> bool:
+    return claim.holder is not None and name in (claim.holder, prober_reports.key_of(claim.holder))
+
+
+def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
+    """Return the shards that the holder has by our books too."""
+    return {
+        shard
+        for shard, token in named.items()
+        if judge_write(shards.claims[shard], holder, token, now_s) is None
+    }
+
+
+def _shown(prober: StoredProber, standing: Worker, now_s: float) -> LivingProber:
+    return LivingProber(
+        holder=prober.holder,
+        joined_at=moment(prober.joined_at_s),
+        expires_at=moment(prober.expires_at_s),
+        interval_s=prober.interval_s,
+        reached_classes=None if prober.reached is None else list(prober.reached),
+        clock_offset_s=prober.offset_s,
+        reported_at=moment(standing.reported_at_s) if standing.reported_at_s > 0 else None,
+        makes_no_progress=now_s < standing.barred_until_s,
+    )
+
+
+def writer_name(caller: Principal, holder: str | None) -> str:
+    """Return by which name a caller writes to what `holder` holds: a worker's, if that shows the same key.
+
+    Which of the key's workers it is, the fencing token tells: no two grants have the same one.
+    """
+    is_own_worker = holder is not None and holder.startswith(worker_holder(caller, ""))
+    return holder if holder is not None and is_own_worker else holder_of(caller)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List who probes, and which shards hold anything new",
+        action=Action.READ_TARGETS,
+        deed=show_shards,
+        is_write=False,
+        query=ShardChanges,
+        answer=ShardsShown,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/claim",
+        summary="Say that a prober's worker lives, and take its share of the shards",
+        action=Action.LEASE_SHARDS,
+        deed=claim_shards,
+        body=ShardClaimRequest,
+        answer=ShardGrant,
+        errors=(409,),
+        max_body_bytes=MAX_CLAIM_BYTES,
+    ),
+    Operation(
+        method="DELETE",
+        path=PATH,
+        summary="Give back all shards of a worker that leaves",
+        action=Action.LEASE_SHARDS,
+        deed=leave_shards,
+        status=204,
+        query=LeavingWorker,
+    ),
+)

@@ -1,0 +1,116 @@
+"""Evidence watch: counts network classes that fell silent together, and living agents with old evidence.
+
+A count reads all targets that are expected to answer, so that a sweep makes it only now and then, outside of
+its transactions. Probers learn of silent classes with the next answer that they get. Leases of
+keys whose time is over end with the same look.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
+
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
+from lifesign.domain.events.event import EventDraft, EventType, EvidenceTurned, ProberFailures
+from lifesign.domain.lifecycle import mass_silence
+from lifesign.domain.lifecycle.mass_silence import ClassCounts, silence_after
+from lifesign.domain.lifecycle.monitor_watch import (
+    EvidenceTurn,
+    KeyTurn,
+    Watched,
+    is_due,
+    keys_after,
+    watched_after,
+)
+from lifesign.domain.models.agents import moment
+from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.registry.keys.key_leases import end_leases_of, keys_that_still_hold
+from lifesign.registry.policies import Policies
+from lifesign.registry.probing.hand_out_witnesses import silence_in, silence_json
+from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.events import event_log
+from lifesign.storage.probing import liveness, old_evidence, prober_reports
+
+_WATCHED: TypeAdapter[Watched] = TypeAdapter(Watched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What one count found."""
+
+    classes: Mapping[str, ClassCounts]
+    old_evidence: Mapping[UnknownReason, int]
+    key_sums: Mapping[str, tuple[int, int]]
+    """What the workers of each prober's key reported of living agents since ever: answered, failed."""
+    ended_keys: Sequence[str]
+    """Keys that ended, and that still hold leases."""
+
+
+def watched_in(row: RegistryRow) -> Watched:
+    """Return what a row holds of old evidence."""
+    return _WATCHED.validate_json(row.watched) if row.watched else Watched()
+
+
+def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
+    """Whether it is time to count again."""
+    return is_due(watched_in(row).counted_at_s, now_s, policies.watch_seconds)
+
+
+def count_evidence(transaction: Transaction, policies: Policies) -> Counted:
+    """Count; changes nothing."""
+    classes: Mapping[str, ClassCounts] = {}
+    if liveness.is_any_silent(transaction, mass_silence.MIN_ADDRESSES):
+        classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
+    return Counted(
+        classes=classes,
+        old_evidence=old_evidence.count(transaction),
+        key_sums={
+            key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
+            for key, sums in prober_reports.by_key(transaction).items()
+        },
+        ended_keys=keys_that_still_hold(transaction),
+    )
+
+
+def note_evidence(transaction: Transaction, counted: Counted, policies: Policies) -> None:
+    """Store a count and log what it turned, unless another process has just counted."""
+    row = registry_row.lock(transaction)
+    now_s = transaction.after_waiting().now_s
+    if not is_watch_due(row, now_s, policies):
+        return
+    silence = silence_after(silence_in(row), counted.classes, now_s, policies.mass_silence)
+    before = watched_in(row)
+    watched, turn = watched_after(before, counted.old_evidence, now_s, policies.evidence_lost_seconds)
+    if turn is not None:
+        event_log.append(transaction, [_turned(turn, before, watched)])
+    keys, turns = keys_after(before.keys, counted.key_sums, now_s, policies.evidence_lost_seconds)
+    watched = replace(watched, keys=keys)
+    event_log.append(transaction, [_key_turned(each) for each in turns])
+    if counted.ended_keys:
+        end_leases_of(transaction, counted.ended_keys, MONITOR)
+    watched_json = _WATCHED.dump_json(watched).decode()
+    registry_row.store(transaction, replace(row, mass_silence=silence_json(silence), watched=watched_json))
+
+
+def _key_turned(turn: KeyTurn) -> EventDraft:
+    payload = ProberFailures(key_id=turn.key, results=turn.results, failed=turn.failed)
+    kind = EventType.PROBER_FAILURES_HIGH if turn.is_high else EventType.PROBER_FAILURES_NORMAL
+    return EventDraft(type=kind, actor=MONITOR, payload=payload)
+
+
+def _turned(turn: EvidenceTurn, before: Watched, watched: Watched) -> EventDraft:
+    is_lost = turn is EvidenceTurn.LOST
+    since_s = (watched if is_lost else before).since_s
+    assert since_s is not None  # noqa: S101 - there were such agents, or are
+    payload = EvidenceTurned(
+        agents=watched.agents,
+        no_prober=watched.reasons.get(UnknownReason.NO_PROBER, 0),
+        no_witness=watched.reasons.get(UnknownReason.NO_WITNESS, 0),
+        prober_slow=watched.reasons.get(UnknownReason.PROBER_SLOW, 0),
+        since=moment(since_s),
+    )
+    kind = EventType.MONITOR_EVIDENCE_LOST if is_lost else EventType.MONITOR_EVIDENCE_RESTORED
+    return EventDraft(type=kind, actor=MONITOR, payload=payload)

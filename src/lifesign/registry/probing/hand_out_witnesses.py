@@ -1,0 +1,108 @@
+"""Witnesses that are handed out: targets of other shards that a prober may ask once; news about classes."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import TypeAdapter
+
+from lifesign.domain.lifecycle.mass_silence import Silence
+from lifesign.domain.models.agents import moment
+from lifesign.domain.models.shards import MAX_WITNESSES, HandedOutWitness, ShardClaimRequest
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S
+from lifesign.registry.policies import Policies
+from lifesign.registry.targets.feed_targets import recalled
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.probing import liveness
+
+MAX_CLASSES_SERVED = 16
+"""Of those that one claim wants witnesses of."""
+CANDIDATES = 48
+"""Targets of one class of which it is looked whether they may be handed out."""
+LATELY_INTERVALS = 2
+"""A target that answered within so many intervals of the crawl answered lately."""
+
+_SILENCE: TypeAdapter[Silence] = TypeAdapter(Silence)
+_CONFIRMED: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What every answer to a prober tells of network classes."""
+
+    silent_classes: list[str] = field(default_factory=list)
+    confirmed_classes: dict[str, datetime] = field(default_factory=dict)
+
+
+def news_for_probers(row: RegistryRow | None) -> News:
+    """Return the classes in mass silence, and those that an operator confirmed."""
+    if row is None:
+        return News()
+    return News(
+        silent_classes=sorted(silence_in(row).classes),
+        confirmed_classes={name: moment(at_s) for name, at_s in sorted(confirmed_in(row).items())},
+    )
+
+
+def silence_in(row: RegistryRow) -> Silence:
+    """Return the mass silence that a row holds."""
+    return _SILENCE.validate_json(row.mass_silence) if row.mass_silence else Silence()
+
+
+def silence_json(silence: Silence) -> str:
+    """Return mass silence as a row holds it."""
+    return _SILENCE.dump_json(silence).decode()
+
+
+def confirmed_in(row: RegistryRow) -> dict[str, float]:
+    """Return the classes that operators confirmed, each with when."""
+    return _CONFIRMED.validate_json(row.confirmed) if row.confirmed else {}
+
+
+def confirmed_json(confirmed: dict[str, float]) -> str:
+    """Return confirmed classes as a row holds them."""
+    return _CONFIRMED.dump_json(confirmed).decode()
+
+
+def hand_out(
+    transaction: Transaction,
+    asked: ShardClaimRequest,
+    own_shards: Collection[int],
+    silent_classes: Collection[str],
+    policies: Policies,
+) -> list[HandedOutWitness]:
+    """Return targets that the caller may ask once as witnesses; each goes to one prober at a time.
+
+    Only targets of other shards that answered lately, that want to be asked, and that nobody got for a while.
+    """
+    now_s = transaction.now_s
+    interval_s = asked.interval_s or DEFAULT_INTERVAL_S
+    found: list[HandedOutWitness] = []
+    handed_out: list[int] = []
+    wanted = [name for name in sorted(asked.wanted_witnesses) if name not in silent_classes]
+    for name in wanted[:MAX_CLASSES_SERVED]:
+        left = min(asked.wanted_witnesses[name], MAX_WITNESSES)
+        for candidate in liveness.candidates(
+            transaction,
+            name,
+            answered_since_s=now_s - LATELY_INTERVALS * interval_s,
+            handed_out_before_s=now_s - policies.witness_seconds,
+            limit=CANDIDATES,
+        ):
+            memory = recalled(candidate.url, candidate.memory)
+            if left and candidate.shard not in own_shards and wants_to_be_asked(memory, now_s):
+                left -= 1
+                handed_out.append(candidate.target)
+                found.append(HandedOutWitness(url=candidate.url, network_class=name))
+    liveness.hand_out(transaction, handed_out)
+    return found
+
+
+def wants_to_be_asked(memory: ProbeMemory | None, now_s: float) -> bool:
+    """Whether a target neither asked to wait nor is refused by robots.txt or an opt-out."""
+    if memory is None:
+        return True
+    is_waiting = memory.not_before_s is not None and now_s < memory.not_before_s
+    return not (memory.is_left_alone or memory.slowdowns or is_waiting)

@@ -1,0 +1,199 @@
+"""The monitor's API: whether silence is believed, and what an operator says about it.
+
+An operator can end a suspension, and confirm that agents may be down where no witness proves it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.events.event import EventDraft, EventType, OutageConfirmed
+from lifesign.domain.lifecycle import mass_exit
+from lifesign.domain.lifecycle.heartbeat_timeout import Span
+from lifesign.domain.lifecycle.mass_exit import (
+    Monitor,
+    MonitorPolicy,
+    Monitors,
+    MonitorState,
+    baseline_exits,
+    exit_limit,
+)
+from lifesign.domain.lifecycle.monitor_watch import Watched
+from lifesign.domain.models.agents import moment
+from lifesign.domain.models.monitor import (
+    Confirmation,
+    Confirmed,
+    LostEvidence,
+    MonitorRecord,
+    Release,
+    ShownSpan,
+    TrackRecord,
+)
+from lifesign.errors import NetworkClassNotFound, TargetGone, TargetNotFound
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.probing.evidence_watch import watched_in
+from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, silence_in
+from lifesign.registry.transitions.monitor_row import (
+    ExcusedTime,
+    excused_in,
+    monitor_turned,
+    monitors_in,
+    with_look,
+)
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.events import event_log
+from lifesign.storage.probing import liveness
+from lifesign.storage.targets import target_rows
+
+PATH = "/api/v1/monitor"
+MAX_CONFIRMED_CLASSES = 100
+"""That are kept, those confirmed last: every answer to a prober names them."""
+_WORST_FIRST = (MonitorState.HELD, MonitorState.RECOVERING, MonitorState.NORMAL)
+
+
+def show_monitor(transaction: Transaction, call: Call) -> Reply:
+    """Return whether silence is believed, and what speaks against it."""
+    row = registry_row.find(transaction)
+    now_s = transaction.now_s
+    monitors = mass_exit.new_monitors(now_s) if row is None else monitors_in(row, now_s)
+    return Reply(content=_shown(monitors, row, call.policies.mass_exit))
+
+
+def release_hold(transaction: Transaction, call: Call) -> Reply:
+    """Believe silence again, on one track or on both; nothing happens where it is not suspended."""
+    asked = call.query_as(Release)
+    row = registry_row.lock(transaction)
+    now_s = transaction.after_waiting().now_s
+    for track in mass_exit.Track:
+        if asked.track in {None, track}:
+            look = mass_exit.release(monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit)
+            row = with_look(row, track, look, now_s)
+            event_log.append(transaction, monitor_turned(look, track, call.actor))
+    registry_row.store(transaction, row)
+    return Reply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
+
+
+def confirm_outage(transaction: Transaction, call: Call) -> Reply:
+    """Let failures of a network class, or of one target, count without a witness from now on.
+
+    That concerns targets whose last liveness signal is older than the confirmation. An answer is newer, so
+    that nothing has to be undone. Confirmed again, the later moment counts.
+
+    NetworkClassNotFound, TargetNotFound, TargetGone.
+    """
+    asked = call.body_as(Confirmation)
+    if asked.network_class is not None:
+        now_s = _confirm_class(transaction, asked.network_class)
+    else:
+        now_s = _confirm_target(transaction, asked.agent_id or "")
+    payload = OutageConfirmed(network_class=asked.network_class, agent_id=asked.agent_id)
+    draft = EventDraft(
+        type=EventType.MONITOR_CONFIRMED, actor=call.actor, payload=payload, agent_id=asked.agent_id
+    )
+    event_log.append(transaction, [draft])
+    answer = Confirmed(network_class=asked.network_class, agent_id=asked.agent_id, confirmed_at=moment(now_s))
+    return Reply(content=answer)
+
+
+def _confirm_class(transaction: Transaction, name: str) -> float:
+    if name not in liveness.classes(transaction):
+        raise NetworkClassNotFound(name)
+    row = registry_row.lock(transaction)
+    now_s = transaction.after_waiting().now_s
+    confirmed = {**confirmed_in(row), name: now_s}
+    latest = sorted(confirmed, key=lambda each: (-confirmed[each], each))[:MAX_CONFIRMED_CLASSES]
+    text = confirmed_json({each: confirmed[each] for each in sorted(latest)})
+    registry_row.store(transaction, replace(row, confirmed=text))
+    return now_s
+
+
+def _confirm_target(transaction: Transaction, subject_id: str) -> float:
+    if target_rows.find(transaction, subject_id) is None:
+        raise TargetNotFound(subject_id)
+    version = target_rows.next_version(transaction)
+    target = target_rows.find(transaction, subject_id, to_change=True)
+    if target is None:
+        raise TargetNotFound(subject_id)
+    if target.gone_reason is not None:
+        raise TargetGone(subject_id, target.gone_reason)
+    now_s = transaction.after_waiting().now_s
+    target_rows.confirm(transaction, target.id, now_s, version)
+    return now_s
+
+
+def _lost_evidence(watched: Watched) -> LostEvidence | None:
+    if watched.since_s is None:
+        return None
+    return LostEvidence(
+        agents=watched.agents,
+        reasons=dict(watched.reasons),
+        since=moment(watched.since_s),
+        is_reported=watched.is_reported,
+    )
+
+
+def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -> MonitorRecord:
+    excused = ExcusedTime() if row is None else excused_in(row)
+    spans = [*excused.spans, *(Span(hold.begin_s, hold.end_s) for hold in excused.holds)]
+    tracks = {track: monitors.of(track) for track in mass_exit.Track}
+    worst = min(tracks.values(), key=lambda monitor: (_WORST_FIRST.index(monitor.state), monitor.since_s))
+    return MonitorRecord(
+        state=worst.state,
+        since=moment(worst.since_s),
+        tracks={track: _track(monitor, policy) for track, monitor in tracks.items()},
+        silent_classes={} if row is None else _moments(silence_in(row).classes),
+        confirmed_classes={} if row is None else _moments(confirmed_in(row)),
+        lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
+        excused=[ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)],
+        swept_at=None if row is None or row.swept_at_s is None else moment(row.swept_at_s),
+    )
+
+
+def _moments(times_s: Mapping[str, float]) -> dict[str, datetime]:
+    return {name: moment(at_s) for name, at_s in sorted(times_s.items())}
+
+
+def _track(monitor: Monitor, policy: MonitorPolicy) -> TrackRecord:
+    return TrackRecord(
+        state=monitor.state,
+        since=moment(monitor.since_s),
+        exits=monitor.exits_this_cadence,
+        limit=exit_limit(monitor, policy),
+        baseline=baseline_exits(monitor),
+        unwitnessed=monitor.unwitnessed,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="Show whether silence is believed, and of which agents nothing is known",
+        action=Action.READ_MONITOR,
+        deed=show_monitor,
+        is_write=False,
+        answer=MonitorRecord,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/release",
+        summary="End the suspension of verdicts by silence",
+        action=Action.RELEASE_HOLD,
+        deed=release_hold,
+        query=Release,
+        answer=MonitorRecord,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/confirm",
+        summary="Confirm that a network class, or one agent, may be down: its failures need no witness",
+        action=Action.CONFIRM_OUTAGE,
+        deed=confirm_outage,
+        body=Confirmation,
+        answer=Confirmed,
+        errors=(404, 410),
+    ),
+)

@@ -1,0 +1,241 @@
+"""How many targets are there of each kind, and how did each pass over them end? (`/api/v1/census`)"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.health.document import HealthStatus, Time
+from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.census import (
+    RUN_PATTERN,
+    CensusCounts,
+    CensusRun,
+    DirectoryCount,
+    HostCount,
+    HostCounts,
+    ProbeCount,
+    RunName,
+    RunRequest,
+    ShownCount,
+    TargetCount,
+)
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import ANSWERED, ResultClass
+from lifesign.errors import InvalidRequest
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.probing import result_history
+from lifesign.storage.probing.result_history import ALL_TARGETS, hour_of
+from lifesign.storage.targets import census_counts, target_rows
+from lifesign.storage.targets.census_counts import StoredRun
+
+PATH = "/api/v1/census"
+PERIOD_SECONDS = 86_400.0
+"""Over which probes are counted, unless somebody asks otherwise."""
+MAX_RUNS = 100
+SHARDS_AT_ONCE = 64
+"""Whose hosts make one page."""
+
+_LISTED = "census_hosts"
+
+
+class CensusQuery(Body):
+    """The query of `GET /api/v1/census`."""
+
+    run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
+    """The pass whose probes are counted, and no others; then `since` and `until` are its own."""
+
+    since: Time | None = None
+    """The period over which probes are counted; absent: a day."""
+    until: Time | None = None
+    """Absent: now."""
+    name: RunName | None = None
+    """Whose runs are told: those of one probe definition; absent: of all."""
+
+
+class HostQuery(Body):
+    """The query of `GET /api/v1/census/hosts`."""
+
+    run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
+    """A pass: results up to its end do not age."""
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def show_census(transaction: Transaction, call: Call) -> Reply:
+    """Return how many targets and probes there are of each kind."""
+    require(call.caller, Action.READ_TARGETS)
+    query, now_s = call.query_as(CensusQuery), transaction.now_s
+    if query.run is None:
+        until_s = now_s if query.until is None else query.until.timestamp()
+        since_s = until_s - PERIOD_SECONDS if query.since is None else query.since.timestamp()
+        sums = result_history.sums_between(transaction, ALL_TARGETS, hour_of(since_s), hour_of(until_s) + 1)
+        ended_s = census_counts.ALWAYS_AGES
+    else:
+        run = _known_run(transaction, query.run)
+        since_s, until_s = run.began_at_s, run.ended_at_s or now_s
+        sums = census_counts.run_sums(transaction, run.run_id) or []
+        ended_s = _aging_after_s(run)
+    evidence = census_counts.evidence(transaction, pass_ended_s=ended_s)
+    answer = CensusCounts(
+        made_at=moment(now_s),
+        since=moment(since_s),
+        until=moment(until_s),
+        targets=[
+            TargetCount(result=_result(result), count=count)
+            for result, count in census_counts.results(transaction, pass_ended_s=ended_s).items()
+        ],
+        directories=[
+            DirectoryCount(directory=name, result=_result(result), count=count)
+            for name, result, count in census_counts.directories(transaction, pass_ended_s=ended_s)
+        ],
+        probes=[
+            ProbeCount(layer=Layer(layer), result=ResultClass(result), bucket=bucket, count=count)
+            for layer, result, bucket, count in sums
+        ],
+        health={
+            HealthStatus(health): count
+            for health, count in census_counts.health(transaction, pass_ended_s=ended_s).items()
+        },
+        shown=[
+            _shown(layers, count)
+            for layers, count in census_counts.shown(transaction, sorted(ANSWERED), pass_ended_s=ended_s)
+        ],
+        evidence_at=None if evidence.newest_at_s is None else moment(evidence.newest_at_s),
+        old=dict(evidence.old),
+        gone=dict(target_rows.count_gone(transaction)),
+        runs=[_run(run) for run in census_counts.runs(transaction, query.name, MAX_RUNS)],
+    )
+    return Reply(content=answer)
+
+
+def list_hosts(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of how many targets there are on each host."""
+    require(call.caller, Action.READ_TARGETS)
+    query = call.query_as(HostQuery)
+    first = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    last = min(first + SHARDS_AT_ONCE, SHARDS)
+    run = None if query.run is None else _known_run(transaction, query.run)
+    ended_s = census_counts.ALWAYS_AGES if run is None else _aging_after_s(run)
+    rows = census_counts.hosts(transaction, sorted(ANSWERED), range(first, last), pass_ended_s=ended_s)
+    answer = HostCounts(
+        hosts=[
+            HostCount(host=host, result=_result(result), protocol_version=version, count=count)
+            for host, result, version, count in rows
+        ],
+        cursor=cursor_at(_LISTED, last) if last < SHARDS else None,
+    )
+    return Reply(content=answer)
+
+
+def put_run(transaction: Transaction, call: Call) -> Reply:
+    """Note that a pass over all targets has begun, or is over; again, nothing happens.
+
+    While one of the same name is under way none begins: the answer tells of that one, by its own id. Whoever
+    takes part with other deadlines than those before leaves it without any to name.
+    """
+    body, run_id = call.body_as(RunRequest), _run_id(call)
+    run = census_counts.find_run(transaction, run_id)
+    if run is None:
+        begin = census_counts.begin_run if body.is_over else begin_or_join
+        run = begin(transaction, run_id, body.name, body.deadlines)
+    elif not body.is_over and run.ended_at_s is None:
+        run = take_part(transaction, run, body.deadlines)
+    if body.not_read and run.ended_at_s is None:
+        run = add_not_read(transaction, run, body.not_read)
+    if body.is_over and call.seen is not None:
+        census_counts.end_run(transaction, run_id, call.seen)
+        run = census_counts.find_run(transaction, run_id) or run
+    return Reply(content=_run(run))
+
+
+def _count_before(transaction: Transaction, call: Call) -> Mapping[str | None, int] | None:
+    """Return what a pass that is over saw of its targets; None of one that goes on, or was over before."""
+    if not call.body_as(RunRequest).is_over:
+        return None
+    run = census_counts.find_run(transaction, _run_id(call))
+    if run is not None and run.ended_at_s is not None:
+        return None
+    since_s = transaction.now_s if run is None else run.began_at_s
+    return census_counts.results_since(transaction, since_s)
+
+
+def _run_id(call: Call) -> str:
+    run_id = call.path["run_id"]
+    if not re.fullmatch(RUN_PATTERN, run_id):
+        raise InvalidRequest([Finding("invalid_run_id", "", f"expected a run_id like {RUN_PATTERN}")])
+    return run_id
+
+
+def _shown(layers: list[str], count: int) -> ShownCount:
+    asked = (layer.value for layer in Layer if layer is not Layer.OVERALL)
+    ended = {name: ResultClass(result) for name, result in zip(asked, layers, strict=True) if result}
+    return ShownCount.model_validate({**ended, "count": count})
+
+
+def _known_run(transaction: Transaction, run_id: str) -> StoredRun:
+    run = census_counts.find_run(transaction, run_id)
+    if run is None:
+        raise InvalidRequest([Finding("unknown_run", "/run", "expected the run_id of a pass that has begun")])
+    return run
+
+
+def _aging_after_s(run: StoredRun) -> float:
+    return census_counts.NEVER_AGES if run.ended_at_s is None else run.ended_at_s
+
+
+def _run(run: StoredRun) -> CensusRun:
+    return CensusRun(
+        run_id=run.run_id,
+        name=run.name,
+        began_at=moment(run.began_at_s),
+        ended_at=None if run.ended_at_s is None else moment(run.ended_at_s),
+        deadlines=run.deadlines,
+        not_read=run.not_read,
+        counts=[TargetCount(result=_result(result), count=count) for result, count in run.counts.items()],
+    )
+
+
+def _result(stored: str | None) -> ResultClass | None:
+    return None if stored is None else ResultClass(stored)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="Count targets by their last result, and probes by how they ended",
+        action=Action.READ_TARGETS,
+        deed=show_census,
+        is_write=False,
+        query=CensusQuery,
+        answer=CensusCounts,
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/hosts",
+        summary="Count targets by host",
+        action=Action.READ_TARGETS,
+        deed=list_hosts,
+        is_write=False,
+        query=HostQuery,
+        answer=HostCounts,
+    ),
+    Operation(
+        method="PUT",
+        path=f"{PATH}/runs/{{run_id}}",
+        summary="Note that a pass over all targets has begun, or is over",
+        action=Action.REPORT_OBSERVATIONS,
+        deed=put_run,
+        look=_count_before,
+        body=RunRequest,
+        answer=CensusRun,
+    ),
+)

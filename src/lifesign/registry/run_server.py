@@ -1,0 +1,378 @@
+"""How does the server start, run as several processes, and end?
+
+The socket is bound first and the database looked at before anything is served, so that what cannot work
+ends with one line. Settings reach the processes through a pipe: the database's password stands neither
+in their arguments nor in their environment.
+"""
+
+import asyncio
+import logging
+import logging.config
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from os.path import exists
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+from sqlalchemy import make_url
+
+from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.errors import InvalidSetting
+from lifesign.registry.api.work_counts import SharedCounts, WorkCounts, shared_counts
+from lifesign.registry.keys.manage_keys import create_first_admin_key
+from lifesign.registry.marker.database_identity import (
+    Known,
+    check_filled,
+    check_known,
+    check_present,
+    current_marker,
+)
+from lifesign.registry.marker.marker_file import MarkerFile, state_directory
+from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.connection_limits import BoundedProtocol
+from lifesign.serving.listening_socket import BACKLOG, bound, check_host, url_of
+from lifesign.serving.log_lines import LogFormat, log_config
+from lifesign.serving.process_supervisor import EXIT_FAILED, Supervisor
+from lifesign.serving.proxied_callers import ProxiedCallers
+from lifesign.serving.self_signed_certificate import certificate_ends_s
+from lifesign.serving.tls_files import check_pair
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Transaction, open_database, read_url
+from lifesign.storage.keys import key_rows
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from lifesign.registry.app import MakeFace
+
+GRACE_SECONDS = 5
+"""How long requests in flight, and streams, may go on once the server is asked to end."""
+ACTOR = OwnActor.SERVER.value
+"""Who made the first admin key, as events name it."""
+
+TRUSTS_EVERYBODY = (
+    "trusted_proxies names all addresses: whoever connects may claim to come from any address, and "
+    "limits per address hold nobody back; name the proxies alone"
+)
+
+_log = logging.getLogger("lifesign.registry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where and how connections are accepted."""
+
+    host: str
+    port: int
+    """0: any that is free."""
+    workers: int = 1
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    access_log: bool = False
+    log_format: LogFormat = "console"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What there is to say before the server can be reached."""
+
+    database: str
+    """Without its password."""
+    admin_key: str | None
+    """The first one, to be shown once and kept nowhere."""
+    needs_admin_key: bool
+    """There never was one, and none was made."""
+
+
+def run_server(
+    settings: RegistrySettings,
+    listening: Listening,
+    *,
+    face: "MakeFace | None" = None,
+    may_show_key: bool,
+    say_prepared: Callable[[Prepared], None],
+    say_ready: Callable[[str], None],
+) -> int:
+    """Serve until asked to end; return the exit code: 0, or 1 if it could not go on.
+
+    `face` is what people see of it in a browser; each process makes its own. `may_show_key`: the first admin
+    key is made only where a person sees it. `say_ready` is told the URL once it answers.
+
+    InvalidSetting, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
+    DatabaseMismatch if it cannot begin.
+    """
+    # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
+    # repeats the signal afterwards.
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        # Of several processes the supervisor has a handler of its own, which replaces them.
+        signal.signal(signal.SIGHUP, _end_as_asked)
+    try:
+        return _run(
+            settings,
+            listening,
+            face=face,
+            may_show_key=may_show_key,
+            say_prepared=say_prepared,
+            say_ready=say_ready,
+        )
+    except KeyboardInterrupt:
+        return 0
+    except SystemExit as ended:
+        return 1 if ended.code else 0
+
+
+def check(settings: RegistrySettings, listening: Listening) -> None:
+    """Return if a server can begin with these settings, as far as they tell; InvalidSetting."""
+    _check_database(settings.database)
+    check_host(listening.host)
+    _check_tls(listening)
+    _check_directory("archive_dir", settings.archive_dir)
+    _check_directory("state_dir", state_directory(settings.state_dir))
+
+
+def _run(
+    settings: RegistrySettings,
+    listening: Listening,
+    *,
+    face: "MakeFace | None" = None,
+    may_show_key: bool,
+    say_prepared: Callable[[Prepared], None],
+    say_ready: Callable[[str], None],
+) -> int:
+    check(settings, listening)
+    logging.config.dictConfig(dict(_log_config(listening)))
+    with bound(listening.host, listening.port) as opened:
+        admin_key, needs_admin_key = asyncio.run(_prepare(settings, may_show_key=may_show_key))
+        prepared = Prepared(
+            database=make_url(settings.database).render_as_string(hide_password=True),
+            admin_key=admin_key,
+            needs_admin_key=needs_admin_key,
+        )
+        say_prepared(prepared)
+        _warn_of_plain_http(listening, settings)
+        _warn_of_trust(settings)
+        _raise_file_limit()
+        if settings.archive_dir is not None:
+            _make_archive_directory(settings.archive_dir)
+        config = _uvicorn_config(settings, listening, face)
+        scheme = "http" if listening.tls_certificate is None else "https"
+        ready = partial(say_ready, url_of(opened, listening.host, scheme))
+        if listening.workers == 1:
+            _Server(config, ready).run([opened])
+            return 0
+        return Supervisor(config, [opened], ready).run_to_end()
+
+
+async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[str | None, bool]:
+    """Set up an empty database, check any other; return the first admin key, and whether one is missing.
+
+    DatabaseMismatch if it is not the database that this host knows.
+    """
+    url = read_url(settings.database)
+    file = MarkerFile.of(url, state_directory(settings.state_dir))
+    assert file is not None  # noqa: S101 - a database in memory was refused before
+    # Before anything is made that is shown once.
+    file.check_writable()
+    known = Known.read(file)
+    check_present(known, url)
+
+    def deed(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
+        # Its lock also keeps apart those who would make the first key.
+        schema.lock(transaction)
+        check_filled(transaction, known)
+        schema.set_up_or_check(transaction)
+        check_known(transaction, known)
+        if may_show_key:
+            admin_key, needs_one = create_first_admin_key(transaction, ACTOR), False
+        else:
+            admin_key, needs_one = None, key_rows.count(transaction, Role.ADMIN) == 0
+        return admin_key, needs_one, current_marker(transaction)
+
+    opened = open_database(settings.database)
+    try:
+        admin_key, needs_one, marker = await opened.write(deed)
+    finally:
+        await opened.close()
+    _write_marker(file, known, marker)
+    return admin_key, needs_one
+
+
+def _write_marker(file: MarkerFile, known: Known, marker: DatabaseMarker) -> None:
+    if known.damage:
+        _log.warning("%s is written anew: %s", file.path, known.damage)
+    try:
+        file.write(marker)
+    except OSError as error:
+        # It could be written just now; the server tries again every two seconds.
+        _log.warning("the marker of the database cannot be written: %s: %s", file.path, error.strerror)
+    else:
+        if known.is_new:
+            said = {"file": str(file.path), "installation_id": marker.installation_id}
+            _log.info("no marker of this database on this host: created one", extra=said)
+
+
+def app_of(
+    settings: RegistrySettings,
+    face: "MakeFace | None",
+    shared: SharedCounts | None,
+    certificate_ends_s: float | None,
+) -> "ASGIApp":
+    """Return the app of one server process; it ends when the process that supervises it has gone."""
+    from lifesign.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
+
+    supervisor = multiprocessing.parent_process()
+    if supervisor is not None:
+        # A terminal that is closed sends it to all: what becomes of us is the supervisor's to say.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        threading.excepthook = _log_thread
+        threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
+    counts = WorkCounts(shared)
+    # It was set up before: a process that takes the place of another one must not create an empty file.
+    database = open_database(settings.database, must_exist=True)
+    registry = Registry(settings, database=database, counts=counts, certificate_ends_s=certificate_ends_s)
+    app = create_app(registry, face)
+    return ProxiedCallers(app, settings.trusted_proxies) if settings.trusted_proxies else app
+
+
+def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
+    supervisor.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _log_thread(failed: threading.ExceptHookArgs) -> None:
+    """Say nothing when the supervisor's pipe is closed, as it is whenever a process is asked to end."""
+    if failed.exc_type not in {EOFError, SystemExit} and failed.exc_value is not None:
+        _log.error("a thread failed", exc_info=failed.exc_value)
+
+
+class _Server(uvicorn.Server):
+    """Says so once it answers."""
+
+    def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say_ready = say_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._say_ready()
+
+
+class _Config(uvicorn.Config):
+    """Says in one line, in each process, if the certificate and its key have become unusable."""
+
+    def load(self) -> None:
+        if self.ssl_certfile is not None and self.ssl_keyfile is not None:
+            try:
+                check_pair(Path(self.ssl_certfile), Path(self.ssl_keyfile))
+            except InvalidSetting as error:
+                _log.error("cannot serve with this certificate: %s", error)
+                raise SystemExit(EXIT_FAILED) from None
+        super().load()
+
+
+def _uvicorn_config(
+    settings: RegistrySettings, listening: Listening, face: "MakeFace | None" = None
+) -> uvicorn.Config:
+    shared = shared_counts(listening.workers) if listening.workers > 1 else None
+    certificate = listening.tls_certificate
+    ends_s = None if certificate is None else certificate_ends_s(certificate)
+    return _Config(
+        partial(app_of, settings, face, shared, ends_s),
+        factory=True,
+        workers=listening.workers,
+        lifespan="on",
+        http=BoundedProtocol,
+        ws="none",
+        log_config=dict(_log_config(listening)),
+        access_log=listening.access_log,
+        server_header=False,
+        # Ours reads them: see `proxied_callers`.
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_certfile=listening.tls_certificate,
+        ssl_keyfile=listening.tls_key,
+    )
+
+
+def _log_config(listening: Listening) -> Mapping[str, object]:
+    return log_config(access_log=listening.access_log, log_format=listening.log_format)
+
+
+def _end(_signal_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+def _end_as_asked(_signal_number: int, _frame: object) -> None:
+    """As on SIGTERM, whoever listens to that at the time."""
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _check_database(url: str) -> None:
+    if url in {"sqlite://", "sqlite:///:memory:"}:
+        raise InvalidSetting("database", url, "a file: what is in memory is gone with the process")
+    read_url(url)
+
+
+def _check_tls(listening: Listening) -> None:
+    """Refuse half of a pair, and files that are no certificate and its key."""
+    certificate, key = listening.tls_certificate, listening.tls_key
+    if certificate is None and key is None:
+        return
+    if certificate is None or key is None:
+        # Told of the one that was given: it has a place, in a file too.
+        name, missing = (
+            ("tls_key", "tls_certificate") if certificate is None else ("tls_certificate", "tls_key")
+        )
+        raise InvalidSetting(name, None, f"{missing} beside it: a certificate and its key belong together")
+    check_pair(certificate, key)
+
+
+def _check_directory(name: str, directory: Path | None) -> None:
+    """Refuse a directory that can neither be written to nor be made; `name` is the setting."""
+    if directory is None:
+        return
+    places = (directory.absolute(), *directory.absolute().parents)
+    there = next(each for each in places if exists(each))  # noqa: PTH110 - Path.exists raises EACCES
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        expected = f"a directory that this user may write to, or make (look at {there})"
+        raise InvalidSetting(name, str(directory), expected)
+
+
+def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> None:
+    is_local = listening.host in {"localhost", "::1"} or listening.host.startswith("127.")
+    if not is_local and listening.tls_certificate is None and not settings.trusted_proxies:
+        _log.warning("keys travel in the clear: use TLS, or a proxy that is trusted (--trusted-proxies)")
+
+
+def _make_archive_directory(directory: Path) -> None:
+    """Make it before the first events are archived, which may be in months."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        expected = f"a directory that this user may write to, or make ({error.strerror})"
+        raise InvalidSetting("archive_dir", str(directory), expected) from None
+
+
+def _warn_of_trust(settings: RegistrySettings) -> None:
+    if settings.trusts_everybody:
+        _log.warning(TRUSTS_EVERYBODY)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as this user may have: the usual 1,024 are few for a fleet."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

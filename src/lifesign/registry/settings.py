@@ -1,0 +1,178 @@
+"""Settings of the server."""
+
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from lifesign.domain.files.validation_messages import invalid_setting
+from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
+from lifesign.domain.lifecycle.mass_silence import SilencePolicy
+from lifesign.domain.net.public_address import PublicAddress
+from lifesign.domain.net.target import SHARDS
+from lifesign.errors import InvalidSetting
+from lifesign.registry.policies import DEFAULT_POLICIES, Policies
+
+DEFAULT_DATABASE = "sqlite:///agent-health.db"
+DEFAULT_PORT = 8440
+_MASS_EXIT = DEFAULT_POLICIES.mass_exit
+_MASS_SILENCE = DEFAULT_POLICIES.mass_silence
+
+
+def _take_network(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError:
+        raise PydanticCustomError(
+            "network", "expected networks such as 10.1.0.0/16, without bits beyond the mask, or addresses"
+        ) from None
+
+
+def _take_public_url(text: str) -> str:
+    try:
+        PublicAddress.read(text)
+    except InvalidSetting as error:
+        raise PydanticCustomError("public_url", "expected {form}", {"form": error.expected}) from None
+    return text
+
+
+Network = Annotated[str, AfterValidator(_take_network)]
+"""`10.1.0.0/16`, or one address."""
+
+
+class RegistrySettings(BaseModel):
+    """The server's settings; InvalidSetting names the first one that is wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    database: Annotated[str, Field(min_length=1, max_length=2048)] = DEFAULT_DATABASE
+    """`sqlite:///FILE`, or `postgresql://USER@HOST/NAME` when one machine is not enough."""
+    sweep_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.5
+    """How often deadlines are looked at: silence is noticed this much late at most."""
+    answer_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5
+    """How long a caller waits for the database before it is told to come again."""
+    requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 1_000
+    """Per key and server process, on average. One key may stand before a whole fleet."""
+    request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
+    """Per key and server process, at once."""
+    command_seconds: Annotated[float, Field(ge=1, le=604_800)] = 3_600
+    """How long a command waits for its agent, unless it says otherwise."""
+    event_retention_days: Annotated[float, Field(ge=1, le=36_500)] | None = None
+    """Older events are archived to a file; None keeps all in the database."""
+    task_retention_days: Annotated[float, Field(ge=1, le=36_500)] = 90
+    """Tasks that have been finished for longer are forgotten, with their reports; events stay."""
+    archive_dir: Path | None = None
+    """Where archived events go; None: beside an SQLite file, else the working directory."""
+    state_dir: Path | None = None
+    """Directory outside the database for its marker; None: `agent-health/databases` in the user's state."""
+    dialects: tuple[Literal["openintent"], ...] = ()
+    """Foreign dialects that are spoken too: `openintent`."""
+    public_url: Annotated[str, AfterValidator(_take_public_url)] | None = None
+    """Under which address others know this server; names it in its own health document.
+
+    The dashboard is shown under this host, and under addresses, alone.
+    """
+    open_dashboard: bool = False
+    """Whether everyone may read the dashboard; to act, people log in all the same."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
+    metrics_agents: Annotated[int, Field(ge=0, le=10_000)] = 100
+    """Of how many agents that are down `/metrics` tells one by one: each is a series of its own."""
+    open_metrics: bool = False
+    """Whether `/metrics` is shown to everybody; else it needs a key that may read."""
+    webhook_networks: tuple[Network, ...] = ()
+    """Private networks that webhooks, and proofs of opt-outs, may lead to, such as `10.1.0.0/16`."""
+    mass_exit_cadence_seconds: Annotated[float, Field(ge=1, le=3600)] = _MASS_EXIT.cadence_seconds
+    """Time in which agents that fall silent are counted together."""
+    mass_exit_min_exits: Annotated[int, Field(ge=1, le=1_000_000_000)] = _MASS_EXIT.min_exits
+    """Agents that may fall silent within a cadence before verdicts are suspended."""
+    mass_exit_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.factor
+    """Verdicts are suspended if more fall silent than this many times the usual number."""
+    mass_exit_end_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.end_factor
+    """A suspension ends once fewer wait than this many times the usual number; at most the factor above."""
+    mass_exit_quiet_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.quiet_cadences
+    """Cadences for which fewer must wait before a suspension ends."""
+    mass_exit_max_hold_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_EXIT.max_hold_seconds
+    """When silence is believed all the same; at least one cadence."""
+    mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
+    """Cadences of which the usual number is the mean."""
+    mass_exit_proven_seconds: Annotated[float, Field(ge=0, le=86_400)] = _MASS_EXIT.proven_seconds
+    """Time for which an agent must have given liveness signals before its silence counts here."""
+    mass_silence_expected_seconds: Annotated[float, Field(ge=1, le=2_592_000)] = (
+        _MASS_SILENCE.expected_seconds
+    )
+    """An address that answered within this time is expected to answer."""
+    mass_silence_together_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_SILENCE.together_seconds
+    """Addresses fell silent together if their last answers lie within this time."""
+    witness_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.witness_seconds
+    """A target is handed out as a witness at most once in this time."""
+    clock_offset_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.clock_offset_seconds
+    """A prober's wall clock that differs from the database's by more is reported."""
+    watch_seconds: Annotated[float, Field(ge=0.05, le=3600)] = DEFAULT_POLICIES.watch_seconds
+    """How often silent network classes and agents with old evidence are counted."""
+    evidence_lost_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.evidence_lost_seconds
+    """Agents have old evidence for so long before `monitor.evidence_lost` is logged."""
+    prober_workers: Annotated[int, Field(ge=1, le=SHARDS)] = DEFAULT_POLICIES.prober_workers
+    """Workers that may probe with one key at a time, unless the key has a number of its own."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.mass_exit_end_factor > self.mass_exit_factor:
+            raise PydanticCustomError(
+                "mass_exit_end_factor", "expected mass_exit_end_factor to be at most mass_exit_factor"
+            )
+        if self.mass_exit_max_hold_seconds < self.mass_exit_cadence_seconds:
+            raise PydanticCustomError(
+                "mass_exit_max_hold_seconds",
+                "expected mass_exit_max_hold_seconds to be at least mass_exit_cadence_seconds",
+            )
+        return self
+
+    @property
+    def policies(self) -> Policies:
+        """The thresholds among the settings."""
+        return Policies(
+            mass_exit=MonitorPolicy(
+                cadence_seconds=self.mass_exit_cadence_seconds,
+                min_exits=self.mass_exit_min_exits,
+                factor=self.mass_exit_factor,
+                end_factor=self.mass_exit_end_factor,
+                quiet_cadences=self.mass_exit_quiet_cadences,
+                max_hold_seconds=self.mass_exit_max_hold_seconds,
+                baseline_cadences=self.mass_exit_baseline_cadences,
+                proven_seconds=self.mass_exit_proven_seconds,
+            ),
+            mass_silence=SilencePolicy(
+                expected_seconds=self.mass_silence_expected_seconds,
+                together_seconds=self.mass_silence_together_seconds,
+            ),
+            witness_seconds=self.witness_seconds,
+            clock_offset_seconds=self.clock_offset_seconds,
+            watch_seconds=self.watch_seconds,
+            evidence_lost_seconds=self.evidence_lost_seconds,
+            prober_workers=self.prober_workers,
+        )
+
+    @property
+    def trusts_everybody(self) -> bool:
+        """Whether whoever connects may say from which address they come."""
+        return any(ip_network(network).prefixlen == 0 for network in self.trusted_proxies)
+
+    @classmethod
+    def read(cls, **given: object) -> Self:
+        """Return settings, those that are not given at their defaults."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise _told(error) from None
+
+
+def _told(error: ValidationError) -> InvalidSetting:
+    """Return what is wrong first, by the setting's own name, in our words."""
+    first = error.errors(include_url=False)[0]
+    # What concerns two settings is told of the one that its rule is named for.
+    name = str(first["loc"][0] if first["loc"] else first["type"])
+    fault = invalid_setting(error, name)
+    return InvalidSetting(name, fault.given, fault.expected)

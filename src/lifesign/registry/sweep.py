@@ -1,0 +1,401 @@
+"""Sweep: how silence is noticed, and what else is over by now.
+
+Any number of server processes sweep; one at a time does, since it claims the registry's row. A sweep
+notes the time in which no process swept, judges the agents whose deadline has passed, asks `monitor_health`
+before it lets silence take an agent down, and ends leases and commands whose time is over. All in
+transactions of bounded size: what one sweep leaves, the next one finds.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ulid import ULID
+
+from lifesign.domain.lifecycle import mass_exit
+from lifesign.domain.lifecycle.heartbeat_timeout import deadline_s
+from lifesign.domain.lifecycle.mass_exit import Look, Monitor, MonitorPolicy, Monitors, MonitorState, Track
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.api.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
+from lifesign.registry.api.work_counts import Work, WorkCounts
+from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_due, note_evidence
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.transitions.agent_verdicts import Change, Circumstances, judge_agents
+from lifesign.registry.transitions.lease_expiry import reap
+from lifesign.registry.transitions.monitor_row import excused_in, monitor_turned, monitors_in, with_look
+from lifesign.registry.transitions.status_changes import MONITOR, change_status, command_ended
+from lifesign.registry.transitions.sweep_gap import (
+    Reference,
+    gap_jump_s,
+    move_back_some,
+    move_some_targets_back,
+    note_gap,
+    note_set_back,
+)
+from lifesign.storage.agents import agent_rows, commands
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.events import event_log
+
+CHUNK = 2_000
+"""Of agents, leases or commands that one transaction looks at: about 0.1 s of work if all of them change."""
+MAX_CHUNKS = 1_000
+"""In one sweep; the next one goes on."""
+CLAIM_SECONDS = 5.0
+"""How long other processes leave a sweep alone that does not go on: this one may have died."""
+LOOKS_PER_CADENCE = 4
+"""How often a held monitor counts who waits: all of them are judged anew for it."""
+FAULT_SECONDS = 60.0
+"""When an agent is tried again whose judgement failed through a fault of ours."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """What holds for all transactions of one sweep."""
+
+    began_s: float
+    """Whoever is due by now; those who are put off are not met again in the same sweep."""
+    reference: Reference
+    looking: frozenset[Track] = frozenset()
+    """Suspended tracks of which this sweep meets all agents that wait."""
+    set_back_s: float = 0.0
+    """How far the clock was set back, below 0: then it has to be mended first."""
+    is_watching: bool = False
+    """Whether silent network classes and old evidence are to be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exits:
+    """Agents of one track that silence would take down, and that have lived long enough to tell of us.
+
+    Agents that never beat could have verdicts suspended otherwise, by anybody who may register them.
+    """
+
+    telling_s: tuple[float, ...] = ()
+    """Their last signs."""
+    missed: tuple[MissedHeartbeat, ...] = ()
+    """The same agents, if they are monitored by heartbeat."""
+
+    def __add__(self, other: "_Exits") -> "_Exits":
+        return _Exits(self.telling_s + other.telling_s, self.missed + other.missed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What became of some agents that were due."""
+
+    is_last: bool
+    waiting: Mapping[Track, _Exits]
+    """Those that a suspension keeps back."""
+
+
+class Sweeper:
+    """Lets sweeps run, one after the other."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: RegistrySettings,
+        monotonic_s: Clock,
+        *,
+        policy: MonitorPolicy | None = None,
+        counts: WorkCounts | None = None,
+        heard: HeardAgents | None = None,
+    ) -> None:
+        self._counts = counts or WorkCounts()
+        self._heard = heard or HeardAgents(monotonic_s)
+        self._database = database
+        self._period_s = settings.sweep_seconds
+        self._monotonic_s = monotonic_s
+        self._policies = settings.policies
+        self._policy = policy or self._policies.mass_exit
+        self._name = f"sweeper_{str(ULID()).lower()}"
+        self._reference: Reference | None = None
+
+    async def run(self) -> None:
+        """Sweep until cancelled; a sweep that fails is followed by the next one."""
+        while True:
+            try:
+                await self.sweep_once()
+            except StoreUnavailable:
+                # The database says so itself, once, and when it is over.
+                self._counts.note(Work.SWEEPS_FAILED)
+            except Exception:  # noqa: BLE001 - whatever fails, silence is looked for again
+                self._counts.note(Work.SWEEPS_FAILED)
+                _log.exception("a sweep failed; the next one follows")
+            await asyncio.sleep(self._period_s)
+
+    async def sweep_once(self) -> None:
+        """Do all that is due by now, unless another process is just doing it."""
+        began_s = time.perf_counter()
+        sweep = await self._database.write(self._begin)
+        if sweep is not None and sweep.set_back_s < 0:
+            await self._mend(sweep.set_back_s)
+            sweep = await self._database.write(self._begin)
+        if sweep is None:
+            return
+        self._reference = sweep.reference
+        waiting = await self._judge_all(sweep)
+        if sweep.looking and waiting is not None:
+            await self._database.write(partial(self._count, waiting=waiting, looking=sweep.looking))
+        await self._end_all_expired()
+        if sweep.is_watching:
+            await self._watch()
+        self._counts.note(Work.SWEEPS)
+        self._counts.note(Work.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
+
+    def _begin(self, transaction: Transaction) -> _Sweep | None:
+        """Claim the sweep and note the time in which nobody looked; None if somebody else has it."""
+        self._heard.store(transaction, self._name)
+        row = registry_row.lock_if_free(transaction)
+        if row is None:
+            return None
+        now_s, monotonic_s = transaction.now_s, self._monotonic_s()
+        if row.sweeper != self._name and _is_claimed(row, now_s):
+            return None
+        reference = Reference(now_s, monotonic_s)
+        last_s = now_s if row.swept_at_s is None else row.swept_at_s
+        jump_s = gap_jump_s(now_s - last_s, self._reference, reference)
+        if jump_s < 0:
+            return _Sweep(now_s, reference, set_back_s=jump_s)
+        row, drafts = note_gap(transaction, row, last_s, jump_s, self._period_s)
+        monitors = monitors_in(row, now_s)
+        self._store(transaction, row)
+        event_log.append(transaction, drafts)
+        looking = frozenset(
+            track
+            for track in Track
+            if (monitor := monitors.of(track)).state is MonitorState.HELD
+            and self._look_number(monitor, last_s) < self._look_number(monitor, now_s)
+        )
+        is_watching = is_watch_due(row, now_s, self._policies)
+        return _Sweep(now_s, reference, looking=looking, is_watching=is_watching)
+
+    async def _mend(self, set_back_s: float) -> None:
+        """Bring back what lies ahead since the clock was set back; several processes may do so at once."""
+        for move in (move_back_some, move_some_targets_back):
+            after: int | None = 0
+            while after is not None:
+                after = await self._database.write(partial(move, by_s=set_back_s, after=after, limit=CHUNK))
+        await self._database.write(partial(note_set_back, by_s=set_back_s))
+        self._reference = None
+
+    async def _judge_all(self, sweep: _Sweep) -> dict[Track, _Exits] | None:
+        """Judge all who are due; return those that are kept back, None if another process took over."""
+        waiting = dict.fromkeys(Track, _Exits())
+        limit = CHUNK
+        for _ in range(MAX_CHUNKS):
+            try:
+                judged = await self._database.write(partial(self._judge_some, sweep=sweep, limit=limit))
+            except StoreUnavailable:
+                raise
+            except Exception:  # noqa: BLE001 - one bad record must not hide all others
+                if limit == 1:
+                    _log.exception("an agent cannot be judged; it is tried again later")
+                    await self._database.write(partial(_put_off_first, due_at_s=sweep.began_s))
+                limit = max(1, limit // 10)
+                continue
+            if judged is None:
+                return None
+            for track, exits in judged.waiting.items():
+                waiting[track] += exits
+            if judged.is_last:
+                break
+            limit = min(CHUNK, limit * 10)
+        return waiting
+
+    def _judge_some(self, transaction: Transaction, sweep: _Sweep, limit: int) -> _Judged | None:
+        """Judge some who are due and carry out what follows; None if another process took over."""
+        row = self._locked(transaction)
+        if row is None:
+            return None
+        now_s = transaction.now_s
+        excused = excused_in(row)
+        alike = Circumstances(excused=excused.spans, holds=excused.holds)
+        found = agent_rows.due(transaction, sweep.began_s, limit)
+        changes, unchanged = _parted(judge_agents(transaction, found, alike))
+        agent_rows.put_off(transaction, _deadlines(unchanged, now_s), sweep.began_s)
+        if transaction.is_postgresql:
+            # They were not locked, so that heartbeats need not wait for those of whom nothing follows.
+            numbers = [change.agent.id for change in changes]
+            locked = agent_rows.find_many(transaction, numbers, to_change=True, skip_locked=True)
+            changes, unchanged = _parted(judge_agents(transaction, locked, alike))
+            agent_rows.set_judge_at(transaction, _deadlines(unchanged, now_s))
+        monitors = monitors_in(row, now_s)
+        looks = {
+            track: self._look(transaction, monitors.of(track), self._exits(changes, track, monitors, alike))
+            for track in Track
+        }
+        held = [change for change in changes if not _may_go(change, looks)]
+        going = [change for change in changes if _may_go(change, looks)]
+        for track, look in looks.items():
+            row = with_look(row, track, look, now_s)
+        monitors = monitors_in(row, now_s)
+        going += self._held_back(transaction, held, alike, monitors)
+        change_status(transaction, [_with_later_deadline(change, now_s) for change in going], MONITOR)
+        for track, look in looks.items():
+            event_log.append(transaction, monitor_turned(look, track, MONITOR))
+        is_last = len(found) < limit
+        self._store(transaction, row, is_over=is_last and not sweep.looking)
+        return _Judged(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
+
+    def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Look:
+        """Ask whether the agents of a track that silence would take down may go."""
+        if monitor.state is MonitorState.HELD:
+            # Who waits is counted at the end of a sweep that meets all of them.
+            return Look(monitor=monitor, is_held=True, cohort_before_s=monitor.cohort_before_s)
+        return self._look_at(transaction, monitor, exits)
+
+    def _look_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Look:
+        alone = unwitnessed(transaction, exits.missed, self._policy) if exits.missed else ()
+        return mass_exit.look(
+            monitor,
+            exits.telling_s,
+            transaction.now_s,
+            self._policy,
+            unwitnessed=[each.last_sign_s for each in alone],
+        )
+
+    def _exits(
+        self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: Circumstances
+    ) -> _Exits:
+        """Return those of one track that silence would take down, and that tell of us."""
+        telling: list[float] = []
+        missed: list[MissedHeartbeat] = []
+        for change in changes:
+            sign_s = change.silent_since_s
+            if sign_s is None or change.track is not track:
+                continue
+            if not mass_exit.tells_of_us(monitors.of(track), sign_s, change.heard_for_s, self._policy):
+                continue
+            telling.append(sign_s)
+            if track is Track.HEARTBEAT:
+                agent, excused = change.agent, alike.excused_since(sign_s)
+                missed.append(
+                    MissedHeartbeat(agent.id, sign_s, deadline_s(sign_s, agent.interval_s, excused))
+                )
+        return _Exits(tuple(telling), tuple(missed))
+
+    def _held_back(
+        self, transaction: Transaction, held: Sequence[Change], alike: Circumstances, monitors: Monitors
+    ) -> list[Change]:
+        """Return what follows all the same for those whom silence may not take down.
+
+        All agents of a track are due together, at its next look.
+        """
+        kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_held=True))
+        changes = [
+            replace(change, judge_at_s=self._next_look_s(monitors.of(change.track), transaction.now_s))
+            for change in kept
+        ]
+        agent_rows.set_judge_at(transaction, {change.agent.id: change.judge_at_s for change in changes})
+        return [change for change in changes if change.is_visible]
+
+    def _count(
+        self, transaction: Transaction, waiting: Mapping[Track, _Exits], looking: Iterable[Track]
+    ) -> None:
+        """Look at all who wait, now that the sweep has met them; suspensions may be over."""
+        row = self._locked(transaction)
+        if row is None:
+            return
+        now_s = transaction.now_s
+        for track in sorted(looking):
+            monitor = monitors_in(row, now_s).of(track)
+            if monitor.state is MonitorState.HELD:
+                look = self._look_at(transaction, monitor, waiting[track])
+                row = with_look(row, track, look, now_s)
+                event_log.append(transaction, monitor_turned(look, track, MONITOR))
+        self._store(transaction, row, is_over=True)
+
+    async def _end_all_expired(self) -> None:
+        """End leases and commands whose time is over."""
+        await reap(self._database)
+        for _ in range(MAX_CHUNKS):
+            if await self._database.write(_end_commands) < CHUNK:
+                return
+
+    async def _watch(self) -> None:
+        """Count silent network classes and old evidence, without a lock, and store what was found."""
+        counted = await self._database.read(partial(count_evidence, policies=self._policies))
+        await self._database.write(partial(note_evidence, counted=counted, policies=self._policies))
+
+    def _locked(self, transaction: Transaction) -> RegistryRow | None:
+        """Return the row for one more transaction of our sweep; None if another process took over or could.
+
+        Whoever was stopped in the middle of a sweep, or waited for a database that was, begins anew: only
+        then is the time in which nobody looked excused.
+        """
+        row = registry_row.lock(transaction)
+        is_ours = row.sweeper == self._name and _is_claimed(row, transaction.now_s)
+        return row if is_ours else None
+
+    def _store(self, transaction: Transaction, row: RegistryRow, *, is_over: bool = False) -> None:
+        """Write the row; it says that we are alive, and how long the sweep is ours."""
+        now_s = transaction.now_s
+        until_s = now_s if is_over else now_s + CLAIM_SECONDS
+        row = replace(row, swept_at_s=now_s, sweeper=self._name, sweeper_until_s=until_s)
+        registry_row.store(transaction, row)
+
+    @property
+    def _look_period_s(self) -> float:
+        return self._policy.cadence_seconds / LOOKS_PER_CADENCE
+
+    def _next_look_s(self, monitor: Monitor, now_s: float) -> float:
+        return monitor.since_s + self._look_period_s * (self._look_number(monitor, now_s) + 1)
+
+    def _look_number(self, monitor: Monitor, at_s: float) -> int:
+        """Return how many moments have passed since the hold began at which all who wait are counted."""
+        return max(0, math.floor((at_s - monitor.since_s) / self._look_period_s))
+
+
+def _is_claimed(row: RegistryRow, now_s: float) -> bool:
+    # A claim that lasts longer than claims do was made before the clock was set back.
+    return row.sweeper_until_s is not None and now_s < row.sweeper_until_s <= now_s + CLAIM_SECONDS
+
+
+def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
+    """Part those of whom something follows from those who are merely to be judged again."""
+    changes: list[Change] = []
+    unchanged: list[Change] = []
+    for change in judged:
+        (changes if change.is_visible else unchanged).append(change)
+    return changes, unchanged
+
+
+def _may_go(change: Change, looks: Mapping[Track, Look]) -> bool:
+    return change.silent_since_s is None or looks[change.track].lets_go(change.silent_since_s)
+
+
+def _later_s(judge_at_s: float | None, now_s: float) -> float | None:
+    """Whoever was judged now is not due by now: a sweep meets nobody twice."""
+    return None if judge_at_s is None else max(judge_at_s, math.nextafter(now_s, math.inf))
+
+
+def _with_later_deadline(change: Change, now_s: float) -> Change:
+    return replace(change, judge_at_s=_later_s(change.judge_at_s, now_s))
+
+
+def _deadlines(unchanged: Iterable[Change], now_s: float) -> dict[int, float | None]:
+    return {change.agent.id: _later_s(change.judge_at_s, now_s) for change in unchanged}
+
+
+def _put_off_first(transaction: Transaction, due_at_s: float) -> None:
+    agent_rows.put_off_first(transaction, due_at_s, transaction.now_s + FAULT_SECONDS)
+
+
+def _end_commands(transaction: Transaction) -> int:
+    """End some commands whose time is over, and return how many."""
+    unheard = commands.expired(transaction, transaction.now_s, CHUNK)
+    commands.remove(transaction, [command.id for command in unheard])
+    numbers = sorted({command.agent for command in unheard})
+    whose = {agent.id: agent for agent in agent_rows.find_many(transaction, numbers)} if numbers else {}
+    drafts = [command_ended(command, whose[command.agent], MONITOR) for command in unheard]
+    event_log.append(transaction, drafts)
+    return len(unheard)

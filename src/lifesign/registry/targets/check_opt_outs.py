@@ -1,0 +1,120 @@
+"""Does an origin serve the token that its owner was given? (protocol 3)
+
+One GET under the origin's `/.well-known/`, to a vetted address, without redirects; a few at a
+time, and each origin seldom. Whatever else is served there proves nothing, and changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from yarl import URL
+
+from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.net.target_address import Network, read_networks
+from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_GOOD_SECONDS, is_proven
+from lifesign.errors import StoreUnavailable
+from lifesign.http.bounded_body import read_bounded
+from lifesign.http.bounded_get import user_agent
+from lifesign.http.counted_sessions import counter_of
+from lifesign.http.failures import FAILURES
+from lifesign.http.guarded_sessions import GuardedSessions
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.targets.opt_out_origins import prove
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.targets import opt_outs
+from lifesign.storage.targets.opt_outs import StoredOptOut
+
+ROUND_SECONDS = 5.0
+"""Between two looks for origins that are due: who has just asked does not wait for long."""
+CHECK_SECONDS = 600.0
+"""Between two looks at one origin, unless somebody asks again."""
+GET_SECONDS = 10.0
+MAX_CHECKS = 10
+"""At once, per server process."""
+ACTOR = OwnActor.SERVER.value
+"""Who acts when a proof is found."""
+
+_ABSENT = frozenset({404, 410})
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class OptOutChecker:
+    """Looks for proofs; one per server process."""
+
+    def __init__(self, database: Database, settings: RegistrySettings) -> None:
+        self._database = database
+        self._allowed = read_networks(settings.webhook_networks, "webhook_networks")
+
+    async def run(self) -> None:
+        """Look until cancelled; a round that fails is followed by the next one."""
+        while True:
+            try:
+                await self.check_some()
+            except StoreUnavailable as error:
+                _log.warning("no proofs of opt-outs are looked for: %s", error)
+            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
+                _log.exception("proofs of opt-outs could not be looked for")
+            await asyncio.sleep(ROUND_SECONDS)
+
+    async def check_some(self) -> None:
+        """Look at some of the origins that are due, and note what was found. StoreUnavailable."""
+        if not await self._database.read(_are_due):
+            return
+        due = await self._database.write(_claim)
+        await asyncio.gather(*(self._check(one) for one in due))
+
+    async def _check(self, asked: StoredOptOut) -> None:
+        served = await served_proof(asked.origin, self._allowed)
+        if served is None or not is_proven(asked.token, served):
+            return
+        is_new = await self._database.write(
+            lambda transaction: prove(transaction, asked.origin, asked.token, ACTOR)
+        )
+        if is_new:
+            _log.info("%s opted out: its targets are probed no more", asked.origin)
+
+
+async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
+    """Return what an origin serves where a proof is to stand; None if it serves nothing that could be one."""
+    return (await served_file(origin, allowed)) or None
+
+
+async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
+    """Return the same; empty if the origin says that there is no file, None if nothing is known of it."""
+    headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
+    try:
+        place = URL(origin + PROOF_PATH)
+        async with (
+            asyncio.timeout(GET_SECONDS),
+            GuardedSessions(allowed) as sessions,
+            sessions.session_for(place).get(place, headers=headers, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                return b"" if response.status in _ABSENT else None
+            return await read_bounded(response, MAX_PROOF_BYTES, counter_of(response))
+    except FAILURES:
+        return None
+
+
+def _are_due(transaction: Transaction) -> bool:
+    return bool(_due(transaction))
+
+
+def _claim(transaction: Transaction) -> list[StoredOptOut]:
+    """Return origins that nobody else looks at now."""
+    due = _due(transaction, to_change=True)
+    for one in due:
+        opt_outs.set_checked(transaction, one.origin, transaction.now_s)
+    return due
+
+
+def _due(transaction: Transaction, *, to_change: bool = False) -> list[StoredOptOut]:
+    return opt_outs.unproven(
+        transaction,
+        asked_after_s=transaction.now_s - TOKEN_GOOD_SECONDS,
+        checked_before_s=transaction.now_s - CHECK_SECONDS,
+        limit=MAX_CHECKS,
+        to_change=to_change,
+    )

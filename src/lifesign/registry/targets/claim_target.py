@@ -1,0 +1,115 @@
+"""Claims of agents for crawled targets: the token that proves one."""
+
+import secrets
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.lifecycle.link_rule import claimed_urls, is_claim
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import moment
+from lifesign.domain.models.links import LinkRequest, LinkToken
+from lifesign.domain.net.target import read_target, target_id
+from lifesign.domain.net.target_address import Refused
+from lifesign.domain.schedule.opt_out_proof import (
+    LINK_TOKEN_PREFIX,
+    PROOF_PATH,
+    TOKEN_BYTES,
+    TOKEN_GOOD_SECONDS,
+    is_open,
+    origin_of,
+    token_of,
+)
+from lifesign.errors import AgentGone, InvalidRequest, TooMany
+from lifesign.registry.agents.find_agents import existing_agent
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import target_links, target_rows
+from lifesign.storage.targets.target_links import StoredClaim
+from lifesign.storage.targets.target_rows import StoredTarget
+
+MAX_AGENT_TOKENS = 8
+"""Tokens that one agent may have."""
+MAX_TOKENS = 10_000
+"""Tokens of all agents."""
+ASK_AGAIN_SECONDS = 60.0
+"""A repeated request has the token looked for at once, unless somebody looked this recently."""
+
+
+def ask_token(transaction: Transaction, call: Call) -> Reply:
+    """Give out the token by which the owner of a target proves that it is the agent's.
+
+    Asked again, it is the same token, and it is looked for at once.
+    """
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    if agent.status == Status.DEREGISTERED:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+    target = _claimed(transaction, agent, call.body_as(LinkRequest).url)
+    now_s = transaction.now_s
+    known = _claim(transaction, target, agent)
+    if known is None or known.token is None or not _is_good(known, now_s):
+        if target_links.count_tokens(transaction, agent.id) >= MAX_AGENT_TOKENS:
+            raise TooMany(f"link tokens of {agent.agent_id}", MAX_AGENT_TOKENS)
+        if target_links.count_tokens(transaction) >= MAX_TOKENS:
+            raise TooMany("link tokens", MAX_TOKENS)
+        token = token_of(secrets.token_bytes(TOKEN_BYTES), LINK_TOKEN_PREFIX)
+        target_links.put_token(transaction, target.id, agent.id, token)
+    elif known.checked_at_s is not None and now_s - known.checked_at_s >= ASK_AGAIN_SECONDS:
+        target_links.look_at_once(transaction, target.id, agent.id)
+    given = _claim(transaction, target, agent)
+    assert given is not None  # noqa: S101 - it was stored just now
+    return Reply(content=_token_shown(given), status=201)
+
+
+def _claimed(transaction: Transaction, agent: StoredAgent, text: str) -> StoredTarget:
+    """Return the target at a URL, if the agent claims it; InvalidRequest."""
+    url = read_target(text)
+    if isinstance(url, Refused):
+        raise InvalidRequest([Finding(url.name, "/url", url.reason)])
+    target = target_rows.find(transaction, target_id(url))
+    if target is None or target.gone_at_s is not None:
+        raise InvalidRequest([Finding("no_target", "/url", "no directory lists this URL as a target")])
+    urls = claimed_urls(agent.card_url, agent.endpoint)
+    if not is_claim(urls, target.url, target_links.found_card_url(transaction, target.id)):
+        reason = "card_url and endpoint of the agent are neither the target's URL nor that of its card"
+        raise InvalidRequest([Finding("not_claimed", "/url", reason)])
+    return target
+
+
+def _claim(transaction: Transaction, target: StoredTarget, agent: StoredAgent) -> StoredClaim | None:
+    claims = target_links.claims_of(transaction, target.id, to_change=True)
+    return next((claim for claim in claims if claim.agent == agent.id), None)
+
+
+def _is_good(claim: StoredClaim, now_s: float) -> bool:
+    return claim.token_at_s is not None or is_open(claim.asked_at_s or 0.0, now_s)
+
+
+def _token_shown(claim: StoredClaim) -> LinkToken:
+    asked_at_s = claim.asked_at_s or 0.0
+    is_found = claim.token_at_s is not None
+    return LinkToken(
+        target_id=claim.target_id,
+        url=claim.url,
+        token=claim.token or "",
+        proof_url=f"{origin_of(claim.url)}{PROOF_PATH}",
+        asked_at=moment(asked_at_s),
+        good_until=None if is_found else moment(asked_at_s + TOKEN_GOOD_SECONDS),
+        checked_at=None if claim.checked_at_s is None else moment(claim.checked_at_s),
+        proven_at=None if claim.token_at_s is None else moment(claim.token_at_s),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/api/v1/agents/{agent_id}/links",
+        summary="Get the token by which a target's owner proves that the target is this agent",
+        action=Action.UPDATE,
+        deed=ask_token,
+        body=LinkRequest,
+        answer=LinkToken,
+        status=201,
+        errors=(404, 409, 410),
+    ),
+)

@@ -1,0 +1,118 @@
+"""What has a prober to know of its shard? (protocol 8; `GET /api/v1/shards/{shard}/targets`)
+
+All that it holds, or only what changed since it asked last. A list that is read in several pages is that
+of the first one's version: what changes meanwhile is told when changes are asked for.
+"""
+
+import logging
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic_core import from_json
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.shards import ShardTargets
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.errors import InvalidRequest
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import target_rows
+from lifesign.storage.targets.target_rows import FeedRow, Place
+
+MAX_PAGE = 5_000
+MAX_SHARD_DIGITS = 9
+
+_LISTED = "shard_targets"
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class ShardQuery(Body):
+    """The query of `GET /api/v1/shards/{shard}/targets`."""
+
+    after_version: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """A `version` that an earlier answer gave: only what changed since; absent: all."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def list_shard_targets(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the targets of a shard, or of what changed in it since a version."""
+    query = call.query_as(ShardQuery)
+    shard = _shard_in(call)
+    place: Place | None = None
+    if query.cursor is None:
+        until = target_rows.last_version(transaction)
+    else:
+        until, *where = numbers_in(query.cursor, _LISTED, 3)
+        place = Place(*where)
+    found = target_rows.feed(
+        transaction, shard, after=query.after_version, until=until, place=place, limit=query.limit + 1
+    )
+    page = found[: query.limit]
+    # As `ShardTargets`; made by hand, since a shard may hold thousands.
+    answer: dict[str, Any] = {
+        "targets": [_shown(row) for row in page if not row.is_gone],
+        "gone": [row.subject_id for row in page if row.is_gone],
+        "version": until,
+    }
+    if len(found) > len(page):
+        answer["cursor"] = cursor_at(_LISTED, until, page[-1].place.version, page[-1].place.id)
+    return Reply(content=answer)
+
+
+def _shard_in(call: Call) -> int:
+    text = call.path["shard"]
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_SHARD_DIGITS
+    if not is_number or int(text) >= SHARDS:
+        expected = f"expected a shard from 0 to {SHARDS - 1}"
+        raise InvalidRequest([Finding("invalid_shard", "", expected)])
+    return int(text)
+
+
+def _shown(row: FeedRow) -> dict[str, Any]:
+    shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
+    if recalled(row.subject_id, row.memory) is not None:
+        shown["memory"] = from_json(row.memory or "")
+    if row.recheck_at_s is not None:
+        shown["recheck_at"] = moment(row.recheck_at_s)
+    if row.confirmed_at_s is not None:
+        shown["confirmed_at"] = moment(row.confirmed_at_s)
+    if row.thresholds_s is not None:
+        shown["thresholds_s"] = row.thresholds_s
+    return shown
+
+
+def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:
+    """Return what is remembered of a target; None for nothing, and for what cannot be read, which is told.
+
+    That one target begins anew, and the next probe of it writes what can be read: no other has to wait.
+    """
+    if memory is None:
+        return None
+    try:
+        return ProbeMemory.from_json(memory)
+    except ValidationError as error:
+        why = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
+        _log.warning("what was remembered of %s cannot be read, and it begins anew: %s", subject_id, why)
+        return None
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/api/v1/shards/{shard}/targets",
+        summary="List what is to be probed in a shard, or what changed there",
+        action=Action.LEASE_SHARDS,
+        deed=list_shard_targets,
+        is_write=False,
+        query=ShardQuery,
+        answer=ShardTargets,
+        errors=(422,),
+    ),
+)

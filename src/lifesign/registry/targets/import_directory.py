@@ -1,0 +1,250 @@
+"""What does a directory list from now on? (`/api/v1/directories`)
+
+A list comes in pages under an id that its sender chooses; sent again, a page changes nothing. Once the
+sender says how many there are, each request to apply does a bounded part of the work and tells how far it
+is: others get their turn in between, and whoever comes later goes on where somebody was killed. A list
+from which too much is missing is held until somebody confirms it; what it adds counts at once.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.models.directories import (
+    DIRECTORY_PATTERN,
+    IMPORT_PATTERN,
+    MAX_PAGE_BYTES,
+    MAX_PAGES,
+    DirectoryList,
+    DirectoryRecord,
+    ImportEnd,
+    ImportPage,
+    ImportRecord,
+    ImportState,
+)
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import Refused
+from lifesign.errors import (
+    DirectoryNotFound,
+    ImportNotFound,
+    ImportOver,
+    InvalidRequest,
+    NothingHeld,
+    TooMany,
+)
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.targets.replace_listing import advance, begin, confirm
+from lifesign.registry.views.directory_records import directory_record, import_record
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import directories
+from lifesign.storage.targets.directories import Counts, StoredDirectory, StoredImport
+
+PATH = "/api/v1/directories"
+MAX_DIRECTORIES = 1_000
+MAX_OPEN_IMPORTS = 20
+"""Of one directory, neither applied nor dropped."""
+MAX_PAGE_DIGITS = 9
+MAX_REASONS = 50
+"""By which refused entries are counted; others are counted together."""
+OTHER_REASONS = "other"
+
+
+def put_page(transaction: Transaction, call: Call) -> Reply:
+    """Keep one page of a list until all have come; sent again, it changes nothing.
+
+    ImportOver if the import takes no more pages. TooMany directories, or imports of one that are open.
+    """
+    body, page = call.body_as(ImportPage), _page_in(call)
+    _check_names(call)
+    directory = _directory(transaction, _name_in(call))
+    found = _import(transaction, directory, call, body)
+    if found.state != ImportState.UPLOADING:
+        raise ImportOver(found.import_id, found.state)
+    read = Counter(map(read_target, body.urls))
+    urls = [url for url in read if isinstance(url, str)]
+    if directories.store_page(transaction, found.id, page, urls):
+        refused = Counter(found.counts.refused)
+        for given, number in read.items():
+            if isinstance(given, Refused):
+                refused[_reason(given, refused)] += number
+        counts = Counts(
+            received=found.counts.received + len(body.urls),
+            duplicates=found.counts.duplicates + sum(read[url] - 1 for url in urls),
+            refused=dict(refused),
+        )
+        found = replace(found, pages=found.pages + 1, counts=counts, state_since_s=transaction.now_s)
+        directories.store_import(transaction, found)
+    return Reply(content=import_record(found))
+
+
+def apply_import(transaction: Transaction, call: Call) -> Reply:
+    """Do the next part of an import; to be asked again while its state is `adding` or `removing`.
+
+    A later import of the same directory takes the place of all before it.
+    """
+    asked = call.body_as(ImportEnd)
+    directory = _known(transaction, call)
+    found = directories.find_import(transaction, directory.id, call.path["import_id"], to_change=True)
+    if found is None:
+        raise ImportNotFound(directory.name, call.path["import_id"])
+    if found.state == ImportState.UPLOADING:
+        found = begin(transaction, directory, found, asked.pages)
+    return Reply(content=import_record(advance(transaction, directory, found, call.actor)))
+
+
+def confirm_directory(transaction: Transaction, call: Call) -> Reply:
+    """Let go what left a directory that has shrunk; the server goes on with it by itself."""
+    directory = _known(transaction, call)
+    held = directories.latest_imports(transaction, directory.id, [ImportState.HELD])
+    if not held:
+        raise NothingHeld(directory.name)
+    found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
+    if found is None or found.state != ImportState.HELD:
+        raise NothingHeld(directory.name)
+    return Reply(content=import_record(confirm(transaction, directory, found, call.actor)))
+
+
+def list_directories(transaction: Transaction, call: Call) -> Reply:
+    """Return all directories by their names, with what was applied last and what is held."""
+    require(call.caller, Action.READ_TARGETS)
+    found = directories.listing(transaction, MAX_DIRECTORIES)
+    return Reply(content=DirectoryList(directories=[_record(transaction, one) for one in found]))
+
+
+def show_directory(transaction: Transaction, call: Call) -> Reply:
+    """Return one directory."""
+    require(call.caller, Action.READ_TARGETS)
+    directory = directories.find(transaction, _name_in(call))
+    if directory is None:
+        raise DirectoryNotFound(call.path["directory"])
+    return Reply(content=_record(transaction, directory))
+
+
+def _name_in(call: Call) -> str:
+    return call.path["directory"]
+
+
+def _page_in(call: Call) -> int:
+    text = call.path["page"]
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_PAGE_DIGITS
+    if not is_number or not 1 <= int(text) <= MAX_PAGES:
+        expected = f"expected a page from 1 to {MAX_PAGES}"
+        raise InvalidRequest([Finding("invalid_page", "", expected)])
+    return int(text)
+
+
+def _check_names(call: Call) -> None:
+    """Refuse names that nobody could ask for again."""
+    wanted = (("directory", DIRECTORY_PATTERN), ("import_id", IMPORT_PATTERN))
+    faults = [
+        Finding(f"invalid_{name}", "", f"expected a {name} like {pattern}")
+        for name, pattern in wanted
+        if not re.fullmatch(pattern, call.path[name])
+    ]
+    if faults:
+        raise InvalidRequest(faults)
+
+
+def _known(transaction: Transaction, call: Call) -> StoredDirectory:
+    """Return the directory of the path, locked; DirectoryNotFound if there is none."""
+    directory = directories.find(transaction, _name_in(call), to_change=True)
+    if directory is None:
+        raise DirectoryNotFound(_name_in(call))
+    return directory
+
+
+def _directory(transaction: Transaction, name: str) -> StoredDirectory:
+    """Return the directory of this name, locked, and made if there is none."""
+    found = directories.find(transaction, name, to_change=True)
+    if found is not None:
+        return found
+    if directories.count(transaction) >= MAX_DIRECTORIES:
+        raise TooMany("directories", MAX_DIRECTORIES)
+    return directories.add(transaction, name)
+
+
+def _import(
+    transaction: Transaction, directory: StoredDirectory, call: Call, body: ImportPage
+) -> StoredImport:
+    import_id = call.path["import_id"]
+    found = directories.find_import(transaction, directory.id, import_id, to_change=True)
+    if found is not None:
+        return found
+    if directories.count_open(transaction, directory.id) >= MAX_OPEN_IMPORTS:
+        raise TooMany(f"unfinished imports of {directory.name}", MAX_OPEN_IMPORTS)
+    columns = {
+        "directory": directory.id,
+        "import_id": import_id,
+        "source": body.source,
+        "etag": body.etag,
+        "allow_shrink": body.allow_shrink,
+    }
+    return directories.begin_import(transaction, columns)
+
+
+def _reason(refused: Refused, known: Iterable[str]) -> str:
+    return refused.reason if len({*known, refused.reason}) <= MAX_REASONS else OTHER_REASONS
+
+
+def _record(transaction: Transaction, directory: StoredDirectory) -> DirectoryRecord:
+    applied = None
+    if directory.applied_import is not None:
+        applied = directories.applied_import(transaction, directory.applied_import)
+    held = directories.latest_imports(transaction, directory.id, [ImportState.HELD])
+    return directory_record(directory, applied, held[0] if held else None)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List directories, with what they list and what is held",
+        action=Action.READ_TARGETS,
+        deed=list_directories,
+        is_write=False,
+        answer=DirectoryList,
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{directory}}",
+        summary="Show a directory",
+        action=Action.READ_TARGETS,
+        deed=show_directory,
+        is_write=False,
+        answer=DirectoryRecord,
+        errors=(404,),
+    ),
+    Operation(
+        method="PUT",
+        path=f"{PATH}/{{directory}}/imports/{{import_id}}/pages/{{page}}",
+        summary="Send one page of what a directory lists",
+        action=Action.IMPORT_TARGETS,
+        deed=put_page,
+        body=ImportPage,
+        answer=ImportRecord,
+        errors=(409,),
+        max_body_bytes=MAX_PAGE_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{directory}}/imports/{{import_id}}/apply",
+        summary="Let a list whose pages have all come take the place of the former one, a part at a time",
+        action=Action.IMPORT_TARGETS,
+        deed=apply_import,
+        body=ImportEnd,
+        answer=ImportRecord,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{directory}}/confirm",
+        summary="Let go what left a directory that has shrunk",
+        action=Action.CONFIRM_DIRECTORY,
+        deed=confirm_directory,
+        answer=ImportRecord,
+        errors=(404, 409),
+    ),
+)

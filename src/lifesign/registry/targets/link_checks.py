@@ -1,0 +1,95 @@
+"""Upkeep of links: claims that are due are decided, and tokens are looked for.
+
+Each server process works on a few targets at a time. A card's proof is checked when a prober reads the card,
+once a day. A token that was found is looked for again once a day, any other one every ten minutes.
+"""
+
+import asyncio
+import logging
+from functools import partial
+
+from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS
+from lifesign.domain.net.target_address import read_networks
+from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS, is_proven, origin_of
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.targets.check_opt_outs import served_file
+from lifesign.registry.targets.link_decisions import settle
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.targets import target_links
+
+ROUND_SECONDS = 5.0
+OPEN_CHECK_SECONDS = 600.0
+"""Between two looks for a token that was not found yet."""
+MAX_SETTLED = 500
+"""Targets that are decided in one round."""
+MAX_CHECKS = 10
+"""Targets whose origins are asked at once, per server process."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class LinkKeeper:
+    """Decides links and looks for tokens; one per server process."""
+
+    def __init__(self, database: Database, settings: RegistrySettings) -> None:
+        self._database = database
+        self._public_url = settings.public_url
+        self._allowed = read_networks(settings.webhook_networks, "webhook_networks")
+
+    async def run(self) -> None:
+        """Work until cancelled; a round that fails is followed by the next one."""
+        while True:
+            try:
+                await self.check_some()
+            except StoreUnavailable as error:
+                _log.warning("could not check links between agents and targets: %s", error)
+            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
+                _log.exception("could not check links between agents and targets")
+            await asyncio.sleep(ROUND_SECONDS)
+
+    async def check_some(self) -> None:
+        """Look for some of the tokens that are due, then decide the claims that are due. StoreUnavailable."""
+        if await self._database.read(_are_checks_due):
+            found = await self._database.write(_claim_checks)
+            await asyncio.gather(*(self._check(target, url) for target, url in found))
+        for target in await self._database.read(
+            lambda transaction: target_links.due(transaction, MAX_SETTLED)
+        ):
+            await self._database.write(partial(settle, number=target, public_url=self._public_url))
+
+    async def _check(self, target: int, url: str) -> None:
+        origin = origin_of(url)
+        served = await served_file(origin, self._allowed) if isinstance(origin, str) else None
+        if served is not None:
+            await self._database.write(partial(_note, target=target, served=served))
+
+
+def _are_checks_due(transaction: Transaction) -> bool:
+    return target_links.are_checks_due(
+        transaction,
+        open_before_s=transaction.now_s - OPEN_CHECK_SECONDS,
+        proven_before_s=transaction.now_s - CHECK_SECONDS,
+    )
+
+
+def _claim_checks(transaction: Transaction) -> list[tuple[int, str]]:
+    """Return targets whose origins nobody else asks now; tokens that were not found in time end."""
+    target_links.forget_tokens(transaction, transaction.now_s - TOKEN_GOOD_SECONDS)
+    return target_links.claim_checks(
+        transaction,
+        open_before_s=transaction.now_s - OPEN_CHECK_SECONDS,
+        proven_before_s=transaction.now_s - CHECK_SECONDS,
+        limit=MAX_CHECKS,
+    )
+
+
+def _note(transaction: Transaction, target: int, served: bytes) -> None:
+    claims = [claim for claim in target_links.claims_of(transaction, target, to_change=True) if claim.token]
+    seen = {claim.agent: is_proven(claim.token or "", served) for claim in claims}
+    changed = {
+        claim.agent: seen[claim.agent]
+        for claim in claims
+        if seen[claim.agent] or claim.token_at_s is not None
+    }
+    target_links.set_tokens_seen(transaction, target, changed)

@@ -1,0 +1,201 @@
+"""Links between registered agents and crawled targets: how they begin and end.
+
+`link_rule` decides from what is stored of the claims. A link ends the target's own record. The agent's own
+target, if it has one, is not probed any more: the crawled target is, and its results go into the agent's
+record. The end of a link restores both. The target's record begins anew with its next liveness signal.
+"""
+
+from collections.abc import Sequence
+
+from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.events.event import (
+    AgentLinkConflict,
+    AgentLinked,
+    AgentUnlinked,
+    EventDraft,
+    EventType,
+    Payload,
+)
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.link_rule import (
+    RELINK_SECONDS,
+    Claim,
+    Decision,
+    UnlinkReason,
+    claimed_urls,
+    decide,
+    is_claim,
+    is_same_registry,
+    next_check_s,
+    proof_of,
+)
+from lifesign.domain.lifecycle.status_table import Signal, Status
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.net.target import read_target
+from lifesign.registry.targets.opt_out_origins import has_opted_out
+from lifesign.registry.transitions.agent_verdicts import Change
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.targets import target_links, target_rows
+from lifesign.storage.targets.target_links import StoredClaim, StoredLink
+from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
+
+ACTOR = OwnActor.SERVER.value
+
+
+def claim_of(stored: StoredClaim, public_url: str | None) -> Claim:
+    """Return a stored claim as the rule takes it; `public_url` is this registry's."""
+    urls = claimed_urls(stored.card_url, stored.endpoint)
+    return Claim(
+        agent=stored.agent,
+        is_registered=stored.status != Status.DEREGISTERED,
+        is_claimed=is_claim(urls, stored.url, stored.found_card_url),
+        card_at_s=stored.card_at_s if is_same_registry(stored.registry, public_url) else None,
+        token_at_s=stored.token_at_s,
+        unlinked_at_s=stored.unlinked_at_s,
+    )
+
+
+def settle(transaction: Transaction, number: int, public_url: str | None) -> None:
+    """Decide anew which agent a target is linked to, and carry it out."""
+    found = target_rows.find_many(transaction, [number])
+    if not found:
+        return
+    target = found[0]
+    names = {claim.agent_id for claim in target_links.claims_of(transaction, number)} | {target.subject_id}
+    locked = {
+        agent.agent_id: agent for agent in agent_rows.find_named(transaction, sorted(names), to_change=True)
+    }
+    version = target_rows.next_version(transaction)
+    # All of it may have changed before the locks were there.
+    transaction = transaction.after_waiting()
+    now_s = transaction.now_s
+    target = target_rows.find_many(transaction, [number])[0]
+    stored = [
+        claim
+        for claim in target_links.claims_of(transaction, number, to_change=True)
+        if claim.agent_id in locked
+    ]
+    link = target_links.link_of(transaction, number)
+    claims = [claim_of(claim, public_url) for claim in stored]
+    decision = decide(
+        claims, None if link is None else link.agent, is_gone=target.gone_at_s is not None, now_s=now_s
+    )
+    drafts: list[EventDraft] = []
+    if link is not None and decision.reason is not None:
+        agent = locked.get(link.agent_id)
+        drafts.append(_end(transaction, link, target, decision.reason, version=version, agent=agent))
+        link = None
+    drafts += _conflicts(transaction, target, list(zip(stored, claims, strict=True)), decision)
+    linked = next((claim for claim in stored if claim.agent == decision.agent), None)
+    if linked is not None:
+        if link is None:
+            target_links.link(transaction, number, linked.agent)
+            drafts.append(_linked(linked, next(one for one in claims if one.agent == linked.agent), now_s))
+        _leave_own_target(transaction, linked.agent_id, version)
+        _end_record(transaction, locked.get(target.subject_id), linked.agent_id)
+    target_links.remove_empty(transaction, number, now_s - RELINK_SECONDS)
+    target_links.set_due(transaction, number, next_check_s(claims, now_s))
+    event_log.append(transaction, drafts)
+
+
+def end_link(transaction: Transaction, target_id: str) -> None:
+    """End the link of a target that is about to be removed, if it has one; agents must not be locked yet."""
+    target = target_rows.find(transaction, target_id)
+    link = None if target is None else target_links.link_of(transaction, target.id)
+    if target is None or link is None:
+        return
+    locked = agent_rows.find_named(transaction, sorted({target_id, link.agent_id}), to_change=True)
+    agent = next((agent for agent in locked if agent.agent_id == link.agent_id), None)
+    version = target_rows.next_version(transaction)
+    draft = _end(transaction, link, target, UnlinkReason.TARGET_GONE, version=version, agent=agent)
+    event_log.append(transaction, [draft])
+
+
+def _end(
+    transaction: Transaction,
+    link: StoredLink,
+    target: StoredTarget,
+    reason: UnlinkReason,
+    *,
+    version: int,
+    agent: StoredAgent | None,
+) -> EventDraft:
+    target_links.unlink(transaction, link.target, link.agent)
+    if agent is not None and not target_links.links_to(transaction, link.agent):
+        _restore_own_target(transaction, agent, version)
+    payload = AgentUnlinked(agent_id=link.agent_id, target_id=target.subject_id, reason=reason)
+    return _event(EventType.AGENT_UNLINKED, payload, link.agent_id)
+
+
+def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: int) -> None:
+    """Let an agent be probed at its own URL again, if it registered to be; else forget what was seen."""
+    url = None if agent.card_url is None else read_target(agent.card_url)
+    if agent.status == Status.DEREGISTERED:
+        target_rows.end_linked(transaction, agent.agent_id)
+    elif agent.monitoring == Monitoring.HEARTBEAT or not isinstance(url, str):
+        target_links.forget_observed(transaction, agent.id)
+        agent_rows.set_judge_at(transaction, {agent.id: transaction.now_s})
+    else:
+        target_rows.enter(transaction, agent.agent_id, url, version)
+        if has_opted_out(transaction, url):
+            number = target_rows.living(transaction, [agent.agent_id])
+            target_rows.leave(transaction, number, GoneReason.OPTED_OUT, version)
+
+
+def _leave_own_target(transaction: Transaction, agent_id: str, version: int) -> None:
+    if number := target_rows.living(transaction, [agent_id]):
+        target_rows.leave(transaction, number, GoneReason.LINKED, version)
+
+
+def _end_record(transaction: Transaction, record: StoredAgent | None, agent_id: str) -> None:
+    """End the target's own record, if it has one."""
+    if record is None or record.status == Status.DEREGISTERED:
+        return
+    change = Change(
+        agent=record,
+        signals=(Signal.LINKED,),
+        explanation=f"one record with {agent_id}",
+        health=HealthStatus.UNKNOWN,
+        judge_at_s=None,
+    )
+    change_status(transaction, [change], ACTOR)
+
+
+def _conflicts(
+    transaction: Transaction,
+    target: StoredTarget,
+    claims: Sequence[tuple[StoredClaim, Claim]],
+    decision: Decision,
+) -> list[EventDraft]:
+    """Note what proves the claims; one event when a further agent proves one that another has proven."""
+    now_s = transaction.now_s
+    proofs = {stored.agent: proof_of(claim, now_s) for stored, claim in claims}
+    changed = {
+        stored.agent: proofs[stored.agent] for stored, _ in claims if proofs[stored.agent] != stored.proof
+    }
+    target_links.set_proofs(transaction, target.id, changed)
+    before = {stored.agent for stored, _ in claims if stored.proof is not None}
+    new = decision.conflicting - before
+    if not new:
+        return []
+    # One event, also if several are new: of the agent that registered last.
+    stored = max((stored for stored, _ in claims if stored.agent in new), key=lambda stored: stored.agent)
+    proof = proofs[stored.agent]
+    assert proof is not None  # noqa: S101 - it is in conflict
+    payload = AgentLinkConflict(agent_id=stored.agent_id, target_id=target.subject_id, proof=proof)
+    return [_event(EventType.AGENT_LINK_CONFLICT, payload, stored.agent_id)]
+
+
+def _linked(stored: StoredClaim, claim: Claim, now_s: float) -> EventDraft:
+    proof = proof_of(claim, now_s)
+    assert proof is not None  # noqa: S101 - it is linked
+    payload = AgentLinked(agent_id=stored.agent_id, target_id=stored.target_id, proof=proof)
+    return _event(EventType.AGENT_LINKED, payload, stored.agent_id)
+
+
+def _event(kind: EventType, payload: Payload, agent_id: str) -> EventDraft:
+    return EventDraft(type=kind, actor=ACTOR, payload=payload, agent_id=agent_id)

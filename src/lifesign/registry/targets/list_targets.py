@@ -1,0 +1,266 @@
+"""Which targets are there, and what came of their probes? (`GET /api/v1/targets`)"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError, from_json
+from sqlalchemy import Row
+
+from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.directories import DIRECTORY_PATTERN
+from lifesign.domain.models.targets import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
+from lifesign.domain.net.international_host import ascii_host
+from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, Refused
+from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
+from lifesign.domain.observation.probe_summary import beside_card, sight
+from lifesign.domain.observation.result_sums import Layer
+from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.errors import DirectoryNotFound, TargetNotFound
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.targets.feed_targets import recalled
+from lifesign.registry.targets.target_results import ASKED, last_of
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.probing import result_history
+from lifesign.storage.probing.result_history import ResultChange
+from lifesign.storage.targets import directories, target_search
+from lifesign.storage.targets.target_search import Place, TargetFilter
+
+PATH = "/api/v1/targets"
+MAX_PAGE = 1_000
+MAX_AGE_SECONDS = 31_622_400.0
+"""A year."""
+MAX_CHANGES = 50
+"""Of one target that are shown."""
+
+COMMON = 20_000
+"""From how many on it is quicker to walk along the order of hosts than to sort those who match."""
+
+_LISTED = "targets"
+_LISTED_BY_HOST = "targets_by_host"
+
+
+class TargetOrder(StrEnum):
+    """In which order targets are told."""
+
+    ADDED = "added"
+    """As they were added, and so in the same order for ever."""
+    HOST = "host"
+    """By host, then by URL."""
+
+
+def _as_targets_spell_it(value: str) -> str:
+    host = ascii_host(value)
+    if isinstance(host, Refused):
+        raise PydanticCustomError("host", "expected a host: {reason}", {"reason": host.reason})
+    return host
+
+
+Host = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True),
+    AfterValidator(_as_targets_spell_it),
+]
+"""The host of targets that are looked for; one in another alphabet as people write it, or in ASCII."""
+
+
+MaxEvidenceAge = Annotated[float, Field(gt=0, le=MAX_AGE_SECONDS, allow_inf_nan=False)]
+
+
+class TargetListing(Body):
+    """The query of `GET /api/v1/targets`."""
+
+    result: Annotated[tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS] = ()
+    """Separated by commas; targets whose last result is one of them."""
+    never_measured: bool = False
+    """Also those of whom nothing is known; without `result`, those alone."""
+    old_evidence: bool | None = None
+    """true: also targets whose last measured result is too old, whatever it was; without `result`, those
+    alone. false: none of those. Absent: by the last result, whatever its age."""
+    directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
+    """Those that this directory lists."""
+    host: Host | None = None
+    """In any alphabet; its targets at all ports."""
+    include_gone: bool = False
+    """Also those that are not probed any more."""
+    max_evidence_age: MaxEvidenceAge | None = None
+    """In seconds: targets whose last measured probe is no older. A target without one never matches."""
+    sort: TargetOrder = TargetOrder.ADDED
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def list_targets(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the targets that match, and how many there are in all; to an agent, itself."""
+    query = call.query_as(TargetListing)
+    own = None if may(call.caller, Action.READ_TARGETS) else call.caller.agent_id
+    wanted = TargetFilter(
+        subject_id=own,
+        results=query.result,
+        never_measured=query.never_measured,
+        old_evidence=query.old_evidence,
+        directory=None if query.directory is None else _number_of(transaction, query.directory),
+        host=query.host,
+        include_gone=query.include_gone,
+        max_evidence_age_s=query.max_evidence_age,
+    )
+    place, total = (None, None) if query.cursor is None else _place_in(query.cursor, query.sort)
+    # Counted for the first page: counting a million for each of their pages would take longer than listing.
+    if total is None:
+        total = target_search.count(transaction, wanted)
+    limit = query.limit + 1
+    if query.sort is TargetOrder.ADDED:
+        after = 0 if place is None else place.id
+        found = target_search.listing(transaction, wanted, after=after, limit=limit)
+    else:
+        is_common = total > COMMON
+        found = target_search.by_host(transaction, wanted, after=place, limit=limit, is_common=is_common)
+    page = found[: query.limit]
+    answer = TargetList(
+        targets=[TargetSummary(**_summary(row, transaction.now_s)) for row in page],
+        total=total,
+        cursor=_cursor_behind(page[-1], total, query.sort) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def _cursor_behind(row: Row[Any], total: int, order: TargetOrder) -> str:
+    if order is TargetOrder.ADDED:
+        return cursor_at(_LISTED, row.id, total)
+    return cursor_at(_LISTED_BY_HOST, row.id, total, row.host)
+
+
+def _place_in(cursor: str, order: TargetOrder) -> tuple[Place, int]:
+    """Return behind which target a page begins, and how many there are in all; InvalidRequest."""
+    if order is TargetOrder.ADDED:
+        number, total = numbers_in(cursor, _LISTED, 2)
+        return Place(number, ""), total
+    (number, total), host = numbers_and_text_in(cursor, _LISTED_BY_HOST, 2, MAX_HOST_CHARACTERS)
+    return Place(number, host), total
+
+
+def show_target(transaction: Transaction, call: Call) -> Reply:
+    """Return one target, also one that is gone, with its last results and changes."""
+    subject_id = call.path["target_id"]
+    require(call.caller, Action.READ_TARGETS, subject_id)
+    row = target_search.whole(transaction, subject_id)
+    if row is None:
+        raise TargetNotFound(subject_id)
+    changes = result_history.changes_of(transaction, row.id, MAX_CHANGES)
+    answer = TargetRecord(
+        **_summary(row, transaction.now_s),
+        host=row.host,
+        shard=row.shard,
+        directories=target_search.directories_of(transaction, row.id),
+        is_registered=row.is_registered,
+        added_at=moment(row.added_at_s),
+        probed_at=None if row.observed_at_s is None else moment(row.observed_at_s),
+        recheck_at=None if row.recheck_at_s is None else moment(row.recheck_at_s),
+        memory=recalled(subject_id, row.memory),
+        seen=None if row.seen is None else _seen(row.seen),
+        changes=[_change(change) for change in changes],
+        agent_status=None if row.status is None else Status(row.status),
+        agent_health=None if row.health is None else HealthStatus(row.health),
+    )
+    return Reply(content=answer)
+
+
+def _number_of(transaction: Transaction, name: str) -> int:
+    directory = directories.find(transaction, name)
+    if directory is None:
+        raise DirectoryNotFound(name)
+    return directory.id
+
+
+def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
+    seen = None if row.seen is None else from_json(row.seen)
+    times_s = {
+        "result_since": row.result_since_s,
+        "observed_at": looked_at_s(seen),
+        "gone_at": row.gone_at_s,
+        "evidence_at": row.evidence_at_s,
+    }
+    evidence = Evidence(
+        at_s=row.evidence_at_s,
+        until_s=row.evidence_until_s,
+        results_until_s=row.results_until_s,
+        unmeasured=row.unmeasured,
+    )
+    return {
+        "target_id": row.subject_id,
+        "url": row.url,
+        "result": row.result,
+        "why": None if seen is None else why_of(seen, row.layers),
+        "gone_reason": row.gone_reason,
+        "unknown_reason": unknown_reason(evidence, now_s) if row.gone_at_s is None else None,
+        **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
+    }
+
+
+def looked_at_s(seen: Mapping[str, Any] | None) -> float | None:
+    """Return when the probe ended that told last what is known; None: nobody has looked yet.
+
+    One that asked nobody, since it was not to or could not, is none.
+    """
+    return None if seen is None else float(seen["observed_at_s"])
+
+
+def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
+    """Tell what was seen; of who lives also a card of today that the last probe did not ask for."""
+    # As it was stored it was checked; checking it again would take most of a page's time.
+    layers = [
+        (
+            layer,
+            LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", "")),
+        )
+        for layer in ASKED
+        if (said := seen.get(layer.value)) is not None
+    ]
+    card = None if known is None else dict(last_of(known)).get(Layer.DISCOVERY)
+    return sight(beside_card(layers, card)) or None
+
+
+def _seen(stored: str) -> TargetSeen:
+    members = from_json(stored)
+    return TargetSeen.model_validate(members | {"observed_at": moment(members["observed_at_s"])})
+
+
+def _change(change: ResultChange) -> ShownChange:
+    return ShownChange.model_validate({
+        "at": moment(change.at_s),
+        "layer": change.layer,
+        "previous": change.previous,
+        "result": change.result,
+        "evidence": change.evidence,
+    })  # fmt: skip
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List targets by their last result, directory and host",
+        action=Action.READ_TARGETS,
+        deed=list_targets,
+        is_write=False,
+        query=TargetListing,
+        answer=TargetList,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{target_id}}",
+        summary="Show all that is known of a target",
+        action=Action.READ_TARGETS,
+        deed=show_target,
+        is_write=False,
+        answer=TargetRecord,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,228 @@
+"""How does an owner get an origin out of all probing? (protocol 3; `/api/v1/opt-outs`)
+
+Whoever asks gets a token, the same for all who ask while it is good: only the origin's owner can serve
+it. `check_opt_outs` looks whether it is served; from then on the origin's targets are gone, whichever
+directories list them, and stay so until somebody takes the opt-out back.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import EventDraft, EventType, OriginChanged
+from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
+from lifesign.domain.net.target import host_of
+from lifesign.domain.net.target_address import Refused
+from lifesign.domain.schedule.opt_out_proof import (
+    PROOF_PATH,
+    TOKEN_BYTES,
+    TOKEN_GOOD_SECONDS,
+    is_covered,
+    is_open,
+    origin_of,
+    token_of,
+)
+from lifesign.errors import InvalidRequest, OptOutNotFound, TooMany
+from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.targets import opt_outs, target_rows
+from lifesign.storage.targets.opt_outs import StoredOptOut
+from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
+
+PATH = "/api/v1/opt-outs"
+MAX_OPT_OUTS = 10_000
+"""Proven and asked for."""
+MAX_PAGE = 1_000
+MAX_ORIGIN_CHARACTERS = 280
+
+_LISTED = "opt_outs"
+
+
+class OptOutListing(Body):
+    """The query of `GET /api/v1/opt-outs`."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it."""
+
+
+class OptOutPlace(Body):
+    """The query of `DELETE /api/v1/opt-outs`."""
+
+    url: OptOutUrl
+
+
+def ask_opt_out(transaction: Transaction, call: Call) -> Reply:
+    """Give out the token that proves whose origin it is; asked again, it is looked for at once."""
+    origin = _origin(call.body_as(OptOutRequest).url, "/url")
+    known = opt_outs.find(transaction, origin, to_change=True)
+    if known is not None and (known.proven_at_s is not None or is_open(known.asked_at_s, transaction.now_s)):
+        if known.proven_at_s is None:
+            opt_outs.set_checked(transaction, origin, None)
+        return Reply(content=_shown(known), status=201)
+    if known is None and opt_outs.count(transaction) >= MAX_OPT_OUTS:
+        raise TooMany("opt-outs", MAX_OPT_OUTS)
+    given = opt_outs.put(transaction, origin, token_of(secrets.token_bytes(TOKEN_BYTES)))
+    return Reply(content=_shown(given), status=201)
+
+
+def list_opt_outs(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the origins that are not probed, or whose owners have yet to prove it."""
+    require(call.caller, Action.MANAGE_OPT_OUTS)
+    query = call.query_as(OptOutListing)
+    after = "" if query.cursor is None else text_in(query.cursor, _LISTED, MAX_ORIGIN_CHARACTERS)
+    found = opt_outs.listing(transaction, after=after, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = OptOutList(
+        opt_outs=[_shown(one) for one in page],
+        total=opt_outs.count(transaction),
+        cursor=cursor_at(_LISTED, page[-1].origin) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def withdraw_opt_out(transaction: Transaction, call: Call) -> Reply:
+    """Let an origin be probed again, as far as anybody lists it; OptOutNotFound if it never opted out."""
+    origin = _origin(call.query_as(OptOutPlace).url, "/url")
+    version = target_rows.next_version(transaction)
+    known = opt_outs.find(transaction, origin, to_change=True)
+    if known is None:
+        raise OptOutNotFound(origin)
+    opt_outs.remove(transaction, origin)
+    if known.proven_at_s is not None:
+        others = opt_outs.proven_by_host(transaction).get(host_of(origin), [])
+        free = [
+            target.id
+            for target in _covered(transaction, origin)
+            if not any(is_covered(target.url, other) for other in others)
+        ]
+        back = target_rows.come_back(transaction, free, version)
+        event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_IN, origin, back, call.actor)])
+    return Reply(status=204)
+
+
+def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool:
+    """Note that an owner's token was found, and let the origin's targets go; whether it was still looked for.
+
+    Records of targets that directories listed end; an agent that registered itself keeps its own.
+    """
+    lock_agents(transaction, _to_go(transaction, origin))
+    version = target_rows.next_version(transaction)
+    known = opt_outs.find(transaction, origin, to_change=True)
+    if known is None or known.token != token or known.proven_at_s is not None:
+        return False
+    opt_outs.set_proven(transaction, origin)
+    # Some may have come since it was looked for the first time.
+    going = _to_go(transaction, origin)
+    ending = let_go(
+        transaction,
+        {subject_id: target.id for subject_id, target in going.items()},
+        GoneReason.OPTED_OUT,
+        version,
+        ends_with=lambda subject_id: not going[subject_id].is_registered,
+    )
+    end_records(transaction, ending, "the owner of its origin opted out", actor)
+    event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_OUT, origin, len(going), actor)])
+    return True
+
+
+def leave_out(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
+    """Let those of these targets, just listed, be gone whose owners opted out; URLs by their ids."""
+    proven = opt_outs.proven_by_host(transaction)
+    if not proven:
+        return
+    unwanted = [
+        subject_id
+        for subject_id, url in urls.items()
+        if any(is_covered(url, origin) for origin in proven.get(host_of(url), ()))
+    ]
+    if unwanted:
+        numbers = target_rows.living(transaction, unwanted)
+        target_rows.leave(transaction, numbers, GoneReason.OPTED_OUT, version)
+
+
+def has_opted_out(transaction: Transaction, url: str) -> bool:
+    """Whether the owner of a URL, as `read_target` spells it, does not want it to be probed."""
+    origin = origin_of(url)
+    assert isinstance(origin, str)  # noqa: S101 - it is a target's
+    # Who proved https also speaks for plain http on the same host.
+    near = {origin, "https://" + origin.partition("://")[2]}
+    return any(is_covered(url, one) for one in opt_outs.proven_among(transaction, near))
+
+
+def _origin(url: str, pointer: str) -> str:
+    origin = origin_of(url)
+    if isinstance(origin, Refused):
+        raise InvalidRequest([Finding(origin.name, pointer, origin.reason)])
+    return origin
+
+
+def _covered(transaction: Transaction, origin: str) -> list[StoredTarget]:
+    found = target_rows.on_host(transaction, host_of(origin))
+    return [target for target in found if is_covered(target.url, origin)]
+
+
+def _to_go(transaction: Transaction, origin: str) -> dict[str, StoredTarget]:
+    """Return what is probed on an origin now, by the targets' ids."""
+    found = _covered(transaction, origin)
+    return {target.subject_id: target for target in found if target.gone_at_s is None}
+
+
+def _event(kind: EventType, origin: str, count: int, actor: str) -> EventDraft:
+    return EventDraft(type=kind, actor=actor, payload=OriginChanged(origin=origin, targets=count))
+
+
+def _shown(stored: StoredOptOut) -> OptOutRecord:
+    is_proven = stored.proven_at_s is not None
+    return OptOutRecord(
+        origin=stored.origin,
+        token=stored.token,
+        proof_url=stored.origin + PROOF_PATH,
+        asked_at=moment(stored.asked_at_s),
+        good_until=None if is_proven else moment(stored.asked_at_s + TOKEN_GOOD_SECONDS),
+        checked_at=None if stored.checked_at_s is None else moment(stored.checked_at_s),
+        proven_at=None if stored.proven_at_s is None else moment(stored.proven_at_s),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=PATH,
+        summary="Get the token by which an owner proves that nobody is to probe an origin",
+        action=Action.MANAGE_OPT_OUTS,
+        deed=ask_opt_out,
+        body=OptOutRequest,
+        answer=OptOutRecord,
+        status=201,
+        errors=(409,),
+    ),
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List the origins that opted out, or are to prove it",
+        action=Action.MANAGE_OPT_OUTS,
+        deed=list_opt_outs,
+        is_write=False,
+        query=OptOutListing,
+        answer=OptOutList,
+    ),
+    Operation(
+        method="DELETE",
+        path=PATH,
+        summary="Let an origin be probed again",
+        action=Action.MANAGE_OPT_OUTS,
+        deed=withdraw_opt_out,
+        status=204,
+        query=OptOutPlace,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,57 @@
+"""When is a registered agent itself a target of probes?
+
+If it wants to be watched by them: then it is probed at its card's URL, whoever else lists that. It ceases
+to be one when it is off the list (`change_status`), or registers anew without that wish. A target that a
+directory listed keeps its own URL, whatever its record says later.
+"""
+
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target_address import Refused
+from lifesign.errors import InvalidRequest
+from lifesign.registry.targets.opt_out_origins import has_opted_out
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import target_links, target_rows
+from lifesign.storage.targets.target_rows import GoneReason
+
+
+def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
+    """Return where an agent is probed; None if it is not. InvalidRequest if there is no way to do so."""
+    if monitoring == Monitoring.HEARTBEAT or card_url is None:
+        return None
+    url = read_target(card_url)
+    if isinstance(url, Refused):
+        raise InvalidRequest([Finding("not_to_be_probed", "/card_url", url.reason)])
+    return url
+
+
+def begin_step(transaction: Transaction, url: str | None) -> int:
+    """Take the version of what `end_step` will change; before anything is logged, as everybody does.
+
+    InvalidRequest if the owner of the URL's origin does not want it to be probed.
+    """
+    if url is None:
+        return 0
+    version = target_rows.next_version(transaction)
+    if has_opted_out(transaction, url):
+        told = "the owner of its origin does not want it to be probed"
+        raise InvalidRequest([Finding("opted_out", "/card_url", told)])
+    return version
+
+
+def end_step(transaction: Transaction, agent_id: str, url: str | None, version: int) -> None:
+    """Make an agent a target at this URL; None: it does not want to be one, or not any more."""
+    target_links.decide_anew(transaction, agent_ids=[agent_id])
+    if url is not None:
+        target_rows.enter(transaction, agent_id, url, version)
+        return
+    known = target_rows.find(transaction, agent_id)
+    if known is not None and known.is_registered and known.gone_at_s is None:
+        target_rows.leave_named(transaction, [agent_id], GoneReason.DEREGISTERED)
+
+
+def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:
+    """Whether an agent is a target since it wants to be one."""
+    known = target_rows.find(transaction, agent_id)
+    return known is not None and known.is_registered

@@ -1,0 +1,69 @@
+"""How is a target probed now? (`POST /api/v1/targets/{target_id}/probe`)
+
+Nobody here probes: its prober is told that somebody wants to know, and looks within seconds, or as soon as
+the target has asked to be looked at again.
+"""
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.models.agents import moment
+from lifesign.domain.models.targets import RecheckRecord
+from lifesign.domain.schedule.cadence import Cadence, asked_to_wait_until_s
+from lifesign.errors import TargetGone, TargetNotFound, TooManyRequests
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.targets.feed_targets import recalled
+from lifesign.registry.targets.list_targets import PATH
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import target_rows, target_search
+
+RECHECK_SECONDS = Cadence().recheck_every_s
+"""Between two of one target (protocol 3)."""
+
+
+def recheck_target(transaction: Transaction, call: Call) -> Reply:
+    """Have a target probed out of turn; TooManyRequests within a minute of the last time.
+
+    TargetGone if it is not probed any more.
+    """
+    subject_id = call.path["target_id"]
+    require(call.caller, Action.RECHECK, subject_id)
+    if target_rows.find(transaction, subject_id) is None:
+        raise TargetNotFound(subject_id)
+    version = target_rows.next_version(transaction)
+    target = target_rows.find(transaction, subject_id, to_change=True)
+    if target is None:
+        raise TargetNotFound(subject_id)
+    if target.gone_reason is not None:
+        raise TargetGone(subject_id, target.gone_reason)
+    # Whoever has waited for the count, or the row, asks when that was over.
+    transaction = transaction.after_waiting()
+    if target.recheck_at_s is not None:
+        wait_s = target.recheck_at_s + RECHECK_SECONDS - transaction.now_s
+        # No longer than it can take, if the clock was set back.
+        if 0 < wait_s <= RECHECK_SECONDS:
+            raise TooManyRequests(wait_s)
+    target_rows.ask_recheck(transaction, target.id, version)
+    row = target_search.whole(transaction, subject_id)
+    observed_at_s = None if row is None else row.observed_at_s
+    memory = None if row is None else recalled(subject_id, row.memory)
+    not_before_s = None if memory is None else asked_to_wait_until_s(memory, transaction.now_s)
+    answer = RecheckRecord(
+        target_id=subject_id,
+        recheck_at=moment(transaction.now_s),
+        observed_at=None if observed_at_s is None else moment(observed_at_s),
+        not_before=None if not_before_s is None else moment(not_before_s),
+    )
+    return Reply(content=answer, status=202)
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{target_id}}/probe",
+        summary="Have a target probed now",
+        action=Action.RECHECK,
+        deed=recheck_target,
+        answer=RecheckRecord,
+        status=202,
+        errors=(404, 410),
+    ),
+)

@@ -1,0 +1,172 @@
+"""How does what a directory lists now take the place of what it listed, a part at a time?
+
+First what is listed is added, page by page, and marked with the number of its import; then what bears an
+older mark is removed, some at a time. Each part is one transaction, short enough for all others to wait for.
+"""
+
+from dataclasses import replace
+
+from lifesign.domain.access.actor import OwnActor
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import DirectoryChanged, EventDraft, EventType
+from lifesign.domain.models.directories import ImportState
+from lifesign.domain.net.target import target_id
+from lifesign.domain.schedule.directory_change import judge_change
+from lifesign.errors import InvalidRequest
+from lifesign.registry.targets.opt_out_origins import leave_out
+from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.targets import directories, target_rows
+from lifesign.storage.targets.directories import StoredDirectory, StoredImport
+from lifesign.storage.targets.target_rows import GoneReason
+
+REMOVED_AT_ONCE = 5_000
+"""Targets that one step looks at, to see whether they are still listed."""
+
+_WORKING = frozenset({ImportState.ADDING, ImportState.REMOVING})
+
+
+def begin(
+    transaction: Transaction, directory: StoredDirectory, found: StoredImport, pages: int
+) -> StoredImport:
+    """Begin to add what has come, in so many pages; older imports that are open are without effect then.
+
+    InvalidRequest if a page is missing. The directory and the import must be locked, here and below.
+    """
+    last = directories.last_page(transaction, found.id)
+    if found.pages != pages or last != pages:
+        expected = f"expected the number of pages that have come: {found.pages}, the last one is {last}"
+        raise InvalidRequest([Finding("pages_missing", "/pages", expected)])
+    directories.drop_before(transaction, directory.id, found.id)
+    begun = _in_state(
+        transaction, found, ImportState.ADDING, size_before=directory.size, removed=directory.size
+    )
+    directories.store_import(transaction, begun)
+    return begun
+
+
+def confirm(
+    transaction: Transaction, directory: StoredDirectory, held: StoredImport, actor: str
+) -> StoredImport:
+    """Begin to let go what is missing from a list that was held."""
+    confirmed = _in_state(transaction, held, ImportState.REMOVING, place=0, removed=0)
+    directories.store_import(transaction, confirmed)
+    told = _event(EventType.DIRECTORY_CONFIRMED, directory, held, actor)
+    return advance(transaction, directory, confirmed, actor, told)
+
+
+def advance(
+    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str, *told: EventDraft
+) -> StoredImport:
+    """Do one part of what is left to do for an import; `told` is logged before what comes of it."""
+    drafts: list[EventDraft] = []
+    if found.state == ImportState.ADDING:
+        found, drafts = _add_page(transaction, directory, found, actor)
+    elif found.state == ImportState.REMOVING:
+        found, drafts = _remove_some(transaction, directory, found, actor)
+    event_log.append(transaction, [*told, *drafts])
+    return found
+
+
+def finish_one(transaction: Transaction, name: str, import_id: str) -> bool:
+    """Go on with an import that nobody drives; whether there is more to do."""
+    directory = directories.find(transaction, name, to_change=True)
+    found = None
+    if directory is not None:
+        found = directories.find_import(transaction, directory.id, import_id, to_change=True)
+    if directory is None or found is None or found.state not in _WORKING:
+        return False
+    return advance(transaction, directory, found, OwnActor.SERVER.value).state in _WORKING
+
+
+def _add_page(
+    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
+) -> tuple[StoredImport, list[EventDraft]]:
+    page = found.place + 1
+    urls = {target_id(url): url for url in directories.page_urls(transaction, found.id, page)}
+    version = target_rows.next_version(transaction)
+    target_rows.add(transaction, urls, version)
+    kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
+    leave_out(transaction, urls, version)
+    directories.set_size(transaction, directory.id, added)
+    counts = replace(found.counts, duplicates=found.counts.duplicates + len(urls) - kept - added)
+    found = replace(
+        found,
+        place=page,
+        added=found.added + added,
+        removed=found.removed - kept,
+        counts=counts,
+        state_since_s=transaction.now_s,
+    )
+    if page < found.pages:
+        directories.store_import(transaction, found)
+        return found, []
+    directories.remove_pages(transaction, found.id)
+    change = judge_change(size_before=found.size_before, removed=found.removed)
+    if change.is_held and not found.allow_shrink:
+        found = _in_state(transaction, found, ImportState.HELD, explanation=change.reason)
+        directories.store_import(transaction, found)
+        return found, [_event(EventType.DIRECTORY_HELD, directory, found, actor)]
+    is_all_there = not found.removed
+    found = _in_state(transaction, found, ImportState.REMOVING, place=0, removed=0)
+    if is_all_there:
+        return _applied(transaction, directory, found, actor)
+    directories.store_import(transaction, found)
+    return found, []
+
+
+def _remove_some(
+    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
+) -> tuple[StoredImport, list[EventDraft]]:
+    looked_at = {"after": found.place, "limit": REMOVED_AT_ONCE}
+    # Agents are locked before the count of versions; what is listed elsewhere is certain only behind it.
+    may_leave = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
+    lock_agents(transaction, may_leave.orphans)
+    version = target_rows.next_version(transaction)
+    leaving = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
+    directories.take_off(transaction, directory.id, leaving.targets)
+    directories.set_size(transaction, directory.id, -len(leaving.targets))
+    ending = let_go(transaction, leaving.orphans, GoneReason.LEFT, version)
+    found = replace(
+        found,
+        place=found.place if leaving.last is None else leaving.last,
+        removed=found.removed + len(leaving.targets),
+        state_since_s=transaction.now_s,
+    )
+    drafts: list[EventDraft] = []
+    if leaving.last is None:
+        found, drafts = _applied(transaction, directory, found, actor)
+    else:
+        directories.store_import(transaction, found)
+    end_records(transaction, ending, f"{directory.name} lists it no more", actor)
+    return found, drafts
+
+
+def _applied(
+    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
+) -> tuple[StoredImport, list[EventDraft]]:
+    found = _in_state(transaction, found, ImportState.APPLIED)
+    directories.store_import(transaction, found)
+    directories.set_size(transaction, directory.id, 0, applied=found.id)
+    if not found.added and not found.removed:
+        return found, []
+    return found, [_event(EventType.DIRECTORY_APPLIED, directory, found, actor)]
+
+
+def _event(kind: EventType, directory: StoredDirectory, found: StoredImport, actor: str) -> EventDraft:
+    is_held = kind is not EventType.DIRECTORY_APPLIED
+    payload = DirectoryChanged(
+        directory=directory.name,
+        listed=found.size_before + found.added - (0 if is_held else found.removed),
+        added=found.added,
+        removed=found.removed,
+        reason=found.explanation if is_held else None,
+    )
+    return EventDraft(type=kind, actor=actor, payload=payload)
+
+
+def _in_state(
+    transaction: Transaction, found: StoredImport, state: ImportState, **members: object
+) -> StoredImport:
+    return replace(found, state=state.value, state_since_s=transaction.now_s, **members)  # type: ignore[arg-type]

@@ -1,0 +1,61 @@
+"""What becomes of targets that are probed no more, and of their records as agents?
+
+The record of a target that a directory listed ends with it: it was there because it was probed. Agents are
+locked before targets; one that showed its first sign of life at the very same time is found afterwards.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import ALIVE, Signal
+from lifesign.registry.transitions.agent_verdicts import Change
+from lifesign.registry.transitions.status_changes import change_status
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import target_rows
+from lifesign.storage.targets.target_rows import GoneReason
+
+Targets = Mapping[str, int]
+"""Ids, each with our number."""
+
+
+def lock_agents(transaction: Transaction, subject_ids: Iterable[str]) -> None:
+    """Keep others from changing the records of targets that may have to go."""
+    agent_rows.find_named(transaction, sorted(subject_ids), to_change=True)
+
+
+def let_go(
+    transaction: Transaction,
+    gone: Targets,
+    reason: GoneReason,
+    version: int,
+    *,
+    ends_with: Callable[[str], bool] = lambda _: True,
+) -> list[StoredAgent]:
+    """Make targets gone, and return the records that end with them, to be handed to `end_records`.
+
+    `ends_with` says of an id whether its record ends. `lock_agents` comes first.
+    """
+    target_rows.leave(transaction, [*gone.values()], reason, version)
+    ending = sorted(subject_id for subject_id in gone if ends_with(subject_id))
+    found = agent_rows.find_named(transaction, ending, to_change=True) if ending else []
+    return [agent for agent in found if agent.status in ALIVE]
+
+
+def end_records(
+    transaction: Transaction, ending: Iterable[StoredAgent], explanation: str, actor: str
+) -> None:
+    """End the records of targets that are gone; last, since it is logged."""
+    changes = [
+        Change(
+            agent=agent,
+            signals=(Signal.DEREGISTERED,),
+            explanation=explanation,
+            health=HealthStatus.UNKNOWN,
+            judge_at_s=None,
+        )
+        for agent in ending
+    ]
+    if changes:
+        change_status(transaction, changes, actor)

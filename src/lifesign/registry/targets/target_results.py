@@ -1,0 +1,158 @@
+"""Results of targets: what one probe changes of what is known of its target.
+
+The last result and since when it holds, what the next probe has to remember, the changes, and the sums. An
+observation counts once, in the order of its shard's tokens and of its number under the token: one that is not
+later than the last changes nothing, so that a batch may be sent twice. No clock takes part in that.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lifesign.domain.base.clock_skew import not_before
+from lifesign.domain.observation.evidence_age import Receipt, why_unmeasured
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.probe_summary import has_lost_interface
+from lifesign.domain.observation.result_sums import (
+    NO_LATENCY,
+    Layer,
+    bucket_of,
+    layers_of,
+    supersedes,
+    tells_anything,
+)
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.text.safe_text import harmless
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.probing import liveness, probe_results, result_history
+from lifesign.storage.probing.liveness import Answered, Silent
+from lifesign.storage.probing.probe_results import Left, Subject
+from lifesign.storage.probing.result_history import ALL_TARGETS, ResultChange, SumKey, hour_of
+
+_NOT_STORED = {"agent_id", "target_url", "observed_at"}
+# Of each layer one part, in this order; empty where nothing is known of it.
+ASKED = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
+_SEPARATOR = ","
+_NOTHING_KNOWN = _SEPARATOR * (len(ASKED) - 1)
+
+Layers = Sequence[tuple[Layer, LayerResult]]
+
+
+@dataclass(slots=True)
+class Results:
+    """What a batch of observations changes, before it is stored."""
+
+    left: dict[int, Left] = field(default_factory=dict)
+    """By the target's number."""
+    changes: list[ResultChange] = field(default_factory=list)
+    sums: Counter[SumKey] = field(default_factory=Counter)
+    answered: dict[int, Answered] = field(default_factory=dict)
+    """By the target's number, of its last result that answered or failed."""
+    silent: dict[int, Silent] = field(default_factory=dict)
+
+    def take(
+        self,
+        subject: Subject,
+        observation: Observation,
+        memory: ProbeMemory | None,
+        receipt: Receipt,
+        order: tuple[int, int],
+    ) -> bool:
+        """Take one probe of a target in; whether it counts. `order` is its token and its number."""
+        assert subject.target is not None  # noqa: S101 - who is no target has no results
+        if subject.token is not None and order <= (subject.token, subject.number or 0):
+            return False
+        # A batch that took longer on its way makes nothing look as if it had come before the last result.
+        at_s = not_before(receipt.at_s, subject.observed_at_s)
+        left = self.left.get(subject.target)
+        if left is None:
+            left = self.left[subject.target] = Left(subject.target, at_s, *order, receipt.results_until_s)
+        left.observed_at_s = subject.observed_at_s = at_s
+        left.token, left.number = subject.token, subject.number = order
+        left.results_until_s = receipt.results_until_s
+        known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
+        card = known[ASKED.index(Layer.DISCOVERY)]
+        result = observation.result_beside(ResultClass(card) if card else None)
+        layers = list(layers_of(observation))
+        left.unmeasured = unmeasured = why_unmeasured(observation, result)
+        if unmeasured is None:
+            left.evidence_at_s, left.evidence_until_s = at_s, receipt.evidence_until_s
+        self._note_liveness(subject, observation, unmeasured, at_s)
+        self._count(subject, result, layers, at_s)
+        # Without a layer it tells nothing, not even why.
+        is_left_alone = memory is not None and memory.is_left_alone
+        if layers and supersedes(result, subject.result, is_left_alone=is_left_alone):
+            self._remember(subject, left, result, layers, at_s)
+            seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
+            left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
+        if memory is not None:
+            left.memory = memory.to_json()
+            version = memory.protocol_version
+            left.protocol_version = None if version is None else harmless(version)
+        return True
+
+    def store(self, transaction: Transaction) -> None:
+        """Write all but the sums."""
+        probe_results.store(transaction, [*self.left.values()])
+        liveness.note(transaction, [*self.answered.values()], [*self.silent.values()])
+        result_history.add_changes(transaction, self.changes)
+
+    def store_sums(self, transaction: Transaction) -> None:
+        """Write the sums; last of all."""
+        result_history.add_sums(transaction, self.sums)
+
+    def _note_liveness(
+        self, subject: Subject, observation: Observation, unmeasured: UnmeasuredReason | None, at_s: float
+    ) -> None:
+        """Note whether the target answered or fell silent; anything else says nothing about that."""
+        assert subject.target is not None  # noqa: S101 - see `take`
+        target, where = subject.target, (observation.network_class, observation.address)
+        if observation.is_sign_of_life:
+            self.silent.pop(target, None)
+            self.answered[target] = Answered(target, *where, at_s)
+        elif subject.agent is None:
+            # It never answered, so that it cannot fall silent.
+            return
+        elif observation.is_measured_failure or unmeasured is UnmeasuredReason.NO_WITNESS:
+            self.silent.setdefault(target, Silent(target, *where, at_s))
+
+    def _count(self, subject: Subject, result: ResultClass, layers: Layers, at_s: float) -> None:
+        hour, sums = hour_of(at_s), self.sums
+        for directory in (ALL_TARGETS, *subject.directories):
+            sums[hour, directory, Layer.OVERALL, result, NO_LATENCY] += 1
+            for layer, said in layers:
+                sums[hour, directory, layer, said.result, bucket_of(said.latency_ms)] += 1
+
+    def _remember(
+        self, subject: Subject, left: Left, result: ResultClass, layers: Layers, at_s: float
+    ) -> None:
+        """Note the result, and what has changed since the one before, if that told anything."""
+        if subject.result != result:
+            # Nobody's agent has changed since we could not look before.
+            if subject.result is not None and tells_anything(ResultClass(subject.result)):
+                evidence = next((said.evidence for _, said in layers if said.evidence is not None), None)
+                overall = Layer.OVERALL.value, subject.result, result.value, evidence
+                self.changes.append(ResultChange(left.target, at_s, *overall))
+            subject.result = left.result = result.value
+            left.result_since_s = at_s
+        known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
+        for layer, said in layers:
+            place, now = ASKED.index(layer), said.result.value
+            if now == known[place] or not tells_anything(said.result):
+                continue
+            if known[place]:
+                self.changes.append(
+                    ResultChange(left.target, at_s, layer.value, known[place], now, said.evidence)
+                )
+            known[place] = now
+        if has_lost_interface(layers):
+            known[ASKED.index(Layer.TRANSPORT)] = known[ASKED.index(Layer.MESSAGE)] = ""
+        after = _SEPARATOR.join(known)
+        if after != subject.layers:
+            subject.layers = left.layers = after
+
+
+def last_of(stored: str) -> list[tuple[Layer, ResultClass]]:
+    """Return how each layer ended when it last told anything, as it is stored; in the order of asking."""
+    parts = zip(ASKED, stored.split(_SEPARATOR), strict=True)
+    return [(layer, ResultClass(result)) for layer, result in parts if result]

@@ -1,0 +1,137 @@
+"""May a task's holder make this call, and what did it cost? (protocol 6.9)
+
+Reserve, carry out, settle. What is reserved is freed when the call fails, or when its run ends before it
+was settled: a holder that is gone pays for nothing any more, and its last cost is not known.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.models.tasks import CallRecord, CallReservation, CallSettlement, RunWrite
+from lifesign.domain.tasks.budget import Amount, Budget, amount_record
+from lifesign.errors import AgentHealthError, CallNotFound, CallOver, KeyReused, TooMany
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.tasks.create_task import PATH
+from lifesign.registry.tasks.run_guard import Entered, enter_run
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.tasks import task_budgets, task_runs
+from lifesign.storage.tasks.task_budgets import StoredCall
+
+MAX_OPEN_CALLS = 1_000
+"""Of one run at a time."""
+MAX_CALLS = 100_000
+"""Of one run."""
+
+
+def reserve_call(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Promise a call what it may cost at most; BudgetExceeded costs nothing and changes nothing."""
+    entered = enter_run(transaction, call)
+    if not isinstance(entered, Entered):
+        return entered
+    transaction, number = entered.transaction, entered.task.number
+    asked = call.body_as(CallReservation)
+    amount = asked.most.amount()
+    stored = task_budgets.find(transaction, number, to_change=True)
+    known = task_budgets.find_call(transaction, number, asked.call_id)
+    if known is not None:
+        if (known.tool, known.reserved) != (asked.tool, amount):
+            raise KeyReused(asked.call_id)
+        return _shown(entered, known, stored.budget, status=201)
+    if entered.run.calls >= MAX_CALLS:
+        raise TooMany(f"calls of {entered.run.run_id}", MAX_CALLS)
+    if task_budgets.count_open_calls(transaction, number) >= MAX_OPEN_CALLS:
+        raise TooMany(f"open calls of {entered.run.run_id}", MAX_OPEN_CALLS)
+    budget = stored.budget.reserve(amount)
+    task_budgets.store(transaction, replace(stored, budget=budget))
+    task_runs.count_call(transaction, entered.run)
+    made = StoredCall(task=number, call_id=asked.call_id, tool=asked.tool, state="reserved", reserved=amount)
+    task_budgets.add_call(transaction, made)
+    return _shown(entered, made, budget, status=201)
+
+
+def settle_call(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Take in what a call did cost; what it had reserved beyond that is there again."""
+    cost = call.body_as(CallSettlement).cost.amount()
+    return _end_call(
+        transaction, call, "settled", cost, lambda budget, reserved: budget.settle(reserved, cost)
+    )
+
+
+def release_call(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Free what was reserved for a call that failed."""
+    return _end_call(transaction, call, "released", None, lambda budget, reserved: budget.release(reserved))
+
+
+def _end_call(
+    transaction: Transaction,
+    call: Call,
+    state: str,
+    cost: Amount | None,
+    ended: Callable[[Budget, Amount], Budget],
+) -> Reply | AgentHealthError:
+    entered = enter_run(transaction, call)
+    if not isinstance(entered, Entered):
+        return entered
+    transaction, number = entered.transaction, entered.task.number
+    stored = task_budgets.find(transaction, number, to_change=True)
+    made = task_budgets.find_call(transaction, number, call.path["call_id"])
+    if made is None:
+        raise CallNotFound(call.path["call_id"])
+    if made.state != "reserved":
+        if (made.state, made.cost) != (state, cost):
+            raise CallOver(made.call_id, made.state)
+        return _shown(entered, made, stored.budget)
+    budget = ended(stored.budget, made.reserved)
+    task_budgets.store(transaction, replace(stored, budget=budget))
+    made = replace(made, state=state, cost=cost)
+    task_budgets.store_call(transaction, made)
+    return _shown(entered, made, budget)
+
+
+def _shown(entered: Entered, made: StoredCall, budget: Budget, *, status: int = 200) -> Reply:
+    answer = CallRecord.model_validate({
+        "task_id": entered.task.task_id,
+        "call_id": made.call_id,
+        "state": made.state,
+        "available": amount_record(budget.room),
+    })  # fmt: skip
+    return Reply(content=answer, status=status)
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/calls",
+        summary="Reserve what a metered call may cost at most",
+        action=Action.WORK_TASKS,
+        deed=reserve_call,
+        body=CallReservation,
+        answer=CallRecord,
+        status=201,
+        errors=(402, 404, 409, 410, 412),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/calls/{{call_id}}/settle",
+        summary="Say what a call did cost",
+        action=Action.WORK_TASKS,
+        deed=settle_call,
+        body=CallSettlement,
+        answer=CallRecord,
+        errors=(404, 409, 410, 412),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/calls/{{call_id}}/release",
+        summary="Free what was reserved for a call that failed",
+        action=Action.WORK_TASKS,
+        deed=release_call,
+        body=RunWrite,
+        answer=CallRecord,
+        errors=(404, 409, 410, 412),
+        headers=("X-Agent-Incarnation",),
+    ),
+)

@@ -1,0 +1,155 @@
+"""How does an agent wait for work, at no cost to anybody?
+
+A claim looks without a lock, and is carried out only if there is something for it. While it waits it is
+one entry in a list: no transaction, no polling but a rare look in case the news were missed.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from lifesign.domain.access.permissions import Action, Principal, may_at_all
+from lifesign.domain.models.tasks import TaskClaim, TaskGrant
+from lifesign.errors import AgentHealthError, NotAllowed, TooManyClaims
+from lifesign.registry.api.call import Door, authenticate, headers_in, incarnation_in
+from lifesign.registry.api.error_responses import OURS, error_response, problem
+from lifesign.registry.tasks.claim_task import Seeker, claim_task, look_for_task
+from lifesign.registry.tasks.task_notifier import TaskNews
+from lifesign.storage.engine.database import Transaction
+
+CLAIM_PATH = "/api/v1/tasks/claim"
+MAX_BODY_BYTES = 8_192
+MAX_WAITING = 10_000
+"""Of claims in one server process."""
+LOOKS_AT_ONCE = 4
+"""Of those who wait, when there is news: the database has other work too."""
+LOOK_AGAIN_SECONDS = 10.0
+"""Whoever waits looks this often without any news: an agent's record may have changed meanwhile."""
+LEAST_WAIT_SECONDS = 0.05
+"""Before a look for a task that is due any moment, or that somebody else took."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    digest: bytes
+    incarnation: int | None
+    wanted: TaskClaim
+
+
+class ClaimEndpoint:
+    """Answers `POST /api/v1/tasks/claim`: 200 with a task, or 204 when the wait, or the server, is over."""
+
+    def __init__(self, door: Door, news: TaskNews) -> None:
+        self._door = door
+        self._news = news
+        self.stops = asyncio.Event()
+        """Set when the server is asked to end: nobody waits any longer, and nobody is granted anything."""
+        self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._waiting = 0
+
+    async def answer(self, request: Request) -> Response:
+        """Grant a task at once, or as soon as there is one."""
+        try:
+            asked = await self._asked(request)
+            grant = await self._granted(asked, request.receive)
+        except AgentHealthError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception:  # noqa: BLE001 - one request must not end the server
+            _log.exception("a claim of a task failed")
+            return problem(500, "internal", OURS)
+        if grant is None:
+            return Response(status_code=204, headers={"Cache-Control": "no-store"})
+        content = grant.model_dump_json(exclude_none=True).encode()
+        return Response(content, 200, {"Cache-Control": "no-store"}, "application/json")
+
+    async def _asked(self, request: Request) -> _Asked:
+        headers = headers_in(request.scope)
+        digest = self._door.digest_of_caller(headers)
+        self._door.check_rate(digest)
+        try:
+            wanted = await self._door.read(TaskClaim, request.receive, headers, MAX_BODY_BYTES)
+            return _Asked(digest, incarnation_in(headers), wanted)
+        except AgentHealthError as fault:
+            raise await self._door.refusal(digest, fault, _check_may_work) from None
+
+    async def _granted(self, asked: _Asked, receive: Receive) -> TaskGrant | None:
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + asked.wanted.wait_seconds
+        is_noted = False
+        while True:
+            # Read before the look: what is queued during it is news.
+            number = self._news.number
+            due_in_s = await self._look(asked)
+            if not is_noted:
+                # The key is good; the request arrived once, however often it is looked at.
+                self._door.heard.note()
+                is_noted = True
+            if due_in_s is not None and due_in_s <= 0:
+                grant = await self._door.database.write(lambda transaction: _claim(transaction, asked))
+                if grant is not None:
+                    return grant
+                due_in_s = LEAST_WAIT_SECONDS
+            left_s = give_up_s - loop.time()
+            if left_s <= 0 or self.stops.is_set():
+                return None
+            due_in_s = max(LEAST_WAIT_SECONDS, inf if due_in_s is None else due_in_s)
+            await self._wait(number, min(left_s, due_in_s, LOOK_AGAIN_SECONDS), receive)
+
+    async def _look(self, asked: _Asked) -> float | None:
+        async with self._looks:
+            return await self._door.database.read(
+                lambda transaction: look_for_task(transaction, _seeker(transaction, asked))
+            )
+
+    async def _wait(self, number: int, most_s: float, receive: Receive) -> None:
+        """Wait for news, or for our own end; ClientDisconnect if the caller leaves.
+
+        Nobody is granted what nobody waits for.
+        """
+        if self._waiting >= MAX_WAITING:
+            raise TooManyClaims(MAX_WAITING)
+        self._waiting += 1
+        news = asyncio.ensure_future(self._news.wait_beyond(number))
+        gone = asyncio.ensure_future(_gone(receive))
+        stops = asyncio.ensure_future(self.stops.wait())
+        waited: set[asyncio.Future[Any]] = {news, gone, stops}
+        try:
+            await asyncio.wait(waited, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise ClientDisconnect
+        finally:
+            self._waiting -= 1
+            for one in waited:
+                one.cancel()
+            await asyncio.gather(*waited, return_exceptions=True)
+
+
+def _claim(transaction: Transaction, asked: _Asked) -> TaskGrant | None:
+    return claim_task(transaction, _seeker(transaction, asked))
+
+
+def _seeker(transaction: Transaction, asked: _Asked) -> Seeker:
+    """Return who asks: the key may have been revoked since the last look."""
+    caller = authenticate(transaction, asked.digest)
+    return Seeker(caller=caller, digest=asked.digest, incarnation=asked.incarnation, wanted=asked.wanted)
+
+
+def _check_may_work(caller: Principal) -> None:
+    if not may_at_all(caller, Action.WORK_TASKS):
+        raise NotAllowed(caller.role, Action.WORK_TASKS, None)
+
+
+async def _gone(receive: Receive) -> None:
+    """Return once the caller has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

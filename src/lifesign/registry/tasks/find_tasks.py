@@ -1,0 +1,154 @@
+"""Which tasks are there, how far are they, and what was reported?"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.events.event import AgentId
+from lifesign.domain.models.agents import Body, RoleId
+from lifesign.domain.models.tasks import TASK_ID_PATTERN, ReportList, TaskList, TaskRecord
+from lifesign.domain.tasks.task_states import TaskStatus
+from lifesign.errors import NotAllowed, TaskNotFound
+from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.tasks.create_task import PATH
+from lifesign.registry.views.task_records import record, report_record, summaries, with_names
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.tasks import task_rows, task_runs
+from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter
+
+MAX_PAGE = 1_000
+MAX_REPORTS_PAGE = 100
+"""Of reports, each of which may have 64 KiB."""
+
+_LISTED, _REPORTED = "tasks", "task_reports"
+
+
+class TaskListing(Body):
+    """The query of `GET /api/v1/tasks`."""
+
+    status: Annotated[tuple[TaskStatus, ...], SEPARATED_BY_COMMAS] = ()
+    """Separated by commas; empty: any."""
+    agent_id: AgentId | None = None
+    """Tasks that only this agent may have."""
+    role_id: RoleId | None = None
+    """Tasks that only agents of this pool may have."""
+    parent_id: Annotated[str, Field(pattern=TASK_ID_PATTERN)] | None = None
+    holder: AgentId | None = None
+    """Tasks that this agent has, or has had."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+class ReportListing(Body):
+    """The query of `GET /api/v1/tasks/{task_id}/progress`."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_REPORTS_PAGE)] = 20
+    cursor: Cursor | None = None
+
+
+def list_tasks(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the tasks that match, the newest first; to an agent, those it has worked at."""
+    query = call.query_as(TaskListing)
+    holder = query.holder
+    if holder is None and not may(call.caller, Action.READ_TASKS):
+        holder = call.caller.agent_id
+    require(call.caller, Action.READ_TASKS, holder)
+    parent = None
+    if query.parent_id is not None:
+        parent = task_rows.number_of(transaction, query.parent_id)
+        if parent is None:
+            raise TaskNotFound(query.parent_id)
+    wanted = TaskFilter(
+        statuses=query.status,
+        agent_id=query.agent_id,
+        role_id=query.role_id,
+        parent=parent,
+        holder=holder,
+    )
+    before = None if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    found = task_rows.listing(transaction, wanted, before=before, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = TaskList(
+        tasks=summaries(transaction, page),
+        total=task_rows.count(transaction, wanted),
+        cursor=cursor_at(_LISTED, page[-1].number) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def show_task(transaction: Transaction, call: Call) -> Reply:
+    """Return all that is known of a task."""
+    shown = record(transaction, _readable(transaction, call))
+    return Reply(content=with_names(transaction, shown, call.caller))
+
+
+def list_reports(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of a task's progress reports, the newest first."""
+    task = _readable(transaction, call)
+    query = call.query_as(ReportListing)
+    before = None if query.cursor is None else numbers_in(query.cursor, _REPORTED, 1)[0]
+    found = task_runs.reports(transaction, task.number, before=before, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = ReportList(
+        reports=[report_record(report) for report in page],
+        cursor=cursor_at(_REPORTED, page[-1].number) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def _readable(transaction: Transaction, call: Call) -> StoredTask:
+    """Return the task of the path; an agent may read what it has worked at, and the children of that.
+
+    Of others it does not learn whether they are there.
+    """
+    task_id = call.path["task_id"]
+    number = task_rows.number_of(transaction, task_id)
+    may_read_all = may(call.caller, Action.READ_TASKS)
+    if number is None:
+        raise TaskNotFound(task_id) if may_read_all else NotAllowed(call.caller.role, Action.READ_TASKS, None)
+    task = task_rows.find(transaction, number)
+    if not may_read_all:
+        agent_id = call.caller.agent_id or ""
+        numbers = [number] if task.parent is None else [number, task.parent]
+        if not task_runs.has_worked(transaction, agent_id, numbers):
+            raise NotAllowed(call.caller.role, Action.READ_TASKS, None)
+    return task
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List tasks by status, pool, parent and holder",
+        action=Action.READ_TASKS,
+        deed=list_tasks,
+        is_write=False,
+        query=TaskListing,
+        answer=TaskList,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{task_id:task}}",
+        summary="Show all that is known of one task",
+        action=Action.READ_TASKS,
+        deed=show_task,
+        is_write=False,
+        answer=TaskRecord,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{task_id}}/progress",
+        summary="List the progress reports of a task",
+        action=Action.READ_TASKS,
+        deed=list_reports,
+        is_write=False,
+        query=ReportListing,
+        answer=ReportList,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,202 @@
+"""May this write be made in the name of this run? (protocol 6.4, 6.8)
+
+The lease is locked and judged in the transaction that carries the write out. Whoever holds it is the only
+one who writes to its task. A write that was carried out before gets its first answer, though the lease has
+ended since.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.tasks import FencedWrite, RunWrite
+from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, ended, judge_write
+from lifesign.domain.tasks.task_states import task_resource
+from lifesign.errors import AgentGone, AgentHealthError, KeyReused, TaskNotFound, TooMany, WrongRun
+from lifesign.registry.api.call import incarnation_in
+from lifesign.registry.api.operations import Call, Reply
+from lifesign.registry.leases.hold_lease import holder_of
+from lifesign.registry.transitions import lease_events
+from lifesign.registry.views.lease_records import refused
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import lease_requesters, leases, task_rows, task_runs
+from lifesign.storage.tasks.lease_requesters import Holder
+from lifesign.storage.tasks.task_rows import StoredTask
+from lifesign.storage.tasks.task_runs import StoredRun, StoredWrite
+
+MAX_WRITES = 10_000
+"""Of one task, whose answers are kept; those that end a run are taken beyond that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    """A task whose lease's row is locked, at the time after that."""
+
+    transaction: Transaction
+    task: StoredTask
+    claim: Claim
+    holders: Mapping[str, Holder]
+    """Agents that are locked too: whoever asks, and whoever holds the task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered(Locked):
+    """A run that may write."""
+
+    run: StoredRun
+
+
+def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False) -> Locked:
+    """Lock a task; TaskNotFound. Agents come first, then leases, as everywhere."""
+    task_id = call.path["task_id"]
+    number = task_rows.number_of(transaction, task_id)
+    if number is None:
+        raise TaskNotFound(task_id)
+    parent = task_rows.find(transaction, number).parent if with_parent else None
+    numbers = [number] if parent is None else [parent, number]
+    askers = lease_requesters.lock(transaction, [call.digest], numbers)
+    rows = leases.lock(transaction, numbers=numbers)
+    # The locks may have been waited for.
+    transaction = transaction.after_waiting()
+    task = task_rows.find(transaction, number)
+    return Locked(transaction=transaction, task=task, claim=rows[number], holders=askers.holders)
+
+
+def enter_run(
+    transaction: Transaction, call: Call, *, is_end: bool = False
+) -> Entered | Reply | AgentHealthError:
+    """Return the run that a request shows, if it may write; else its first answer, or why not.
+
+    A refusal is returned, not raised: its event has to be committed. `is_end`: the write ends the run.
+    """
+    require(call.caller, Action.WORK_TASKS, call.caller.agent_id)
+    shown = call.body_as(RunWrite)
+    locked = lock_task(transaction, call)
+    transaction, task = locked.transaction, locked.task
+    _check_life(call, locked)
+    if isinstance(shown, FencedWrite):
+        known = _known(transaction, call, task, shown)
+        if known is not None:
+            return known
+    run = _shown_run(transaction, task, locked.claim, call, shown)
+    if isinstance(run, AgentHealthError):
+        return run
+    if isinstance(shown, FencedWrite) and task.writes >= MAX_WRITES and not is_end:
+        raise TooMany(f"writes of {task.task_id}", MAX_WRITES)
+    return Entered(transaction=transaction, task=task, claim=locked.claim, holders=locked.holders, run=run)
+
+
+def judge_run(
+    transaction: Transaction, task: StoredTask, claim: Claim, call: Call, *, token: int, run_id: str
+) -> StoredRun | Refusal:
+    """Return the run of this id and token if it has the task now and is the caller's."""
+    held = None if claim.lease_id is None else claim
+    refusal = judge_write(held, holder_of(call.caller), token, transaction.now_s)
+    if refusal is not None:
+        return refusal
+    run = task_runs.find(transaction, run_id)
+    if run is None or (run.task, run.number) != (task.number, task.runs):
+        return Refusal(RefusalCode.WRONG_RUN, claim)
+    return run
+
+
+def rejected(
+    transaction: Transaction, refusal: Refusal, task: StoredTask, call: Call, *, token: int, run_id: str
+) -> AgentHealthError:
+    """Log that a write was refused, and return the error to tell."""
+    resource, writer = task_resource(task.task_id), holder_of(call.caller)
+    event = lease_events.write_rejected(
+        refusal, resource, writer=writer, token=token, agent_id=call.caller.agent_id
+    )
+    event_log.append(transaction, [event])
+    if refusal.code is RefusalCode.WRONG_RUN:
+        return WrongRun(run_id, resource)
+    lease_id = resource if refusal.claim is None else str(refusal.claim.lease_id)
+    return refused(refusal, lease_id, now_s=transaction.now_s, token=token)
+
+
+def answer_once(entered: Entered, call: Call, answer: BaseModel, *, status: int = 200) -> Reply:
+    """Keep the answer to a write for whoever asks again, and return it."""
+    written = call.body_as(FencedWrite)
+    kept = StoredWrite(
+        task=entered.task.number,
+        run_id=entered.run.run_id,
+        idempotency_key=written.idempotency_key,
+        digest=_digest(call),
+        answer=to_json([status, answer.model_dump(mode="json", exclude_none=True)]).decode(),
+    )
+    task_runs.add_write(entered.transaction, kept)
+    return Reply(content=answer, status=status)
+
+
+def end_lease(locked: Locked, reason: EndReason, actor: str) -> list[EventDraft]:
+    """End the lease of a task, if one runs; return the events.
+
+    A holder that is draining and has given back all that it held is judged by the next sweep.
+    """
+    transaction, claim = locked.transaction, locked.claim
+    if claim.lease_id is None or claim.ended_at_s is not None:
+        return []
+    over = ended(claim, reason, transaction.now_s)
+    leases.store(transaction, [over])
+    holder = locked.holders.get(claim.holder or "")
+    is_draining = holder is not None and holder.status == Status.DRAINING
+    if holder is not None and is_draining and not leases.count_held(transaction, [holder.agent_id]):
+        agent_rows.set_judge_at(transaction, {holder.number: transaction.now_s})
+    if holder is not None and reason is not EndReason.RELEASED:
+        # It hears of that with its next heartbeat, and not when it is to renew.
+        agent_rows.compare_tasks(transaction, [holder.number])
+    return [lease_events.over(over, actor)]
+
+
+def _check_life(call: Call, locked: Locked) -> None:
+    """Raise AgentGone for who says that it is in another life than it is."""
+    agent = locked.holders.get(call.caller.agent_id or "")
+    incarnation = incarnation_in(call.headers)
+    if agent is not None and incarnation not in {None, agent.incarnation}:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+
+
+def _known(transaction: Transaction, call: Call, task: StoredTask, shown: FencedWrite) -> Reply | None:
+    """Return the first answer to a write that was carried out; KeyReused if it said something else."""
+    written = task_runs.find_write(transaction, task.number, shown.run_id, shown.idempotency_key)
+    if written is None:
+        return None
+    run = task_runs.find(transaction, shown.run_id)
+    if run is None or run.holder != holder_of(call.caller) or run.token != shown.fencing_token:
+        # Not the writer's to hear of: it is refused like any other stranger's.
+        return None
+    if written.digest != _digest(call):
+        raise KeyReused(shown.idempotency_key)
+    status, content = from_json(written.answer)
+    return Reply(content=content, status=status)
+
+
+def _shown_run(
+    transaction: Transaction, task: StoredTask, claim: Claim, call: Call, shown: RunWrite
+) -> StoredRun | AgentHealthError:
+    token, run_id = shown.fencing_token, shown.run_id
+    run = judge_run(transaction, task, claim, call, token=token, run_id=run_id)
+    if isinstance(run, Refusal):
+        return rejected(transaction, run, task, call, token=token, run_id=run_id)
+    return run
+
+
+def _digest(call: Call) -> str:
+    """Tell apart what is written, and by which operation."""
+    body = call.body_as(FencedWrite)
+    said = to_json([type(body).__name__, body.model_dump(mode="json", by_alias=True)])
+    return sha256(said).hexdigest()
+
+
+def counted(task: StoredTask) -> StoredTask:
+    """Return the task with one more write whose answer is kept."""
+    return replace(task, writes=task.writes + 1)

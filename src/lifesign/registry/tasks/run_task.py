@@ -1,0 +1,231 @@
+"""What may the holder of a task write? (lease protocol; protocol 6.8)
+
+Progress, the result, a call for help, a child, the end without a result. Each is guarded by the fencing
+token, carried out once however often it is sent, and whole: what ends the work ends the lease with it.
+"""
+
+from dataclasses import replace
+
+from pydantic_core import to_json
+
+from lifesign.domain.access.permissions import Action
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.models.progress_report import ProgressReport
+from lifesign.domain.models.tasks import (
+    CompletionWrite,
+    DelegationWrite,
+    HelpWrite,
+    ProgressWrite,
+    RunRelease,
+    TaskWritten,
+)
+from lifesign.domain.tasks.lease import EndReason
+from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
+from lifesign.errors import AgentHealthError, TooMany
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
+from lifesign.registry.tasks.run_guard import Entered, answer_once, counted, end_lease, enter_run
+from lifesign.registry.transitions import task_events
+from lifesign.registry.transitions.task_transitions import Move, move
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import task_budgets, task_rows, task_runs
+from lifesign.storage.tasks.task_rows import StoredTask
+from lifesign.storage.tasks.task_runs import StoredReport
+
+MAX_REPORTS = 1_000
+"""Of one task that are kept, the latest."""
+MAX_CHILDREN = 1_000
+"""Of one task."""
+MAX_WRITE_BYTES = 262_144
+"""Of a body with a report and an output."""
+
+
+def report_progress(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Take a progress report; the first one says that the work has begun."""
+    entered = enter_run(transaction, call)
+    if not isinstance(entered, Entered):
+        return entered
+    task, drafts = _with_report(entered, counted(entered.task), call.body_as(ProgressWrite).report, call)
+    if task.status == TaskStatus.ASSIGNED:
+        begun = Move(task=task, signal=TaskSignal.REPORTED)
+        task, more = move(entered.transaction, begun, call.actor)
+        drafts += more
+    else:
+        task_rows.store(entered.transaction, [task])
+    return _answered(entered, call, task, drafts)
+
+
+def mark_complete(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Take the result; somebody has to review it."""
+    entered = enter_run(transaction, call, is_end=True)
+    if not isinstance(entered, Entered):
+        return entered
+    written = call.body_as(CompletionWrite)
+    completed = Move(
+        task=replace(counted(entered.task), output=to_json(written.output).decode()),
+        signal=TaskSignal.COMPLETED,
+        exit_reason=ExitReason.COMPLETED,
+    )
+    return _ended(entered, call, completed, written.report)
+
+
+def request_human_help(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Hand the task to people."""
+    entered = enter_run(transaction, call, is_end=True)
+    if not isinstance(entered, Entered):
+        return entered
+    written = call.body_as(HelpWrite)
+    asked = Move(
+        task=counted(entered.task),
+        signal=TaskSignal.HELP_ASKED,
+        exit_reason=ExitReason.COMPLETED,
+        explanation=written.reason,
+    )
+    return _ended(entered, call, asked, written.report)
+
+
+def release_run(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """End a run that has no result; its task is tried again, or handed to people."""
+    entered = enter_run(transaction, call, is_end=True)
+    if not isinstance(entered, Entered):
+        return entered
+    written = call.body_as(RunRelease)
+    failed = Move(
+        task=counted(entered.task),
+        signal=TaskSignal.RUN_FAILED,
+        exit_reason=written.exit_reason,
+        exit_code=written.exit_code,
+        detail=written.detail,
+    )
+    return _ended(entered, call, failed)
+
+
+def delegate_subtask(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Put a child into the queue, its envelope carved out of the task's; the task stays held."""
+    entered = enter_run(transaction, call)
+    if not isinstance(entered, Entered):
+        return entered
+    transaction, task = entered.transaction, counted(entered.task)
+    if task_rows.count_children(transaction, task.number) >= MAX_CHILDREN:
+        raise TooMany(f"children of {task.task_id}", MAX_CHILDREN)
+    wanted = call.body_as(DelegationWrite).task
+    envelope = wanted.budget.amount()
+    stored = task_budgets.find(transaction, task.number, to_change=True)
+    task_budgets.store(transaction, replace(stored, budget=stored.budget.carve(envelope)))
+    child, drafts = add_task(transaction, wanted, envelope, Origin(actor=call.actor, parent=task))
+    task_rows.store(transaction, [task])
+    return _answered(entered, call, task, [*drafts], child_id=child.task_id, status=201)
+
+
+def _ended(entered: Entered, call: Call, moved: Move, report: ProgressReport | None = None) -> Reply:
+    """End the run and its lease, with a last report if there is one."""
+    drafts: list[EventDraft] = []
+    if report is not None:
+        task, drafts = _with_report(entered, moved.task, report, call)
+        moved = replace(moved, task=task)
+    drafts += end_lease(entered, EndReason.RELEASED, call.actor)
+    task, more = move(entered.transaction, replace(moved, run_id=entered.run.run_id), call.actor)
+    return _answered(entered, call, task, [*drafts, *more])
+
+
+def _with_report(
+    entered: Entered, task: StoredTask, report: ProgressReport, call: Call
+) -> tuple[StoredTask, list[EventDraft]]:
+    """Keep a report; return the task with it, to be stored, and the event."""
+    now_s = entered.transaction.now_s
+    kept = StoredReport(
+        task=task.number,
+        number=task.reports + 1,
+        run_id=entered.run.run_id,
+        reported_at_s=now_s,
+        report=to_json(report.members()).decode(),
+    )
+    task_runs.add_report(entered.transaction, kept, MAX_REPORTS)
+    task = replace(task, reports=kept.number, progress_at_s=now_s)
+    return task, [task_events.reported(task, kept, call.actor)]
+
+
+def _answered(
+    entered: Entered,
+    call: Call,
+    task: StoredTask,
+    drafts: list[EventDraft],
+    *,
+    child_id: str | None = None,
+    status: int = 200,
+) -> Reply:
+    answer = TaskWritten(
+        task_id=task.task_id,
+        run_id=entered.run.run_id,
+        status=TaskStatus(task.status),
+        report=task.reports if task.reports > entered.task.reports else None,
+        child_id=child_id,
+    )
+    reply = answer_once(entered, call, answer, status=status)
+    event_log.append(entered.transaction, drafts)
+    return reply
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/progress",
+        summary="Report progress on a task that one holds",
+        action=Action.WORK_TASKS,
+        deed=report_progress,
+        body=ProgressWrite,
+        answer=TaskWritten,
+        errors=(404, 409, 410, 412),
+        headers=("X-Agent-Incarnation",),
+        max_body_bytes=MAX_WRITE_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/complete",
+        summary="Hand in the result of a task; its lease ends, and somebody reviews it",
+        action=Action.WORK_TASKS,
+        deed=mark_complete,
+        body=CompletionWrite,
+        answer=TaskWritten,
+        errors=(404, 410, 412),
+        headers=("X-Agent-Incarnation",),
+        max_body_bytes=MAX_WRITE_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/help",
+        summary="Hand a task to people; its lease ends",
+        action=Action.WORK_TASKS,
+        deed=request_human_help,
+        body=HelpWrite,
+        answer=TaskWritten,
+        errors=(404, 410, 412),
+        headers=("X-Agent-Incarnation",),
+        max_body_bytes=MAX_WRITE_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/delegate",
+        summary="Put a child into the queue, paid out of the task's own envelope",
+        action=Action.WORK_TASKS,
+        deed=delegate_subtask,
+        body=DelegationWrite,
+        answer=TaskWritten,
+        status=201,
+        errors=(402, 404, 409, 410, 412),
+        headers=("X-Agent-Incarnation",),
+        max_body_bytes=MAX_TASK_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/release",
+        summary="End a run without a result; its task is tried again, or handed to people",
+        action=Action.WORK_TASKS,
+        deed=release_run,
+        body=RunRelease,
+        answer=TaskWritten,
+        errors=(404, 410, 412),
+        headers=("X-Agent-Incarnation",),
+    ),
+)

@@ -1,0 +1,232 @@
+"""What do people, and parents, decide about a task? (protocol 6.7)
+
+Cancel it, review the result, say how it goes on after a call for help, top its budget up.
+"""
+
+from dataclasses import replace
+
+from pydantic_core import from_json, to_json
+
+from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.models.tasks import (
+    BudgetTopUp,
+    HandoffResolution,
+    Reviewed,
+    TaskCancellation,
+    TaskRecord,
+    TaskRequest,
+    TaskReview,
+)
+from lifesign.domain.tasks.budget import Amount
+from lifesign.domain.tasks.lease import EndReason, Refusal
+from lifesign.domain.tasks.task_states import FINISHED, HELD, ExitReason, TaskSignal
+from lifesign.errors import (
+    AgentHealthError,
+    InvalidRequest,
+    InvalidTaskTransition,
+    NotAllowed,
+    TaskNotFound,
+    TokenRequired,
+)
+from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
+from lifesign.registry.tasks.run_guard import Locked, end_lease, judge_run, lock_task, rejected
+from lifesign.registry.transitions import task_events
+from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
+from lifesign.registry.views.task_records import record_for, summary
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import leases, task_budgets, task_comments, task_rows, task_runs
+from lifesign.storage.tasks.task_rows import StoredTask
+
+
+def cancel_task(transaction: Transaction, call: Call) -> Reply:
+    """End a task that is queued, held, or with people; its holder's next write is refused."""
+    locked = lock_task(transaction, call)
+    transaction, task = locked.transaction, locked.task
+    drafts: list[EventDraft] = []
+    cancelled = Move(
+        task=task, signal=TaskSignal.CANCELLED, explanation=call.body_as(TaskCancellation).reason
+    )
+    if task.status in HELD:
+        run_ids = task_runs.last_ids(transaction, [(task.number, task.runs)])
+        cancelled = replace(cancelled, run_id=run_ids.get(task.number), exit_reason=ExitReason.KILLED)
+        drafts += end_lease(locked, EndReason.REVOKED, call.actor)
+    task, more = move(transaction, cancelled, call.actor)
+    event_log.append(transaction, [*drafts, *more])
+    return Reply(content=record_for(transaction, task, call.caller))
+
+
+def resolve_handoff(transaction: Transaction, call: Call) -> Reply:
+    """Say how a task goes on that was handed to people."""
+    locked = lock_task(transaction, call)
+    transaction, task = locked.transaction, locked.task
+    said = call.body_as(HandoffResolution)
+    is_done = said.resolution == "done"
+    if said.output is not None:
+        if not is_done:
+            expected = "expected no output of a task that goes on"
+            raise InvalidRequest([Finding("output_too_soon", "/output", expected)])
+        task = replace(task, output=to_json(said.output).decode())
+    signal = TaskSignal.RESOLVED if is_done else TaskSignal.REQUEUED
+    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=said.comment), call.actor)
+    event_log.append(transaction, drafts)
+    return Reply(content=record_for(transaction, task, call.caller))
+
+
+def review_task(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+    """Accept a result, or reject it and have it fixed by a new task; this one is done.
+
+    By a coordinator, or by the agent that holds the parent.
+    """
+    try:
+        locked = lock_task(transaction, call, with_parent=True)
+    except TaskNotFound:
+        # As of a task that is nobody's child.
+        require(call.caller, Action.CREATE_TASKS)
+        raise
+    refusal = _parent_refusal(locked, call)
+    if refusal is not None:
+        return refusal
+    transaction, task = locked.transaction, locked.task
+    said = call.body_as(TaskReview)
+    if said.verdict == "accept" and said.fix is not None:
+        expected = "expected a fix of work that is rejected only"
+        raise InvalidRequest([Finding("nothing_to_fix", "/fix", expected)])
+    signal = TaskSignal.ACCEPTED if said.verdict == "accept" else TaskSignal.REJECTED
+    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=said.comment), call.actor)
+    fix = None
+    if said.verdict == "reject":
+        fix, more = _fixed(transaction, task, said.fix, call)
+        drafts += more
+    event_log.append(transaction, drafts)
+    answer = Reviewed(task=summary(transaction, task), fix=None if fix is None else summary(transaction, fix))
+    return Reply(content=answer)
+
+
+def top_up(transaction: Transaction, call: Call) -> Reply:
+    """Add to what a task may spend."""
+    locked = lock_task(transaction, call)
+    transaction, task = locked.transaction, locked.task
+    if task.status in FINISHED:
+        raise InvalidTaskTransition(task.status, "topped_up")
+    stored = task_budgets.find(transaction, task.number, to_change=True)
+    budget = stored.budget.top_up(call.body_as(BudgetTopUp).add.amount())
+    task_budgets.store(transaction, replace(stored, budget=budget))
+    event_log.append(transaction, [task_events.budget_changed(task, budget, call.actor)])
+    return Reply(content=record_for(transaction, task, call.caller))
+
+
+def _parent_refusal(locked: Locked, call: Call) -> AgentHealthError | None:
+    """Return why an agent may not review this; None for coordinators, and for the parent's holder."""
+    if may(call.caller, Action.CREATE_TASKS):
+        return None
+    require(call.caller, Action.WORK_TASKS, call.caller.agent_id)
+    said, transaction = call.body_as(TaskReview), locked.transaction
+    if locked.task.parent is None:
+        raise NotAllowed(call.caller.role, Action.CREATE_TASKS, None)
+    if said.fencing_token is None or said.run_id is None:
+        raise TokenRequired
+    parent = task_rows.find(transaction, locked.task.parent)
+    claim = leases.lock(transaction, numbers=[parent.number])[parent.number]
+    token, run_id = said.fencing_token, said.run_id
+    run = judge_run(transaction, parent, claim, call, token=token, run_id=run_id)
+    if isinstance(run, Refusal):
+        return rejected(transaction, run, parent, call, token=token, run_id=run_id)
+    return None
+
+
+def _fixed(
+    transaction: Transaction, task: StoredTask, wanted: TaskRequest | None, call: Call
+) -> tuple[StoredTask, list[EventDraft]]:
+    """Put the task for the fix into the queue: a child of the same parent, while that can pay for it."""
+    parent = None if task.parent is None else task_rows.find(transaction, task.parent)
+    if parent is not None and parent.status in FINISHED:
+        parent = None
+    before = task_budgets.find(transaction, task.number).budget.envelope
+    envelope = before if wanted is None else wanted.budget.amount()
+    if parent is not None:
+        envelope = _carved(transaction, parent, envelope, is_asked_for=wanted is not None)
+    fix, drafts = add_task(
+        transaction,
+        wanted or _same_again(task),
+        envelope,
+        Origin(actor=call.actor, parent=parent, fix_of=task),
+    )
+    # Whoever gets the fix has to know what was said of the work that it repairs.
+    said = task_comments.of_task(transaction, task.number)[::-1]
+    told = [replace(comment, task=fix.number) for comment in said]
+    task_comments.add(transaction, told, MAX_COMMENTS)
+    return fix, [*drafts]
+
+
+def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, is_asked_for: bool) -> Amount:
+    """Carve the envelope of a fix out of its parent's; what nobody asked for is as much as there is."""
+    stored = task_budgets.find(transaction, parent.number, to_change=True)
+    envelope = envelope if is_asked_for else envelope.at_most(stored.budget.room)
+    task_budgets.store(transaction, replace(stored, budget=stored.budget.carve(envelope)))
+    return envelope
+
+
+def _same_again(task: StoredTask) -> TaskRequest:
+    """Return a task like the one whose result was rejected; why, its comments tell."""
+    # What is stored was read when it came, maybe by rules that were wider then.
+    return TaskRequest.model_construct(
+        title=task.title,
+        input=from_json(task.input),
+        agent_id=task.agent_id,
+        role_id=task.role_id,
+        capabilities=list(task.capabilities),
+        lease_seconds=task.lease_s,
+        max_attempts=task.max_attempts,
+        backoff_seconds=task.backoff_s,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/cancel",
+        summary="Cancel a task that is not finished; if it is held, its lease ends",
+        action=Action.CREATE_TASKS,
+        deed=cancel_task,
+        body=TaskCancellation,
+        answer=TaskRecord,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/resolve",
+        summary="Say how a task goes on that was handed to people",
+        action=Action.CREATE_TASKS,
+        deed=resolve_handoff,
+        body=HandoffResolution,
+        answer=TaskRecord,
+        errors=(404, 409),
+        max_body_bytes=MAX_TASK_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/review",
+        summary="Accept a result, or reject it and have it fixed by a new task",
+        action=None,
+        one_of=(Action.CREATE_TASKS, Action.WORK_TASKS),
+        deed=review_task,
+        body=TaskReview,
+        answer=Reviewed,
+        errors=(402, 404, 409, 412, 428),
+        max_body_bytes=MAX_TASK_BYTES,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/{{task_id}}/budget",
+        summary="Add to what a task may spend",
+        action=Action.CREATE_TASKS,
+        deed=top_up,
+        body=BudgetTopUp,
+        answer=TaskRecord,
+        errors=(404, 409),
+    ),
+)

@@ -1,0 +1,87 @@
+"""How does whoever waits for a task learn that one was queued, without asking for it all the time?
+
+One look at the event feed serves all who wait in a server process, and nothing is done while there is
+nothing new. Tasks that other server processes queue are in the same log.
+"""
+
+import asyncio
+import logging
+
+from lifesign.domain.events.chain import Event
+from lifesign.domain.events.event import EventType
+from lifesign.domain.tasks.task_states import TaskStatus
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.events.event_feed import EventFeed, EventFilter
+from lifesign.storage.engine.database import Database
+from lifesign.storage.events import event_log
+
+RETRY_SECONDS = 1.0
+"""Between two looks when the database is away."""
+PATIENCE_SECONDS = 60.0
+"""How long one wait for events lasts."""
+
+_WANTED = EventFilter(types=frozenset({EventType.TASK_CREATED, EventType.TASK_LIFECYCLE}))
+_log = logging.getLogger("lifesign.registry")
+
+
+class TaskNews:
+    """One per server process; `run` it. Nothing is read while nobody waits."""
+
+    def __init__(self, database: Database, feed: EventFeed) -> None:
+        self.number = 0
+        """Rises whenever a task may have been queued."""
+        self._database = database
+        self._feed = feed
+        self._changed = asyncio.Event()
+        self._waiting = 0
+        self._is_wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the log while anybody waits, until cancelled, or until the feed is closed."""
+        while not self._feed.is_closed:
+            await self._is_wanted.wait()
+            try:
+                await self._follow()
+            except StoreUnavailable:
+                # The feed says so in the log.
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - it is logged
+                _log.exception("news of tasks could not be read")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def wait_beyond(self, number: int) -> None:
+        """Return once a task may have been queued since `number` was read."""
+        self._waiting += 1
+        self._is_wanted.set()
+        try:
+            while self.number <= number:
+                await self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    async def _follow(self) -> None:
+        """Tell what is new while anybody waits, and the log is not another one as after a restored backup."""
+        past = self._feed.past
+        position = await self._database.read(event_log.last_sequence)
+        # Of what was queued until now.
+        self._tell()
+        while self._feed.past == past and not self._feed.is_closed:
+            if not self._waiting:
+                self._is_wanted.clear()
+                return
+            page = await self._feed.page(position, _WANTED)
+            if any(_is_queued(event) for event in page.events):
+                self._tell()
+            if page.position == position:
+                await self._feed.wait_beyond(position, PATIENCE_SECONDS)
+            position = page.position
+
+    def _tell(self) -> None:
+        self.number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _is_queued(event: Event) -> bool:
+    is_new = event.type is EventType.TASK_CREATED
+    return is_new or event.payload.get("new_status") == TaskStatus.QUEUED

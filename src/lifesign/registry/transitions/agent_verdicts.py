@@ -1,0 +1,151 @@
+"""Judgement of agents: what follows now from what is known of them.
+
+Fetches what `verdict` needs, asks it, and returns what is to be changed; changes nothing itself.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.heartbeat_timeout import Span, Thresholds
+from lifesign.domain.lifecycle.mass_exit import Excused, Track
+from lifesign.domain.lifecycle.observed_facts import Observed
+from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
+from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge, silent_since_s
+from lifesign.storage.agents.agent_rows import StoredAgent
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.tasks import leases
+
+_SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE})
+
+
+@light_value(kw_only=True)
+class Change:
+    """What is to become of one agent: signals, in their order, and what else its record shows."""
+
+    agent: StoredAgent
+    """As it is stored."""
+    signals: tuple[Signal, ...]
+    explanation: str
+    """Of the last signal; as it was if there is none."""
+    health: HealthStatus
+    judge_at_s: float | None
+    drain_deadline_s: float | None = None
+    silent_since_s: float | None = None
+    """The last sign of life, if it is silence that takes the agent down."""
+    heard_for_s: float = 0.0
+    """How long it had given signs of life then, since its status began."""
+
+    @property
+    def track(self) -> Track:
+        """With whom it is counted if it falls silent."""
+        return Track.PROBE if self.agent.monitoring == Monitoring.PROBE else Track.HEARTBEAT
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether anything changes but the time of the next judgement."""
+        return bool(self.signals) or self.health != self.agent.health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What holds for all agents alike: is the monitor held back, and which time counts for nobody?"""
+
+    is_held: bool = False
+    """Silence takes nobody down."""
+    excused: tuple[Span, ...] = ()
+    holds: tuple[Excused, ...] = ()
+    """Time that is excused for those alone whom it held back."""
+
+    def excused_since(self, sign_s: float) -> list[Span]:
+        """Return what does not count of a silence that began at this time."""
+        holds = (hold for hold in self.holds if sign_s >= hold.cohort_before_s)
+        spans = (*self.excused, *(Span(hold.begin_s, hold.end_s) for hold in holds))
+        return [span for span in spans if span.end_s > sign_s]
+
+
+def judge_agents(
+    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: Circumstances
+) -> list[Change]:
+    """Return for each agent what follows at the transaction's time."""
+    held = leases_of_draining(transaction, judged)
+    return [
+        change_of(agent, judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, circumstances))
+        for agent in judged
+    ]
+
+
+def leases_of_draining(transaction: Transaction, judged: Iterable[StoredAgent]) -> Mapping[str, int]:
+    """Return how many leases those of these agents hold that are draining, by their ids."""
+    draining = [agent.agent_id for agent in judged if agent.status == Status.DRAINING]
+    return leases.count_held(transaction, draining) if draining else {}
+
+
+def judge_one(
+    agent: StoredAgent,
+    leases_held: int,
+    now_s: float,
+    circumstances: Circumstances,
+    seen: Observed | None = None,
+) -> Verdict:
+    """Return the verdict about one agent; `seen` stands for what is stored of its probes."""
+    facts = facts_of(agent, leases_held, seen)
+    excused = circumstances.excused_since(silent_since_s(facts))
+    return judge(facts, now_s, is_held=circumstances.is_held, excused=excused)
+
+
+def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
+    """Return what a verdict changes of an agent."""
+    is_silent = not _SILENCES.isdisjoint(verdict.signals)
+    last_sign_s = silent_since_s(facts_of(agent, 0)) if is_silent else None
+    return Change(
+        agent=agent,
+        signals=verdict.signals,
+        explanation=verdict.explanation if verdict.signals else agent.explanation,
+        health=verdict.health,
+        judge_at_s=verdict.judge_at_s,
+        silent_since_s=last_sign_s,
+        heard_for_s=0.0 if last_sign_s is None else max(0.0, last_sign_s - agent.status_since_s),
+    )
+
+
+def unchanged(agent: StoredAgent) -> Change:
+    """Return the change that changes nothing."""
+    return Change(
+        agent=agent,
+        signals=(),
+        explanation=agent.explanation,
+        health=HealthStatus(agent.health),
+        judge_at_s=agent.judge_at_s,
+    )
+
+
+def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None) -> Facts:
+    """Return what is stored of an agent as what verdicts are made from; `seen` stands for what is stored."""
+    if seen is None and agent.observed is not None:
+        seen = Observed.from_json(agent.observed)
+    override = None
+    if agent.override_status is not None and agent.override_until_s is not None:
+        is_active = agent.override_status == Status.ACTIVE
+        override = Override(Status.ACTIVE if is_active else Status.UNHEALTHY, agent.override_until_s)
+    return Facts(
+        status=Status(agent.status),
+        reason=Reason(agent.reason),
+        status_since_s=agent.status_since_s,
+        monitoring=Monitoring(agent.monitoring),
+        thresholds=Thresholds(agent.interval_s, agent.unhealthy_after_s, agent.dead_after_s),
+        last_heartbeat_at_s=agent.last_heartbeat_at_s,
+        observed=seen,
+        drain_deadline_s=agent.drain_deadline_s,
+        leases_held=leases_held,
+        current_load=agent.current_load,
+        maintenance_until_s=agent.maintenance_until_s,
+        override=override,
+        recoveries_s=agent.recoveries_s,
+    )
+
+
+def with_heartbeat(agent: StoredAgent, at_s: float) -> StoredAgent:
+    """Return the agent as it is once it has beaten."""
+    return replace(agent, last_heartbeat_at_s=max(at_s, agent.last_heartbeat_at_s))

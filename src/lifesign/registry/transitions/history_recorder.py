@@ -1,0 +1,27 @@
+"""What is kept of an agent's numbers when a half hour is over?
+
+Once in half an hour and agent: what probes add up to until then stands with what the last one saw.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lifesign.domain.lifecycle.agent_history import KeptHistory, OpenSlot, added, closed
+from lifesign.storage.agents import histories
+from lifesign.storage.engine.database import Transaction
+
+
+def keep_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:
+    """Add half hours that are over to the histories of agents, whom others do not change meanwhile.
+
+    By our numbers of the agents; each one's in their order.
+    """
+    if not over:
+        return
+    known = histories.find(transaction, sorted(over))
+    kept = {}
+    for number, slots in over.items():
+        history = known.get(number, KeptHistory())
+        for slot in slots:
+            history = added(history, closed(slot))
+        kept[number] = history
+    histories.store(transaction, kept)

@@ -1,0 +1,99 @@
+"""What happens to leases whose time is over, though nobody asks?
+
+They end, their tasks go on, and draining holders are looked at. The reaper runs beside the sweep, which does
+the same: it needs neither the sweep, nor its claim on the registry's row, nor that anybody claims tasks.
+Any number of server processes may reap at once: each lease is ended by one of them. Only leases end here;
+a queued task has none.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+from lifesign.domain.tasks.lease import EndReason, ended
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.transitions import lease_events
+from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.registry.transitions.sweep_gap import Reference, gap_jump_s
+from lifesign.registry.transitions.task_transitions import lose_tasks
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import leases
+
+CHUNK = 2_000
+"""Of leases that one transaction ends: about 0.1 s of work."""
+MAX_CHUNKS = 1_000
+"""In one go; the next one goes on."""
+MEND_SECONDS = 10.0
+"""How long a sweep has to mend what a clock that was set has done to leases; also after a start."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class Reaper:
+    """Ends what is over, again and again; one per server process."""
+
+    def __init__(self, database: Database, period_s: float, monotonic_s: Clock) -> None:
+        self._database = database
+        self._period_s = period_s
+        self._monotonic_s = monotonic_s
+        self._reference: Reference | None = None
+        self._wait_until_s = inf
+        """On this process's clock."""
+
+    async def run(self) -> None:
+        """Reap until cancelled; a round that fails is followed by the next one."""
+        while True:
+            try:
+                await self.reap_once()
+            except StoreUnavailable as error:
+                _log.warning("no lease is reaped: %s", error)
+            except Exception:  # noqa: BLE001 - whatever fails, leases are looked at again
+                _log.exception("reaping failed; it is tried again")
+            await asyncio.sleep(self._period_s)
+
+    async def reap_once(self) -> None:
+        """End what is over, unless the clock may have been set: a sweep gives leases that time back first."""
+        wall_s = await self._database.read(lambda transaction: transaction.now_s)
+        before, now = self._reference, Reference(wall_s, self._monotonic_s())
+        self._reference = now
+        if before is None or gap_jump_s(wall_s - before.wall_s, before, now):
+            self._wait_until_s = now.monotonic_s + MEND_SECONDS
+        if now.monotonic_s >= self._wait_until_s:
+            await reap(self._database)
+
+
+async def reap(database: Database) -> None:
+    """End all leases whose time is over by now. StoreUnavailable."""
+    if not await database.read(_is_any_over):
+        return
+    for _ in range(MAX_CHUNKS):
+        how_many, holders = await database.write(_end_expired)
+        if holders:
+            await database.write(partial(_judge_at_once, agent_ids=holders))
+        if how_many < CHUNK:
+            return
+
+
+def _is_any_over(transaction: Transaction) -> bool:
+    """Whether there is anything to end; a look keeps nobody from writing."""
+    return leases.is_any_expired(transaction, transaction.now_s)
+
+
+def _end_expired(transaction: Transaction) -> tuple[int, list[str]]:
+    """End some leases whose time is over; return how many, and who held them."""
+    now_s = transaction.now_s
+    over = [ended(claim, EndReason.EXPIRED, now_s) for claim in leases.expired(transaction, now_s, CHUNK)]
+    leases.store(transaction, over)
+    moved = lose_tasks(transaction, over, MONITOR)
+    drafts = [*lease_events.all_over(over, MONITOR)]
+    drafts += [draft for several in moved.values() for draft in several]
+    event_log.append(transaction, drafts)
+    return len(over), sorted({claim.holder for claim in over if claim.holder is not None})
+
+
+def _judge_at_once(transaction: Transaction, agent_ids: Sequence[str]) -> None:
+    agent_rows.judge_at_once(transaction, agent_ids, transaction.now_s)

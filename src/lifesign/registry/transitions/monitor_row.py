@@ -1,0 +1,134 @@
+"""The registry's row: what all server processes know of suspensions, and of time that does not count.
+
+What `monitor_health` and `silence` say is kept there as JSON.
+"""
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from pydantic import TypeAdapter
+
+from lifesign.domain.events.event import EventDraft, EventType, MonitorTurned
+from lifesign.domain.lifecycle import mass_exit
+from lifesign.domain.lifecycle.heartbeat_timeout import Span, add_span
+from lifesign.domain.lifecycle.mass_exit import Excused, Look, Monitors, MonitorState, Track
+from lifesign.domain.lifecycle.verdict import MAX_DAMPING
+from lifesign.domain.models.agents import MAX_DURATION_SECONDS
+from lifesign.registry.transitions.agent_verdicts import Circumstances
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+
+EXCUSED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
+"""How long excused time is remembered: no silence that is waited for is longer."""
+MAX_HOLDS = 32
+"""Of holds that are remembered, the latest; at most two concern one silence of everyday length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcusedTime:
+    """Time that is nobody's silence."""
+
+    spans: tuple[Span, ...] = ()
+    """For all: our own downtime, jumps of the clock."""
+    holds: tuple[Excused, ...] = ()
+    """For those who were held."""
+
+
+_EXCUSED: TypeAdapter[ExcusedTime] = TypeAdapter(ExcusedTime)
+
+
+def circumstances(transaction: Transaction) -> Circumstances:
+    """Return what holds for all agents alike, for any deed but the sweep."""
+    return circumstances_in(registry_row.find(transaction))
+
+
+def circumstances_in(row: RegistryRow | None) -> Circumstances:
+    """Return what holds for all agents alike by this row, for any deed but the sweep.
+
+    Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
+    silent is due at the next sweep, since its `judge_at_s` has passed.
+    """
+    excused = ExcusedTime() if row is None else excused_in(row)
+    return Circumstances(is_held=True, excused=excused.spans, holds=excused.holds)
+
+
+def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
+    """Return the tracks that a row holds; new ones if no sweep has run yet."""
+    return mass_exit.from_json(row.monitor) if row.monitor else mass_exit.new_monitors(now_s)
+
+
+def excused_in(row: RegistryRow) -> ExcusedTime:
+    """Return the excused time that a row holds."""
+    return _EXCUSED.validate_json(row.excused) if row.excused else ExcusedTime()
+
+
+def monitor_turned(look: Look, track: Track, actor: str) -> list[EventDraft]:
+    """Return the event of a look that changed the state of a track; none otherwise."""
+    turned = look.event
+    if turned is None:
+        return []
+    payload = MonitorTurned(
+        track=track,
+        previous=turned.previous,
+        turn=turned.turn,
+        exits=turned.exits,
+        limit=turned.limit,
+        unwitnessed=turned.unwitnessed,
+    )
+    return [EventDraft(type=_TURNS[turned.state], actor=actor, payload=payload)]
+
+
+_TURNS = MappingProxyType(
+    {
+        MonitorState.HELD: EventType.MONITOR_HELD,
+        MonitorState.RECOVERING: EventType.MONITOR_RECOVERING,
+        MonitorState.NORMAL: EventType.MONITOR_NORMAL,
+    }
+)
+
+
+def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
+    """Return the row with these tracks."""
+    return replace(row, monitor=mass_exit.to_json(monitors))
+
+
+def with_look(row: RegistryRow, track: Track, look: Look, now_s: float) -> RegistryRow:
+    """Return the row after a look at one track; the time of a hold that is over is excused for heartbeats.
+
+    Of probes nothing has to be excused: only measured failures count as silence.
+    """
+    row = with_monitors(row, monitors_in(row, now_s).with_track(track, look.monitor))
+    return with_hold(row, look.excused, now_s) if track is Track.HEARTBEAT else row
+
+
+def with_span(row: RegistryRow, span: Span, now_s: float) -> RegistryRow:
+    """Return the row with more time that is excused for all."""
+    excused = excused_in(row)
+    spans = add_span(excused.spans, span, now_s, EXCUSED_FOR_SECONDS)
+    return _with_excused(row, replace(excused, spans=spans))
+
+
+def with_hold(row: RegistryRow, hold: Excused | None, now_s: float) -> RegistryRow:
+    """Return the row with a hold that is over; as it is if none is."""
+    if hold is None:
+        return row
+    excused = excused_in(row)
+    kept = [known for known in excused.holds if known.end_s >= now_s - EXCUSED_FOR_SECONDS]
+    return _with_excused(row, replace(excused, holds=(*kept, hold)[-MAX_HOLDS:]))
+
+
+def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
+    """Return the row without excused time that lies ahead: the clock was set back, and will pass it again."""
+    excused = excused_in(row)
+    spans = tuple(
+        Span(span.begin_s, min(span.end_s, now_s)) for span in excused.spans if span.begin_s < now_s
+    )
+    holds = tuple(
+        replace(hold, end_s=min(hold.end_s, now_s)) for hold in excused.holds if hold.begin_s < now_s
+    )
+    return _with_excused(row, ExcusedTime(spans=spans, holds=holds))
+
+
+def _with_excused(row: RegistryRow, excused: ExcusedTime) -> RegistryRow:
+    return replace(row, excused=_EXCUSED.dump_json(excused).decode())

@@ -1,0 +1,96 @@
+"""In which time has nobody looked, and has the clock jumped?
+
+What lies between two sweeps and is not the agents' fault is excused; what was to end in it ends later.
+"""
+
+from dataclasses import dataclass, replace
+
+from lifesign.domain.events.event import EventDraft, EventType, MonitorClockJump, MonitorDowntime
+from lifesign.domain.lifecycle.heartbeat_timeout import (
+    MIN_TOLD_DOWNTIME_S,
+    Span,
+    clock_jump_since_s,
+    downtime,
+)
+from lifesign.domain.models.agents import moment
+from lifesign.registry.transitions.monitor_row import with_span, without_future
+from lifesign.registry.transitions.status_changes import MONITOR
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.events import event_log
+from lifesign.storage.maintenance import set_clock
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What two clocks showed at one moment."""
+
+    wall_s: float
+    """The database's."""
+    monotonic_s: float
+    """This process's, which nobody sets."""
+
+
+def gap_jump_s(gap_s: float, before: Reference | None, now: Reference) -> float:
+    """Return how far the clock jumped in the time since anybody's last sweep, `gap_s` ago by the clock."""
+    if before is None:
+        return clock_jump_since_s(gap_s)
+    return clock_jump_since_s(
+        gap_s, now.wall_s - before.wall_s, max(0.0, now.monotonic_s - before.monotonic_s)
+    )
+
+
+def note_gap(
+    transaction: Transaction, row: RegistryRow, last_s: float, jump_s: float, period_s: float
+) -> tuple[RegistryRow, list[EventDraft]]:
+    """Excuse what nobody saw since the last sweep, and return the row with it, and its events.
+
+    A short stall is excused like a long one, but has no event of its own: `GET /api/v1/monitor` tells of it.
+
+    What drains gets that time back. Leases get back a jump of the clock alone: while we were down their
+    holders' own clocks went on, and they have stopped by now (protocol 6, 12).
+    """
+    now_s = transaction.now_s
+    drafts = []
+    if jump_s > 0:
+        row = with_span(row, Span(now_s - jump_s, now_s), now_s)
+        set_clock.move_drains(transaction, jump_s, last_s)
+        set_clock.move_leases(transaction, jump_s, last_s)
+        drafts.append(_clock_jump(jump_s))
+    gap = downtime(last_s, now_s - jump_s, period_s)
+    if gap is not None:
+        row = with_span(row, gap, now_s)
+        set_clock.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
+        if gap.end_s - gap.begin_s >= MIN_TOLD_DOWNTIME_S:
+            payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
+            drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
+    return row, drafts
+
+
+def move_back_some(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
+    """Bring back the times of some agents that lie ahead of now; see `set_clock.move_agents_back`."""
+    return set_clock.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+
+
+def move_some_targets_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
+    """Bring back the times of some targets' results; see `set_clock.move_targets_back`."""
+    return set_clock.move_targets_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+
+
+def note_set_back(transaction: Transaction, by_s: float) -> None:
+    """Bring back all else and say so, once all agents are back; nothing if another process has done it."""
+    row = registry_row.lock(transaction)
+    now_s = transaction.now_s
+    if row.swept_at_s is None or row.swept_at_s <= now_s:
+        return
+    set_clock.move_drains(transaction, by_s, row.swept_at_s)
+    set_clock.move_leases(transaction, by_s, row.swept_at_s)
+    row = without_future(row, now_s)
+    registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
+    event_log.append(transaction, [_clock_jump(by_s)])
+
+
+def _clock_jump(jump_s: float) -> EventDraft:
+    payload = MonitorClockJump(jump_seconds=round(jump_s, 3))
+    return EventDraft(type=EventType.MONITOR_CLOCK_JUMP, actor=MONITOR, payload=payload)

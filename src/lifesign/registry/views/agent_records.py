@@ -1,0 +1,164 @@
+"""Records of agents: how a stored agent is shown (RFC-0016 1, 6)."""
+
+from datetime import datetime
+from typing import Any
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed
+from lifesign.domain.lifecycle.status_table import Reason, Status
+from lifesign.domain.lifecycle.verdict import Monitoring, Verdict, is_in_force
+from lifesign.domain.models.agents import (
+    AgentRecord,
+    AgentSummary,
+    DocumentShown,
+    HeartbeatConfig,
+    LayerSeen,
+    OverrideShown,
+    Said,
+    Seen,
+    etag_of,
+    moment,
+    moment_text,
+)
+from lifesign.domain.observation.evidence_age import shown_health
+from lifesign.storage.agents.agent_rows import StoredAgent, tasks_of
+from lifesign.storage.agents.search import ListedAgent
+
+
+def etag(agent: StoredAgent) -> str:
+    """Return the entity tag of an agent's record."""
+    return etag_of(agent.incarnation, agent.version)
+
+
+def summary(agent: StoredAgent | ListedAgent, now_s: float) -> AgentSummary:
+    """Return an agent as listings show it."""
+    return AgentSummary(**summary_members(agent, now_s))
+
+
+def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str, Any]:
+    """Return the members of a summary as they are written; what is not known is left out.
+
+    A page of a hundred is written from these: as models they would cost more than to find them.
+    """
+    beat_at_s, evidence = _heartbeat_at_s(agent), agent.evidence
+    health, reason = shown_health(HealthStatus(agent.health), evidence, now_s)
+    members = {
+        "agent_id": agent.agent_id,
+        "role_id": agent.role_id,
+        "name": agent.name,
+        "capabilities": agent.capabilities,
+        "capacity": {"current_load": agent.current_load}
+        if agent.max_concurrent_tasks is None
+        else {"max_concurrent_tasks": agent.max_concurrent_tasks, "current_load": agent.current_load},
+        "status": agent.status,
+        "health": health.value,
+        "unknown_reason": None if reason is None else reason.value,
+        "evidence_at": None if evidence.at_s is None else moment_text(evidence.at_s),
+        "monitoring": agent.monitoring,
+        "last_heartbeat_at": None if beat_at_s is None else moment_text(beat_at_s),
+        "endpoint": agent.endpoint,
+        "card_url": agent.card_url,
+        "target_url": agent.target_url,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> AgentRecord:
+    """Return all that is known of an agent: what it says beside what was seen.
+
+    What an operator decreed is told until its time. `verdict` is today's; without it nothing is said about
+    how the agent stands now.
+    """
+    return AgentRecord(
+        **summary_members(agent, now_s),
+        heartbeat_config=HeartbeatConfig(
+            interval_seconds=int(agent.interval_s),
+            unhealthy_after_seconds=int(agent.unhealthy_after_s),
+            dead_after_seconds=int(agent.dead_after_s),
+        ),
+        drain_timeout_seconds=agent.drain_timeout_s,
+        metadata=dict(agent.metadata),
+        registered_at=moment(agent.registered_at_s),
+        version=agent.version,
+        incarnation=agent.incarnation,
+        etag=etag(agent),
+        reason=Reason(agent.reason),
+        status_since=moment(agent.status_since_s),
+        explanation=agent.explanation,
+        standing=None if verdict is None else verdict.explanation,
+        is_unreachable=verdict is not None and verdict.is_unreachable,
+        drain_deadline=_time(agent.drain_deadline_s),
+        maintenance_until=_maintenance_until(agent, now_s),
+        override=_override(agent, now_s),
+        said=Said(
+            last_heartbeat_at=_time(_heartbeat_at_s(agent)),
+            current_load=agent.current_load,
+            tasks_in_progress=tasks_of(agent),
+        ),
+        seen=None if agent.observed is None else _seen(Observed.from_json(agent.observed)),
+    )
+
+
+def _seen(observed: Observed) -> Seen | None:
+    if observed.last_observed_at_s is None:
+        return None
+    return Seen(
+        last_observed_at=_time(observed.last_observed_at_s),
+        last_sign_of_life_at=_time(observed.last_sign_of_life_at_s),
+        failures_in_row=observed.failures_in_row,
+        recent_interactions=observed.recent_interactions,
+        discovery=_layer(observed.discovery),
+        transport=_layer(observed.transport),
+        readiness=_layer(observed.readiness),
+        message=_layer(observed.message),
+        document=_document(observed.document),
+        reported_agent_id=observed.reported_agent_id,
+    )
+
+
+def _layer(last: LastResult | None) -> LayerSeen | None:
+    if last is None:
+        return None
+    return LayerSeen(
+        result=last.layer.result,
+        reason=last.layer.reason,
+        status_code=last.layer.status_code,
+        latency_ms=last.layer.latency_ms,
+        observed_at=moment(last.observed_at_s),
+    )
+
+
+def _document(last: LastDocument | None) -> DocumentShown | None:
+    if last is None:
+        return None
+    return DocumentShown(
+        status=last.status,
+        timestamp=moment(last.timestamp_s),
+        observed_at=moment(last.observed_at_s),
+        is_stale=last.is_stale,
+        response_ratio=last.response_ratio,
+        sample_count=last.sample_count,
+        error_ratio=last.error_ratio,
+        latency_p50_ms=last.latency_p50_ms,
+        latency_p99_ms=last.latency_p99_ms,
+    )
+
+
+def _time(at_s: float | None) -> datetime | None:
+    return None if at_s is None else moment(at_s)
+
+
+def _heartbeat_at_s(agent: StoredAgent | ListedAgent) -> float | None:
+    """Return when an agent beat last; None where probes alone watch: what is stored is its registration."""
+    return None if agent.monitoring == Monitoring.PROBE else agent.last_heartbeat_at_s
+
+
+def _maintenance_until(agent: StoredAgent, now_s: float) -> datetime | None:
+    until_s = agent.maintenance_until_s
+    return moment(until_s) if is_in_force(until_s, now_s) else None
+
+
+def _override(agent: StoredAgent, now_s: float) -> OverrideShown | None:
+    if agent.override_status is None or not is_in_force(agent.override_until_s, now_s):
+        return None
+    return OverrideShown(status=Status(agent.override_status), until=moment(agent.override_until_s))

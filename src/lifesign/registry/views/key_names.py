@@ -1,0 +1,26 @@
+"""What are the keys called that act, and who is told?"""
+
+from collections.abc import Iterable
+
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX, key_behind, keys_acting
+from lifesign.domain.access.permissions import Action, Principal, may
+from lifesign.domain.events.chain import Event
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.keys import key_rows
+
+
+def names_told(transaction: Transaction, caller: Principal, actors: Iterable[str | None]) -> dict[str, str]:
+    """Return what keys are called to who may read all events, where the names stand too; else nothing."""
+    return names_of_keys(transaction, actors) if may(caller, Action.READ_EVENTS) else {}
+
+
+def names_of_keys(transaction: Transaction, actors: Iterable[str | None]) -> dict[str, str]:
+    """Return what the keys among `actors` are called, by how they act: `key:` and their ids."""
+    acting = {key for actor in actors if actor is not None and (key := key_behind(actor)) is not None}
+    names = key_rows.names_of(transaction, {key.removeprefix(KEY_ACTOR_PREFIX) for key in acting})
+    return {f"{KEY_ACTOR_PREFIX}{key_id}": name for key_id, name in names.items()}
+
+
+def keys_in(events: Iterable[Event]) -> set[str]:
+    """Return how the keys act that some events tell of."""
+    return {key for event in events for key in keys_acting(event.actor, event.payload)}

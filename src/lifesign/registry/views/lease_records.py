@@ -1,0 +1,124 @@
+"""How is a lease shown, and how is a refusal told?"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
+from pydantic_core import PydanticCustomError, to_json
+
+from lifesign.domain.events.chain import time_text
+from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
+from lifesign.domain.tasks.lease import (
+    MAX_RESOURCE_CHARACTERS,
+    TTL_SECONDS,
+    Claim,
+    EndReason,
+    Refusal,
+    RefusalCode,
+    ended,
+    read_resource,
+)
+from lifesign.errors import (
+    AgentDraining,
+    AgentGone,
+    AgentHealthError,
+    InvalidResource,
+    LeaseHeld,
+    LeaseNotFound,
+    LeaseOver,
+    NotHolder,
+    StaleToken,
+    TokenNotIssued,
+)
+from lifesign.storage.tasks.lease_requesters import Holder
+
+
+def _take_resource(text: str) -> str:
+    try:
+        read_resource(text)
+    except InvalidResource as error:
+        raise PydanticCustomError(
+            "invalid_resource", "expected {expected}", {"expected": error.expected}
+        ) from None
+    return text
+
+
+Resource = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS), AfterValidator(_take_resource)
+]
+
+
+class LeaseRequest(Body):
+    """The body of `POST /api/v1/leases`."""
+
+    resource: Resource
+    """`intent:{id}/{scope}`, `task:{id}`, `shard:{n}`, or any other name."""
+    ttl_seconds: TtlSeconds = TTL_SECONDS
+
+
+class LeaseRenewal(Body):
+    """The body of `POST /api/v1/leases/{lease_id}/renew`."""
+
+    fencing_token: Token
+    ttl_seconds: TtlSeconds | None = None
+    """From now on, whatever was left; absent: 300, of a task's lease as the task says, which is the most."""
+
+
+def lease_record(claim: Claim, now_s: float) -> LeaseRecord:
+    """Return a claim as it is shown; one whose time is over shows as expired, though nobody ended it yet."""
+    claim = ended(claim, EndReason.EXPIRED, now_s) if claim.expires_at_s <= now_s else claim
+    return LeaseRecord(
+        lease_id=claim.lease_id or "",
+        resource=claim.resource,
+        holder=claim.holder or "",
+        fencing_token=claim.token,
+        acquired_at=moment(claim.acquired_at_s),
+        expires_at=moment(claim.expires_at_s),
+        ended_at=None if claim.ended_at_s is None else moment(claim.ended_at_s),
+        end_reason=claim.end_reason,
+    )
+
+
+def lease_json(claim: Claim) -> bytes:
+    """Return a running claim as JSON, just as its LeaseRecord is written, in a third of the time."""
+    return to_json(
+        {
+            "lease_id": claim.lease_id,
+            "resource": claim.resource,
+            "holder": claim.holder,
+            "fencing_token": claim.token,
+            "acquired_at": time_text(claim.acquired_at_s),
+            "expires_at": time_text(claim.expires_at_s),
+        }
+    )
+
+
+def refused(
+    refusal: Refusal, named: str, *, now_s: float, token: int = 0, agent: Holder | None = None
+) -> AgentHealthError:
+    """Return a refusal as the error that the caller is told.
+
+    `named` is the lease or the resource that was asked for, `token` what came with the request, `agent`
+    who asks.
+    """
+    claim = refusal.claim or Claim(resource=named)
+    error: AgentHealthError
+    match refusal.code:
+        case RefusalCode.LEASE_HELD:
+            shown = lease_record(claim, now_s).model_dump(mode="json", exclude_none=True)
+            error = LeaseHeld(claim.resource, shown)
+        case RefusalCode.AGENT_DRAINING if agent is not None:
+            error = AgentDraining(agent.agent_id)
+        case RefusalCode.AGENT_GONE if agent is not None:
+            error = AgentGone(agent.agent_id, agent.status, agent.incarnation)
+        case RefusalCode.LEASE_ENDED:
+            error = LeaseOver(named, claim.resource, claim.end_reason or EndReason.EXPIRED)
+        case RefusalCode.STALE_TOKEN:
+            error = StaleToken(claim.resource, token, claim.token)
+        case RefusalCode.TOKEN_NOT_ISSUED:
+            error = TokenNotIssued(claim.resource, token, claim.token)
+        case RefusalCode.NOT_HOLDER:
+            error = NotHolder(claim.resource)
+        case _:
+            error = LeaseNotFound(named)
+    return error

@@ -1,0 +1,44 @@
+"""What is done before the first answer, so that those who ask first need not wait for it?
+
+A process that has just begun knows no statement yet, has counted nothing and has hardly a connection, and all
+that runs beside the requests begins in the same moment. Whoever asks meanwhile waits in the socket's queue,
+for no longer than the answer would have taken.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.agents import search
+from lifesign.storage.agents.search import AgentFilter
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.keys import key_rows
+
+WARM_UP_SECONDS: Final = 2.0
+"""The longest that it holds up the start; what is being counted by then is counted to its end."""
+_NOBODY: Final = bytes(32)
+"""A digest that no key has."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+async def warm_up(database: Database, face: Callable[[], Awaitable[None]] | None) -> None:
+    """Ask the database what is asked most, and let a face do its part; whatever fails, the server begins."""
+    try:
+        async with asyncio.timeout(WARM_UP_SECONDS):
+            await database.read(_ask)
+            if face is not None:
+                await face()
+    except TimeoutError:
+        _log.info("the first answers will take longer: not all was ready within %g s", WARM_UP_SECONDS)
+    except StoreUnavailable as error:
+        _log.warning("the first answers will take longer: %s", error)
+    except Exception:  # noqa: BLE001 - it is logged, and whoever asks is told what is wrong
+        _log.exception("the first answers will take longer")
+
+
+def _ask(transaction: Transaction) -> None:
+    key_rows.find(transaction, _NOBODY)
+    search.listing(transaction, AgentFilter(statuses=("active",)), after=None, limit=1)

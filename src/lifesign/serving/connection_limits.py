@@ -1,0 +1,312 @@
+"""Bounds on the connections of a server: their number, how long they keep it waiting, and what they send.
+
+uvicorn bounds none of it: a caller that never ends the head of a request, or never takes the answer, keeps a
+connection for ever, at no cost of its own. Every received byte counts: heads, bodies, and what stands between
+the parts of a body. The size of a body is bounded by the operation, its time by `body_time`; a TLS handshake
+has asyncio's 60 s. Connections from many addresses at once are for a proxy to refuse.
+"""
+
+import asyncio
+import logging
+import resource
+from collections import Counter
+from collections.abc import MutableMapping
+from collections.abc import Set as AbstractSet
+from http import HTTPStatus
+from math import inf
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.responses import Response
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from lifesign.http.byte_counter import ByteCounter
+from lifesign.registry.api.error_responses import RETRY_SECONDS, problem
+from lifesign.serving.write_coalescing import WholeAnswers
+
+HEAD_SECONDS = 10.0
+"""From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
+MAX_HEAD_BYTES = 65_536
+"""Of a head that has not ended yet; one that comes in one piece may be longer, by what is read at once."""
+MAX_PIPELINED = 32
+"""Of requests on one connection that wait for the answer to one before them."""
+TAKE_SECONDS = 30.0
+"""How long a caller may take nothing of what is written to it."""
+END_SECONDS = 2.0
+"""The same once the server is asked to end: well within the grace that it gives to what is under way."""
+LINGER_SECONDS = 2.0
+"""How long is read, for nothing, from a caller that was refused: closed at once, it might miss the answer."""
+MAX_CONNECTIONS = 50_000
+"""Of one server process: 181,666 agents that beat every 30 s on new connections keep 30,000 open."""
+RESERVED_FILES = 256
+"""Of those that a process may have open: for database, archives, webhooks, and callers that are refused."""
+MAX_REFUSED = RESERVED_FILES // 2
+"""Of callers that are told that there are too many; those beyond are told nothing."""
+LOOK_EVERY_SECONDS = 1.0
+"""A connection may last so much longer before it is noticed."""
+STOPS = "lifesign.stops"
+"""In the app's state: the event that tells it that the server is asked to end, if it wants to know."""
+WARN_AGAIN_SECONDS = 60.0
+"""Between two lines in the log that say that there are too many."""
+MAX_COMPLAINTS_PER_SECOND = 20
+"""Of callers who do not speak HTTP, that are told one by one; and of requests that failed."""
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's own protocol, ended when its caller keeps the server waiting; one object per connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.logger = _Complaints(self)  # type: ignore[assignment]
+        self._waits_since_s: float | None = self.loop.time()
+        """Since when nothing is being answered, though the caller has connected or begun to speak."""
+        self._is_in_head = False
+        self._head_bytes = 0
+        self._counter = ByteCounter()
+        """Of the request that is being received."""
+        self._body: list[bytes] = []
+        """Parts of its body that came since the last time that data came."""
+        self._is_refused = False
+        self._ends_at_s = inf
+        """When a caller that was refused has had its time."""
+        self._left_bytes = 0
+        """Of what was written, at the last look: the caller has taken none of it since `_stands_since_s`."""
+        self._stands_since_s = 0.0
+        self._take_s = TAKE_SECONDS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, unless there are too many."""
+        super().connection_made(transport)
+        self.transport = WholeAnswers(transport, self.loop)
+        watch = _watch_of(self.server_state)
+        watch.begin(self.loop)
+        if len(self.connections) > watch.most_connections + MAX_REFUSED:
+            transport.abort()
+        elif len(self.connections) > watch.most_connections:
+            watch.warn(self.loop.time())
+            self._refuse(503, "too_many_connections", "too many connections are open: come again")
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; what is no whole head yet counts, in bytes and in time."""
+        if self._is_refused:
+            return
+        if not self._counter.receive(len(data)):
+            self._close()
+            return
+        super().data_received(data)
+        self._hand_on_body()
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, "head_too_large", f"a request's head has at most {MAX_HEAD_BYTES} bytes")
+        if self._is_answering:
+            self._waits_since_s = None
+        elif self._waits_since_s is None:
+            self._waits_since_s = self.loop.time()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._close()
+        if not self._is_refused:
+            super().on_message_begin()
+            self._is_in_head, self._head_bytes = True, 0
+            self._counter = ByteCounter()
+
+    def on_url(self, url: bytes) -> None:
+        """Its target came, or a part of it."""
+        if not self._is_refused:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of its head came. What stands behind the body is none: no app here reads trailers."""
+        if self._is_in_head and not self._is_refused:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Its head is whole; one that does not say once for whom it is goes no further (RFC 9112 3.2)."""
+        if self._is_refused:
+            return
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
+            self._refuse(400, "invalid_host", "a request has one Host header")
+            return
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body came; nobody reads that of a request that was refused."""
+        if not self._is_refused:
+            self._counter.take(len(body))
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        if not self._is_refused:
+            self._hand_on_body()
+            super().on_message_complete()
+
+    def _hand_on_body(self) -> None:
+        """Hand on what came of the body at once: uvicorn joins two parts by copying both."""
+        if self._body:
+            body = b"".join(self._body)
+            self._body.clear()
+            if not self.transport.is_closing():
+                super().on_body(body)
+
+    def shutdown(self) -> None:
+        """Begin to end, with the server; who waits for news is let go before it waits for them."""
+        if stops := self.app_state.get(STOPS):
+            stops.set()
+        self._take_s = END_SECONDS
+        super().shutdown()
+
+    def look(self, now_s: float) -> None:
+        """End the connection if it has kept us waiting for too long."""
+        left_bytes = self.transport.get_write_buffer_size()
+        # Of TLS it may be 0 though all of it is left: then it shows in that the connection does not close.
+        is_standing = left_bytes > 0 or self.transport.is_closing()
+        if not is_standing or left_bytes != self._left_bytes:
+            self._left_bytes, self._stands_since_s = left_bytes, now_s
+        if now_s >= min(self._ends_at_s, self._stands_since_s + self._take_s):
+            self.transport.abort()
+        elif self._waits_since_s is not None and now_s >= self._waits_since_s + HEAD_SECONDS:
+            self._refuse(408, "head_too_slow", f"a request's head has {HEAD_SECONDS:g} s")
+
+    @property
+    def _is_answering(self) -> bool:
+        # Before the first request there is none, whatever uvicorn says of its type.
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    def _close(self) -> None:
+        """Take nothing more, and close once what was written is sent."""
+        self._is_refused, self._waits_since_s = True, None
+        self.transport.close()
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Take nothing more; say why, unless another answer is on its way or none is expected."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        if self._is_answering or not (self._is_in_head or status == 503):
+            self._close()
+            return
+        self._is_refused, self._waits_since_s = True, None
+        self.transport.write(_written(problem(status, code, message)))
+        if self.transport.can_write_eof():
+            self._ends_at_s = self.loop.time() + LINGER_SECONDS
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+
+class _Complaints(logging.LoggerAdapter[logging.Logger]):
+    """What uvicorn has to say of one connection, with its caller's address, and not without end."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        super().__init__(protocol.logger)
+        self._protocol = protocol
+
+    @property
+    def level(self) -> int:
+        """As uvicorn asks for it before it tells what nobody wants to know."""
+        return self.logger.level
+
+    def warning(self, msg: object, *args: object, **named: Any) -> None:
+        """Tell it, unless as much was told within this second."""
+        if self._may_complain(logging.WARNING):
+            super().warning(msg, *args, **named)
+
+    def error(self, msg: object, *args: object, **named: Any) -> None:
+        """Tell it, with its traceback, unless as much was told within this second."""
+        if self._may_complain(logging.ERROR):
+            super().error(msg, *args, **named)
+
+    def _may_complain(self, level: int) -> bool:
+        return _watch_of(self._protocol.server_state).may_complain(self._protocol.loop.time(), level)
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Add who it was."""
+        client = self._protocol.client
+        return msg, {**kwargs, "extra": {"client": "" if client is None else client[0]}}
+
+
+class _Watch:
+    """Looks after all connections of a server with one timer: one for each would cost every request."""
+
+    def __init__(self, connections: AbstractSet[object]) -> None:
+        self.most_connections = _most_connections()
+        self._connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._warned_at_s = -inf
+        self._complaints_at_s = 0
+        self._complaints: Counter[int] = Counter()
+        """In that second, by their level: what strangers send hides no error of our own."""
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look again and again while there are connections; without any, an idle server sleeps."""
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look, loop)
+
+    def warn(self, now_s: float) -> None:
+        """Say in the log that there are too many, once in a while."""
+        if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
+            self._warned_at_s = now_s
+            _log.warning("%d connections are open: more are refused", self.most_connections)
+
+    def may_complain(self, now_s: float, level: int) -> bool:
+        """Count a complaint of a caller; whether it is to be told."""
+        if int(now_s) != self._complaints_at_s:
+            self._complaints_at_s = int(now_s)
+            self._complaints.clear()
+        self._complaints[level] += 1
+        return self._complaints[level] <= MAX_COMPLAINTS_PER_SECOND
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        for connection in [*self._connections]:
+            if isinstance(connection, BoundedProtocol):
+                connection.look(now_s)
+        self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look, loop) if self._connections else None
+
+
+_watches: WeakKeyDictionary[ServerState, _Watch] = WeakKeyDictionary()
+
+
+def _watch_of(server_state: ServerState) -> _Watch:
+    watch = _watches.get(server_state)
+    if watch is None:
+        watch = _watches[server_state] = _Watch(server_state.connections)
+    return watch
+
+
+def _most_connections() -> int:
+    """Return how many there may be: fewer where the process may not open so many files."""
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(1, most_files - RESERVED_FILES))
+
+
+def _written(response: Response) -> bytes:
+    """Return a response as it goes over the wire, the last one of its connection."""
+    status = HTTPStatus(response.status_code)
+    headers = [*response.raw_headers, (b"connection", b"close")]
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
+    lines = [
+        b"HTTP/1.1 %d %s" % (status, status.phrase.encode()),
+        *(b"%s: %s" % header for header in headers),
+    ]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])

@@ -1,0 +1,50 @@
+"""How does a server get the socket that it listens on, and how does it end if it gets none?"""
+
+import os
+import socket
+
+from lifesign.errors import CannotListen, InvalidSetting
+
+BACKLOG = 4_096
+"""Of connections that nobody has accepted yet."""
+
+
+def check_host(host: str) -> None:
+    """Return if this may be an address or a name, known or not; InvalidSetting."""
+    try:
+        is_name = bool(host.encode("idna")) and host.isprintable()
+    except UnicodeError:
+        is_name = False
+    if not is_name:
+        raise InvalidSetting("host", host, "an address or a name")
+
+
+def check_address(host: str, port: int) -> None:
+    """Return if a host has an address, which may be another machine's; CannotListen."""
+    _first_address(host, port)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, at any free port if `port` is 0; CannotListen says why there is none."""
+    family, address = _first_address(host, port)
+    try:
+        return socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        # Its own text also says what was attempted.
+        raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
+
+
+def _first_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise CannotListen(host, port, error.strerror or str(error)) from None
+    except UnicodeError:
+        raise CannotListen(host, port, "this is neither an address nor a name") from None
+    return family, (str(address[0]), int(address[1]))
+
+
+def url_of(listening: socket.socket, host: str, scheme: str = "http") -> str:
+    """Return where it is reached, under the host that was asked for."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{listening.getsockname()[1]}"

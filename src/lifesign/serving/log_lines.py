@@ -1,0 +1,130 @@
+"""What does the server's log look like? One line per record, on standard error, for people or for programs.
+
+Our records and those of libraries come out alike: time, level, logger, event, and what else a record brings
+(`extra`). Whatever it brings, a line is one line, bounded, and shows no key.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from structlog.processors import ExceptionRenderer, JSONRenderer, LogfmtRenderer
+from structlog.stdlib import ExtraAdder, ProcessorFormatter
+from structlog.typing import EventDict
+
+from lifesign.domain.access.permissions import KEY_PREFIX
+from lifesign.domain.net.target_address import without_passwords
+from lifesign.domain.text.times import utc_text
+
+MAX_LINE_CHARACTERS = 8_000
+"""Of one record, its traceback included; the middle is left out."""
+MAX_MEMBERS: Final = 32
+"""Of a record, beside its text."""
+FORMATS: Final = ("console", "json")
+
+LogFormat = Literal["console", "json"]
+
+_KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]+|(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]+")
+# What libraries add for their own terminals.
+_LEFT_OUT: Final = frozenset({"color_message"})
+_FIRST: Final = ("time", "level", "logger", "event")
+_JSON: Final = JSONRenderer()
+_LOGFMT: Final = LogfmtRenderer(bool_as_flag=False)
+
+
+class LogLine(ProcessorFormatter):
+    """Writes a record as one line, whatever callers have put into it; times are in UTC."""
+
+    def __init__(self, log_format: LogFormat = "console") -> None:
+        super().__init__(
+            processors=[_masked, _as_json if log_format == "json" else _as_text],
+            foreign_pre_chain=[ExtraAdder(), ExceptionRenderer(), _complete],
+        )
+
+
+def _complete(_logger: object, _method: str, members: EventDict) -> EventDict:
+    """Put in front what every line has, and leave out what is for others."""
+    record: logging.LogRecord = members["_record"]
+    first = {
+        "time": utc_text(datetime.fromtimestamp(record.created, UTC), "milliseconds"),
+        "level": record.levelname,
+        "logger": record.name,
+        "event": members["event"],
+    }
+    rest = {
+        name: value
+        for name, value in members.items()
+        if name not in first and name not in _LEFT_OUT and not name.startswith("_")
+    }
+    return first | dict(list(rest.items())[:MAX_MEMBERS])
+
+
+def _masked(_logger: object, _method: str, members: EventDict) -> EventDict:
+    """Hide what looks like a key or a password, and leave out the middle of what is long."""
+    return {name: _bounded(value) for name, value in members.items()}
+
+
+def _bounded(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = without_passwords(_KEY.sub("(hidden)", str(value)))
+    if len(text) > MAX_LINE_CHARACTERS:
+        half = MAX_LINE_CHARACTERS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return text
+
+
+def _as_json(_logger: object, _method: str, members: EventDict) -> str:
+    # ASCII alone: half a surrogate pair and a line separator are escaped.
+    written = _JSON(None, "", members)
+    assert isinstance(written, str)  # noqa: S101 - the serializer's own type
+    return written
+
+
+def _as_text(_logger: object, _method: str, members: EventDict) -> str:
+    """Return a line for people: what every line has, then the rest as `name=value`."""
+    at, level, logger, event = (members.pop(name) for name in _FIRST)
+    exception = members.pop("exception", None)
+    text = f"{at} {level} {logger}: {event}"
+    if members:
+        text += f" {_LOGFMT(None, '', {name: _plain(value) for name, value in members.items()})}"
+    if exception is not None:
+        text += f"\n{exception}"
+    if len(text) > MAX_LINE_CHARACTERS:
+        half = MAX_LINE_CHARACTERS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    # A line break as \n, so that no caller can write lines of its own.
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def log_config(*, access_log: bool, log_format: LogFormat = "console") -> Mapping[str, Any]:
+    """Return what `logging.config.dictConfig` takes."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "line": {"()": f"{LogLine.__module__}.{LogLine.__qualname__}", "log_format": log_format}
+        },
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "formatter": "line",
+                "stream": "ext://sys.stderr",
+            }
+        },
+        "root": {"level": "WARNING", "handlers": ["stderr"]},
+        "loggers": {
+            "agent_health": {"level": "INFO"},
+            "uvicorn": {"level": "INFO"},
+            "uvicorn.access": {"level": "INFO" if access_log else "CRITICAL"},
+        },
+    }

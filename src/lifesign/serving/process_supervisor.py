@@ -1,0 +1,234 @@
+"""How does the server run as several processes, and replace or end them?
+
+One process serves nothing itself: it starts the others over one socket, replaces those that die, and all
+of them one after the other on SIGHUP, and ends with them.
+"""
+
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
+
+START_SECONDS = 60
+"""How long a process may take over its start when all are replaced (SIGHUP)."""
+READY_SECONDS = 0.05
+"""How long a process may take to say whether it has started; it is asked again."""
+STOP_SECONDS = 20.0
+"""How long a process may take over its end; then it is killed."""
+STEP_SECONDS = 0.1
+"""Between two looks at one that is replaced."""
+SIGNAL_SECONDS = 0.2
+"""How much later than its processes the supervisor may be told to end."""
+FIRST_PAUSE_SECONDS = 1.0
+"""Before one is replaced whose predecessor died early, too; doubled for each further one."""
+MAX_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""Whoever lived so long did not die of its start."""
+EXIT_FAILED = 1
+"""Of a process that has failed, of which another one need not fail."""
+ENDED_WHEN_ASKED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
+"""Exit codes of a process that was asked to end."""
+_IS_END = frozenset({signal.SIGTERM, signal.SIGINT})
+
+_log = logging.getLogger("lifesign.registry")
+
+
+class ServerProcess(Process):
+    """One server process; what it fails of is told in the log, in the form that the log has."""
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve; runs in the process itself."""
+        try:
+            super().target(sockets)
+        except Exception:  # noqa: BLE001 - multiprocessing would write lines that are none of the log
+            _log.exception("this process has failed")
+            raise SystemExit(EXIT_FAILED) from None
+
+    def is_ready(self, timeout: float = 5) -> bool:
+        """Whether it has started, by its latest answer: what was asked meanwhile is answered at once."""
+        ready = super().is_ready(timeout)
+        with suppress(OSError, EOFError):
+            while not ready and self.parent_conn.poll():
+                ready = self.parent_conn.recv()
+        return ready
+
+
+@dataclass(slots=True)
+class _Place:
+    """How it went with the processes that had the same place."""
+
+    began_s: float
+    """When the present one was started; like all times here by the monotonic clock."""
+    early_deaths: int = 0
+    """In a row."""
+    replace_at_s: float | None = None
+    """None while the present one lives."""
+
+    def note_death(self, now_s: float) -> float:
+        """Take note that the present one is dead; return how long it takes until it is replaced."""
+        self.early_deaths = self.early_deaths + 1 if now_s - self.began_s < STEADY_SECONDS else 0
+        pause_s = pause_before_next_s(self.early_deaths)
+        self.replace_at_s = now_s + pause_s
+        return pause_s
+
+    def note_start(self, now_s: float) -> None:
+        """Take note that it is replaced."""
+        self.began_s, self.replace_at_s = now_s, None
+
+
+def pause_before_next_s(early_deaths: int) -> float:
+    """How long it takes until a process is replaced: the first that dies early is at once, in seconds."""
+    if early_deaths <= 1:
+        return 0.0
+    return min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(early_deaths - 2, 10))
+
+
+class Supervisor(Multiprocess):
+    """Keeps the server processes running; one that dies is replaced."""
+
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], say_ready: Callable[[], None]
+    ) -> None:
+        super().__init__(config, sockets)
+        self._say_ready: Callable[[], None] | None = say_ready
+        """Until it was said."""
+        self._is_hopeless = False
+        self._places: dict[int, _Place] = {}
+        """By where a process stands among `processes`."""
+
+    def run_to_end(self) -> int:
+        """Run until asked to end; return 1 if a process could not even start."""
+        self.run()
+        return int(self._is_hopeless)
+
+    def init_processes(self) -> None:
+        """Start all of them."""
+        for place in range(self.processes_num):
+            self.processes.append(self._started())
+            self._places[place] = _Place(time.monotonic())
+
+    def _started(self) -> ServerProcess:
+        process = ServerProcess(self.config, self.sockets)
+        process.start()
+        return process
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace the dead, and them alone.
+
+        uvicorn also kills whoever does not answer within 5 s, which a process that is still starting on
+        a busy machine cannot; and while it waits for the answer, no signal is heard.
+        """
+        if self._say_ready is not None and any(process.is_ready(READY_SECONDS) for process in self.processes):
+            self._say_ready()
+            self._say_ready = None
+        for place, process in enumerate(self.processes):
+            if process.process.is_alive():
+                continue
+            history = self._places.setdefault(place, _Place(time.monotonic()))
+            if history.replace_at_s is None and not self._note_death(process, history):
+                return
+            if history.replace_at_s is not None and time.monotonic() >= history.replace_at_s:
+                self.processes[place] = self._started()
+                history.note_start(time.monotonic())
+
+    def _note_death(self, process: Process, history: _Place) -> bool:
+        """Say that a process is dead; return whether the others go on."""
+        if process.exitcode in ENDED_WHEN_ASKED and not self.should_exit.is_set():
+            # A signal to the whole process group reaches the processes before it reaches us, or was
+            # sent to one of them alone; it says so to us within this time if it is the former.
+            time.sleep(SIGNAL_SECONDS)
+        if self.should_exit.is_set() or self._is_asked_to_end():
+            return False
+        if process.exitcode == STARTUP_FAILURE or self._say_ready is not None:
+            _log.error("process %s could not start (%s): all end", process.pid, _death(process))
+            self._is_hopeless = True
+            self.should_exit.set()
+            return False
+        pause_s = history.note_death(time.monotonic())
+        when = f" in {pause_s:g} s" if pause_s else ""
+        _log.error("process %s died (%s) and is replaced%s", process.pid, _death(process), when)
+        return True
+
+    def restart_all(self) -> None:
+        """Replace each process once its successor answers, until all are asked to end.
+
+        uvicorn hears of that only when the last one is replaced, and waits without a bound for each.
+        """
+        for place, former in enumerate([*self.processes]):
+            if self._is_asked_to_end():
+                return
+            successor = self._started()
+            # Whoever is there twice is ended with all others.
+            self.processes.append(successor)
+            has_started = self._waits(partial(_is_ready_or_dead, successor), START_SECONDS)
+            if self._is_asked_to_end():
+                return
+            if not has_started or _is_dead(successor):
+                _log.error(
+                    "process %s %s: process %s stays, and nobody else is replaced",
+                    successor.pid,
+                    f"ended before it was ready ({_death(successor)})"
+                    if _is_dead(successor)
+                    else f"was not ready within {START_SECONDS:g} s",
+                    former.pid,
+                )
+                self.processes.pop()
+                _kill(successor)
+                return
+            former.terminate()
+            has_ended = self._waits(partial(_is_dead, former), STOP_SECONDS)
+            if self._is_asked_to_end():
+                return
+            if not has_ended:
+                _kill_late(former)
+            self.processes[place] = self.processes.pop()
+            self._places[place] = _Place(time.monotonic())
+
+    def _waits(self, is_so: Callable[[], bool], most_s: float) -> bool:
+        """Wait until something is so, for so long at most or until all are asked to end; return if it is."""
+        deadline_s = time.monotonic() + most_s
+        while not (found := is_so()) and time.monotonic() < deadline_s and not self._is_asked_to_end():
+            time.sleep(STEP_SECONDS)
+        return found
+
+    def _is_asked_to_end(self) -> bool:
+        return not _IS_END.isdisjoint(self.signal_queue)
+
+    def join_all(self) -> None:
+        """Wait for all processes, and kill those that do not end."""
+        deadline_s = time.monotonic() + STOP_SECONDS
+        for process in self.processes:
+            process.process.join(max(0.0, deadline_s - time.monotonic()))
+            if process.process.is_alive():
+                _kill_late(process)
+
+
+def _is_ready_or_dead(process: Process) -> bool:
+    return _is_dead(process) or process.is_ready(READY_SECONDS)
+
+
+def _is_dead(process: Process) -> bool:
+    return not process.process.is_alive()
+
+
+def _death(process: Process) -> str:
+    code = process.exitcode or 0
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _kill_late(process: Process) -> None:
+    _log.error("process %s did not end within %g s and is killed", process.pid, STOP_SECONDS)
+    _kill(process)
+
+
+def _kill(process: Process) -> None:
+    process.kill()
+    process.process.join()

@@ -1,0 +1,42 @@
+"""Are two files a certificate and its key, and if not, which of them is at fault?"""
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from lifesign.errors import InvalidSetting
+
+CERTIFICATE: Final = "a certificate in PEM, with its chain"
+KEY: Final = "a key in PEM, without a password"
+_TOO_WEAK: Final = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
+"""What OpenSSL finds wrong with a certificate that it can read."""
+_APART: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
+"""How it says that a key is another certificate's."""
+
+
+def check_pair(certificate: Path, key: Path) -> None:
+    """Return if a server can use both; else InvalidSetting for the `tls_certificate` or the `tls_key`."""
+    _check_readable("tls_certificate", certificate, CERTIFICATE)
+    _check_readable("tls_key", key, KEY)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Reads certificates alone: of a pair OpenSSL does not say which of the two is none.
+        context.load_verify_locations(certificate)
+    except (OSError, ValueError):
+        raise InvalidSetting("tls_certificate", str(certificate), CERTIFICATE) from None
+    try:
+        # Whoever has a password on the key would be asked for it in every process.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None)
+        if reason in _TOO_WEAK:
+            raise InvalidSetting("tls_certificate", str(certificate), f"{CERTIFICATE} ({reason})") from None
+        expected = f"the key of {certificate}" if reason in _APART else KEY
+        raise InvalidSetting("tls_key", str(key), expected) from None
+
+
+def _check_readable(name: str, file: Path, expected: str) -> None:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise InvalidSetting(name, str(file), f"{expected} ({error.strerror})") from None

@@ -1,0 +1,456 @@
+"""Agents: what is stored of each, and how it is found by its id or number."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from pydantic_core import to_json
+from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
+from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.storage.engine.array_params import given, is_given
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, beats, capabilities, observed
+
+
+@light_value(kw_only=True)
+class StoredAgent:
+    """All that is stored of one agent; the members are the columns of `agents`, `beats` and `observed`."""
+
+    id: int
+    agent_id: str
+    role_id: str | None
+    name: str | None
+    endpoint: str | None
+    card_url: str | None
+    capabilities: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    monitoring: str
+    interval_s: float
+    unhealthy_after_s: float
+    dead_after_s: float
+    drain_timeout_s: float
+    status: str
+    reason: str
+    status_since_s: float
+    explanation: str
+    health: str
+    incarnation: int
+    version: int
+    registered_at_s: float
+    judge_at_s: float | None
+    drain_deadline_s: float | None
+    maintenance_until_s: float | None
+    override_status: str | None
+    override_until_s: float | None
+    recoveries_s: tuple[float, ...]
+    target_url: str | None
+    last_heartbeat_at_s: float
+    current_load: int
+    max_concurrent_tasks: int | None
+    tasks: str | None
+    observed: str | None
+    evidence_at_s: float | None = None
+    """This one and the following: as `evidence_age.Evidence`; all None if it is not probed."""
+    evidence_until_s: float | None = None
+    results_until_s: float | None = None
+    health_until_s: float | None = None
+    unmeasured: str | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """How old what was seen of it is."""
+        return Evidence(
+            at_s=self.evidence_at_s,
+            until_s=self.evidence_until_s,
+            results_until_s=self.results_until_s,
+            unmeasured=self.unmeasured,
+            health_until_s=self.health_until_s,
+        )
+
+
+_OWN_COLUMNS = tuple(column.name for column in agents.columns)
+EVIDENCE_COLUMNS = ("evidence_at_s", "evidence_until_s", "results_until_s", "health_until_s", "unmeasured")
+_COLUMNS = (
+    *agents.columns,
+    beats.c.last_heartbeat_at_s,
+    beats.c.current_load,
+    beats.c.max_concurrent_tasks,
+    beats.c.tasks,
+    observed.c.facts.label("observed"),
+    *(observed.c[name] for name in EVIDENCE_COLUMNS),
+)
+_CAPACITY = "max_concurrent_tasks"
+"""Stands in `beats`, beside the load: a search for free capacity reads narrow rows only."""
+_NAMES = tuple(member.name for member in fields(StoredAgent))
+_ALL = select(*_COLUMNS).select_from(
+    agents.join(beats, beats.c.agent == agents.c.id).outerjoin(observed, observed.c.agent == agents.c.id)
+)
+# Made once: for each that is made SQLAlchemy walks through all columns to see whether it knows the text.
+_NAMED = _ALL.where(agents.c.agent_id == bindparam("agent_id"))
+_ALL_NUMBERED, _ALL_NAMED = (
+    {
+        is_postgresql: _ALL.where(is_given(known_by, is_postgresql=is_postgresql)).order_by(agents.c.id)
+        for is_postgresql in (False, True)
+    }
+    for known_by in (agents.c.id, agents.c.agent_id)
+)
+_GIVEN_COLUMNS = tuple(name for name in _OWN_COLUMNS if name != "id")
+_ADD_SQLITE = text(f"""
+    INSERT INTO agents ({", ".join(_GIVEN_COLUMNS)})
+    SELECT {", ".join(f"value ->> {place}" for place in range(len(_GIVEN_COLUMNS)))} FROM json_each(:rows)
+    RETURNING agent_id, id
+""")  # noqa: S608 - constants only
+_ADD_POSTGRESQL = insert(agents).returning(agents.c.agent_id, agents.c.id)
+_ADD_BEATS_SQLITE = text("""
+    INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows)
+""")
+_ADD_BEATS_POSTGRESQL = text("""
+    INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
+    SELECT CAST(said ->> 0 AS bigint), CAST(said ->> 1 AS double precision), CAST(said ->> 2 AS integer)
+    FROM json_array_elements(CAST(:rows AS json)) AS said
+""")
+
+
+def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent | None:
+    """Return an agent; `to_change` keeps others from changing it until the transaction ends."""
+    wanted = _NAMED.with_for_update(of=(agents, beats)) if to_change else _NAMED
+    row = transaction.connection.execute(wanted, {"agent_id": agent_id}).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def find_many(
+    transaction: Transaction, ids: Sequence[int], *, to_change: bool = False, skip_locked: bool = False
+) -> list[StoredAgent]:
+    """Return agents by our own numbers, in their order; `skip_locked` leaves out whom others change now."""
+    wanted = _ALL_NUMBERED[transaction.is_postgresql]
+    if to_change:
+        wanted = wanted.with_for_update(of=(agents, beats), skip_locked=skip_locked)
+    return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, ids))]
+
+
+def find_named(
+    transaction: Transaction, agent_ids: Sequence[str], *, to_change: bool = False
+) -> list[StoredAgent]:
+    """Return agents by their ids, in the order of our numbers; whoever is not there is left out."""
+    wanted = _ALL_NAMED[transaction.is_postgresql]
+    if to_change:
+        wanted = wanted.with_for_update(of=(agents, beats))
+    return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, agent_ids))]
+
+
+def names_of(transaction: Transaction, agent_ids: Sequence[str]) -> list[tuple[str, str | None, str | None]]:
+    """Return id, name and listed URL of those of these agents that are there."""
+    wanted = select(agents.c.agent_id, agents.c.name, agents.c.target_url)
+    rows = transaction.connection.execute(wanted.where(agents.c.agent_id.in_(agent_ids)))
+    return [(str(agent_id), name, target_url) for agent_id, name, target_url in rows]
+
+
+def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], limit: int) -> list[StoredAgent]:
+    """Return the members of a pool that have one of these statuses, to be changed, at most `limit`."""
+    return _members(transaction, role_id, agents.c.status.in_(statuses), limit)
+
+
+def maintained_of_pool(transaction: Transaction, role_id: str, limit: int) -> list[StoredAgent]:
+    """Return the members of a pool that are in maintenance now, whatever their status, to be changed."""
+    return _members(transaction, role_id, agents.c.maintenance_until_s > transaction.now_s, limit)
+
+
+def _members(
+    transaction: Transaction, role_id: str, which: ColumnElement[bool], limit: int
+) -> list[StoredAgent]:
+    wanted = (
+        _ALL.where(agents.c.role_id == role_id, which)
+        .order_by(agents.c.id)
+        .limit(limit)
+        .with_for_update(of=(agents, beats))
+    )
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
+def set_maintenance(transaction: Transaction, numbers: Sequence[int], until_s: float | None) -> None:
+    """Store until when nothing takes these agents down; None: from now on anything may."""
+    statement = update(agents).where(agents.c.id.in_(numbers)).values(maintenance_until_s=until_s)
+    transaction.connection.execute(statement)
+
+
+def due(transaction: Transaction, at_s: float, limit: int) -> list[StoredAgent]:
+    """Return agents whose verdict may have changed, earliest first; they are not locked."""
+    wanted = _ALL.where(agents.c.judge_at_s <= at_s).order_by(agents.c.judge_at_s).limit(limit)
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
+def add(transaction: Transaction, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> int:
+    """Store a new agent, given as columns, and return our number for it."""
+    return add_many(transaction, [agent], last_heartbeat_at_s)[0]
+
+
+def add_many(
+    transaction: Transaction, added: Sequence[Mapping[str, Any]], last_heartbeat_at_s: float
+) -> list[int]:
+    """Store new agents, given as columns, and return our numbers for them, in their order."""
+    connection = transaction.connection
+    if transaction.is_postgresql:
+        found = connection.execute(_ADD_POSTGRESQL, [_own_columns(agent) for agent in added])
+    else:
+        rows = [[agent.get(name) for name in _GIVEN_COLUMNS] for agent in added]
+        found = connection.execute(_ADD_SQLITE, {"rows": to_json(rows).decode()})
+    number_of = {row.agent_id: row.id for row in found}
+    numbers = [number_of[agent["agent_id"]] for agent in added]
+    beginnings = [
+        (number, last_heartbeat_at_s, agent.get(_CAPACITY))
+        for number, agent in zip(numbers, added, strict=True)
+    ]
+    statement = _ADD_BEATS_POSTGRESQL if transaction.is_postgresql else _ADD_BEATS_SQLITE
+    connection.execute(statement, {"rows": to_json(beginnings).decode()})
+    able = {
+        number: (agent["status"], tuple(agent["capabilities"]))
+        for number, agent in zip(numbers, added, strict=True)
+    }
+    _index(transaction, able)
+    return numbers
+
+
+def unheard(number: int, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> StoredAgent:
+    """Return a new agent, given as columns, as it is stored with this number."""
+    return StoredAgent(
+        id=number,
+        last_heartbeat_at_s=last_heartbeat_at_s,
+        current_load=0,
+        tasks=None,
+        observed=None,
+        **agent,
+    )
+
+
+def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) -> None:
+    """Change some columns of one agent, wherever they are stored."""
+    connection = transaction.connection
+    connection.execute(update(agents).where(agents.c.id == number).values(**_own_columns(columns)))
+    if _CAPACITY in columns:
+        capacity = {_CAPACITY: columns[_CAPACITY]}
+        connection.execute(update(beats).where(beats.c.agent == number).values(**capacity))
+    if "capabilities" in columns:
+        transaction.connection.execute(delete(capabilities).where(capabilities.c.agent == number))
+        status = transaction.connection.execute(
+            select(agents.c.status).where(agents.c.id == number)
+        ).scalar_one()
+        _index(transaction, {number: (status, tuple(columns["capabilities"]))})
+
+
+def start_anew(
+    transaction: Transaction, number: int, columns: Mapping[str, Any], last_heartbeat_at_s: float
+) -> None:
+    """Forget what was said and seen in an agent's former life; take these columns in its place."""
+    change(transaction, number, {**columns, "recoveries_s": ()})
+    transaction.connection.execute(
+        update(beats)
+        .where(beats.c.agent == number)
+        .values(last_heartbeat_at_s=last_heartbeat_at_s, current_load=0, tasks=None, is_drifting=False)
+    )
+    transaction.connection.execute(delete(observed).where(observed.c.agent == number))
+
+
+# What a verdict changes; one statement for any number of agents.
+VERDICT_COLUMNS = (
+    "status", "reason", "status_since_s", "explanation", "health", "incarnation", "version", "judge_at_s",
+    "drain_deadline_s", "recoveries_s",
+)  # fmt: skip
+_KINDS = ("text", "text", "float8", "text", "text", "bigint", "bigint", "float8", "float8", "json")
+_PLACES = tuple(enumerate(VERDICT_COLUMNS, start=1))
+_SET_VERDICTS_SQLITE = text(f"""
+    UPDATE agents SET {", ".join(f"{name} = said.value ->> {place}" for place, name in _PLACES)}
+    FROM json_each(:said) said WHERE agents.id = said.value ->> 0
+""")  # noqa: S608 - constants only
+_SET_VERDICTS_POSTGRESQL = text(f"""
+    UPDATE agents SET {", ".join(f"{name} = said.{name}" for name in VERDICT_COLUMNS)}
+    FROM unnest(
+        CAST(:id AS bigint[]),
+        {", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in zip(VERDICT_COLUMNS, _KINDS, strict=True))}
+    ) AS said (id, {", ".join(VERDICT_COLUMNS)})
+    WHERE agents.id = said.id
+""")  # noqa: S608 - constants only
+_SET_INDEXED_STATUS_SQLITE = text("""
+    UPDATE capabilities SET status = said.value ->> 1
+    FROM json_each(:said) said WHERE capabilities.agent = said.value ->> 0
+""")
+_SET_INDEXED_STATUS_POSTGRESQL = text("""
+    UPDATE capabilities SET status = said.status
+    FROM unnest(CAST(:id AS bigint[]), CAST(:status AS text[])) AS said (id, status)
+    WHERE capabilities.agent = said.id
+""")
+_OBSERVED_COLUMNS = ("agent", "facts", *EVIDENCE_COLUMNS)
+_SET_OBSERVED_TAIL = f"""
+    ON CONFLICT (agent) DO UPDATE
+    SET {", ".join(f"{name} = excluded.{name}" for name in _OBSERVED_COLUMNS[1:])}
+"""  # noqa: S608 - constants only
+_SET_OBSERVED_SQLITE = text(f"""
+    INSERT INTO observed ({", ".join(_OBSERVED_COLUMNS)})
+    SELECT {", ".join(f"value ->> {place}" for place in range(len(_OBSERVED_COLUMNS)))}
+    FROM json_each(:rows) WHERE true {_SET_OBSERVED_TAIL}
+""")  # noqa: S608 - constants only
+_SET_OBSERVED_POSTGRESQL = text(f"""
+    INSERT INTO observed ({", ".join(_OBSERVED_COLUMNS)})
+    SELECT CAST(said ->> 0 AS bigint), said ->> 1,
+        {", ".join(f"CAST(said ->> {place} AS double precision)" for place in range(2, 6))}, said ->> 6
+    FROM json_array_elements(CAST(:rows AS json)) AS said {_SET_OBSERVED_TAIL}
+""")  # noqa: S608 - constants only
+_SET_JUDGE_AT_SQLITE = text("""
+    UPDATE agents SET judge_at_s = said.value ->> 1
+    FROM json_each(:said) said WHERE agents.id = said.value ->> 0
+""")
+_SET_JUDGE_AT_POSTGRESQL = text("""
+    UPDATE agents SET judge_at_s = said.judge_at_s
+    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS said (id, judge_at_s)
+    WHERE agents.id = said.id
+""")
+# An agent that was judged or changed by somebody else meanwhile keeps what that has led to.
+_PUT_OFF_POSTGRESQL = text("""
+    UPDATE agents SET judge_at_s = said.judge_at_s
+    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS said (id, judge_at_s),
+         (SELECT id FROM agents WHERE id = ANY(CAST(:id AS bigint[])) AND judge_at_s <= :due_at_s
+          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) AS still_due
+    WHERE agents.id = said.id AND still_due.id = said.id
+""")
+
+
+def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> None:
+    """Store what verdicts have changed of these agents (VERDICT_COLUMNS)."""
+    if not changed:
+        return
+    connection = transaction.connection
+    if transaction.is_postgresql:
+        columns: dict[str, list[Any]] = {"id": [agent.id for agent in changed]}
+        columns |= {name: [getattr(agent, name) for agent in changed] for name in VERDICT_COLUMNS}
+        columns["recoveries_s"] = [json.dumps(moments_s) for moments_s in columns["recoveries_s"]]
+        connection.execute(_SET_VERDICTS_POSTGRESQL, columns)
+        connection.execute(_SET_INDEXED_STATUS_POSTGRESQL, {"id": columns["id"], "status": columns["status"]})
+    else:
+        rows = [(agent.id, *(getattr(agent, name) for name in VERDICT_COLUMNS)) for agent in changed]
+        connection.execute(_SET_VERDICTS_SQLITE, {"said": to_json(rows).decode()})
+        statuses = [(agent.id, agent.status) for agent in changed]
+        connection.execute(_SET_INDEXED_STATUS_SQLITE, {"said": to_json(statuses).decode()})
+
+
+def set_judge_at(transaction: Transaction, deadlines: Mapping[int, float | None]) -> None:
+    """Store when these agents are to be judged next."""
+    if not deadlines:
+        return
+    if transaction.is_postgresql:
+        transaction.connection.execute(_SET_JUDGE_AT_POSTGRESQL, _as_columns(deadlines))
+    else:
+        said = to_json(list(deadlines.items())).decode()
+        transaction.connection.execute(_SET_JUDGE_AT_SQLITE, {"said": said})
+
+
+def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
+    """Store when these agents, which were due, are to be judged next; whoever is not due any more is left."""
+    if not transaction.is_postgresql:
+        # Nobody else writes between the reading and this.
+        set_judge_at(transaction, deadlines)
+    elif deadlines:
+        columns = {**_as_columns(deadlines), "due_at_s": due_at_s}
+        transaction.connection.execute(_PUT_OFF_POSTGRESQL, columns)
+
+
+def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> None:
+    """Judge the first one of those who are due later, without reading its record."""
+    first = select(agents.c.id).where(agents.c.judge_at_s <= due_at_s).order_by(agents.c.judge_at_s).limit(1)
+    transaction.connection.execute(
+        update(agents).where(agents.c.id == first.scalar_subquery()).values(judge_at_s=until_s)
+    )
+
+
+def compare_tasks(transaction: Transaction, numbers: Sequence[int]) -> None:
+    """Compare what tasks these agents name at their next heartbeat with what they hold."""
+    transaction.connection.execute(update(beats).where(beats.c.agent.in_(numbers)).values(tasks=None))
+
+
+def judge_at_once(transaction: Transaction, agent_ids: Sequence[str], at_s: float) -> None:
+    """Let the next sweep judge these agents, and compare what tasks they name at their next heartbeat."""
+    wanted = select(agents.c.id).where(agents.c.agent_id.in_(agent_ids)).order_by(agents.c.id)
+    numbers = transaction.connection.scalars(wanted.with_for_update(key_share=True)).all()
+    if numbers:
+        compare_tasks(transaction, numbers)
+        set_judge_at(transaction, dict.fromkeys(numbers, at_s))
+
+
+def _as_columns(deadlines: Mapping[int, float | None]) -> dict[str, Any]:
+    return {"id": list(deadlines.keys()), "judge_at_s": list(deadlines.values())}
+
+
+ObservedRow = tuple[int, str, float | None, float | None, float | None, float | None, str | None]
+"""What probes of one agent add up to, as it is stored; `observed_row` makes it."""
+
+
+def observed_row(number: int, seen: Observed) -> ObservedRow:
+    """Return what is to be stored of an agent, which is known by our number."""
+    evidence = evidence_of(seen)
+    return (
+        number, seen.to_json(), evidence.at_s, evidence.until_s, evidence.results_until_s,
+        evidence.health_until_s, evidence.unmeasured,
+    )  # fmt: skip
+
+
+def set_observed(transaction: Transaction, rows: Sequence[ObservedRow]) -> None:
+    """Store what probes add up to for these agents, each of them once."""
+    if not rows:
+        return
+    statement = _SET_OBSERVED_POSTGRESQL if transaction.is_postgresql else _SET_OBSERVED_SQLITE
+    transaction.connection.execute(statement, {"rows": to_json(sorted(rows)).decode()})
+
+
+def set_card_urls(transaction: Transaction, places: Mapping[int, str | None]) -> None:
+    """Store where probes saw the cards of these agents last; None: nowhere."""
+    if places:
+        statement = update(agents).where(agents.c.id == bindparam("number"))
+        rows = [{"number": number, "card_url": url} for number, url in sorted(places.items())]
+        transaction.connection.execute(statement, rows)
+
+
+def insert_or_replace(transaction: Transaction, table: Any, *key: str) -> Any:
+    """Return a statement that inserts a row, or replaces the one of the same key."""
+    if transaction.is_postgresql:
+        from sqlalchemy.dialects.postgresql import insert as dialect_insert  # noqa: PLC0415
+    else:
+        from sqlalchemy.dialects.sqlite import insert as dialect_insert  # type: ignore[assignment]  # noqa: PLC0415
+    statement = dialect_insert(table)
+    others = {
+        column.name: statement.excluded[column.name] for column in table.columns if column.name not in key
+    }
+    return statement.on_conflict_do_update(index_elements=key, set_=others)
+
+
+def _index(transaction: Transaction, able: Mapping[int, tuple[str, Iterable[str]]]) -> None:
+    rows = [
+        {"agent": number, "status": status, "capability": capability}
+        for number, (status, names) in able.items()
+        for capability in names
+    ]
+    if rows:
+        transaction.connection.execute(insert(capabilities), rows)
+
+
+def _own_columns(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the table `agents` takes: lists where a value holds tuples."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if name != _CAPACITY
+    }
+
+
+def _stored(row: Row[Any]) -> StoredAgent:
+    members = dict(zip(_NAMES, row, strict=True))
+    members["capabilities"] = tuple(members["capabilities"])
+    members["recoveries_s"] = tuple(members["recoveries_s"])
+    return StoredAgent(**members)
+
+
+def tasks_of(agent: StoredAgent) -> list[str]:
+    """Return the tasks that the agent last said it was working on."""
+    return list(json.loads(agent.tasks)) if agent.tasks else []

@@ -1,0 +1,219 @@
+"""Which agents stand on this page of the dashboard's table?
+
+The API's searches are `agent_search`; here people look for a part of a name, and choose an order. Found by
+indexes first; the records of one page are fetched only then.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, union_all
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.net.target import host_of, read_target
+from lifesign.storage.agents.agent_rows import StoredAgent, find_many
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, capabilities, observed, targets
+
+
+class Order(StrEnum):
+    """What stands first."""
+
+    NEWEST = "newest"
+    """Registered last."""
+    OLDEST = "oldest"
+    NAME = "name"
+    """By the id, as the database sorts texts."""
+    CHANGED = "changed"
+    """Whose status changed last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFilter:
+    """Which agents are looked for; empty or None means any."""
+
+    text: str = ""
+    """A part of the id or of the name, whatever its case in ASCII; or a host, or a URL, that is probed."""
+    status: str | None = None
+    health: str | None = None
+    """As it is shown now: what is stored is `unknown` once its evidence does not count any more."""
+    role_id: str | None = None
+    capability: str | None = None
+    host: str | None = None
+    """Where probes ask it: its platform."""
+    max_evidence_age_s: float | None = None
+    """Agents whose last measured probe is no older; one without any never matches."""
+
+
+Place = tuple[int] | tuple[str] | tuple[float, int]
+"""Where an agent stands in an order: our number for it, its id, or since when it has its status and our
+number."""
+
+
+def place_of(agent: StoredAgent, order: Order) -> Place:
+    """Return where an agent stands, for `after`."""
+    if order is Order.NAME:
+        return (agent.agent_id,)
+    return (agent.status_since_s, agent.id) if order is Order.CHANGED else (agent.id,)
+
+
+def listing(
+    transaction: Transaction,
+    wanted: TableFilter,
+    order: Order,
+    *,
+    after: Place | None,
+    limit: int,
+    is_common: bool = False,
+) -> list[StoredAgent]:
+    """Return the agents behind a place, in this order.
+
+    `is_common`: so many match that it is quicker to walk along the order than to sort those that match.
+    """
+    # Within one status the indexes give every order but that of names; one page of each makes the page.
+    # For a part of a name, or a host, SQLite would look in each of them anew.
+    is_looked_up = bool(wanted.text) or wanted.host is not None
+    is_split = (
+        wanted.status is None
+        and (order is Order.CHANGED or wanted.health is not None or wanted.role_id is not None)
+        and (transaction.is_postgresql or not is_looked_up)
+    )
+    parts = [replace(wanted, status=status) for status in Status] if is_split else [wanted]
+    found = [
+        agent
+        for part in parts
+        for agent in _listing(transaction, part, order, after, limit, is_common=is_common)
+    ]
+    if is_split:
+        is_descending = order in {Order.NEWEST, Order.CHANGED}
+        found.sort(key=lambda agent: place_of(agent, order), reverse=is_descending)
+    return found[:limit]
+
+
+def _listing(
+    transaction: Transaction,
+    wanted: TableFilter,
+    order: Order,
+    after: Place | None,
+    limit: int,
+    *,
+    is_common: bool,
+) -> list[StoredAgent]:
+    is_walk = is_common and order is Order.NAME and not transaction.is_postgresql
+    statement = select(agents.c.id).where(*_conditions(transaction, wanted, is_walk=is_walk))
+    if after is not None:
+        statement = statement.where(_is_behind(order, after))
+    match order:
+        case Order.NEWEST:
+            statement = statement.order_by(agents.c.id.desc())
+        case Order.OLDEST:
+            statement = statement.order_by(agents.c.id)
+        case Order.NAME:
+            statement = statement.order_by(agents.c.agent_id)
+        case Order.CHANGED:
+            statement = statement.order_by(agents.c.status_since_s.desc(), agents.c.id.desc())
+    numbers: Sequence[int] = transaction.connection.scalars(statement.limit(limit)).all()
+    found = {agent.id: agent for agent in find_many(transaction, numbers)}
+    return [found[number] for number in numbers if number in found]
+
+
+def counts(transaction: Transaction) -> dict[tuple[str, str], int]:
+    """Return how many agents there are of each status, and of each health as it is shown now."""
+    # The index by health holds both: no row is read.
+    kind = agents.c.status, agents.c.health
+    counted = Counter[tuple[str, str]]()
+    for status, health, count in transaction.connection.execute(select(*kind, func.count()).group_by(*kind)):
+        counted[str(status), str(health)] += int(count)
+    # Of those whose evidence is too old, which the index by its end finds, the health is unknown by now.
+    old = select(observed.c.agent).where(observed.c.evidence_until_s < transaction.now_s)
+    # SQLite would take the index of a bare column, and look each agent up in `observed`.
+    is_known = agents.c.health.concat("") != HealthStatus.UNKNOWN
+    of_old = select(*kind, func.count()).where(agents.c.id.in_(old), is_known).group_by(*kind)
+    for status, health, count in transaction.connection.execute(of_old):
+        counted[str(status), str(health)] -= int(count)
+        counted[str(status), HealthStatus.UNKNOWN.value] += int(count)
+    return dict(counted)
+
+
+def _is_behind(order: Order, after: Place) -> ColumnElement[bool]:
+    first: Any = after[0]
+    is_behind: ColumnElement[bool]
+    match order:
+        case Order.NEWEST:
+            is_behind = agents.c.id < first
+        case Order.OLDEST:
+            is_behind = agents.c.id > first
+        case Order.NAME:
+            is_behind = agents.c.agent_id > first
+        case Order.CHANGED:
+            since, number = agents.c.status_since_s, agents.c.id
+            is_behind = (since <= first) & ((since < first) | (number < after[-1]))
+    return is_behind
+
+
+def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool) -> list[ColumnElement[bool]]:
+    equal = (
+        (agents.c.status, wanted.status),
+        (agents.c.role_id, wanted.role_id),
+    )
+    # SQLite does not take the index of what is an expression.
+    conditions = [
+        (column.concat("") if is_walk else column) == value for column, value in equal if value is not None
+    ]
+    if wanted.health is not None:
+        conditions.append(_has_health(transaction, wanted.health, is_walk=is_walk))
+    if wanted.max_evidence_age_s is not None:
+        seen_from_s = transaction.now_s - wanted.max_evidence_age_s
+        is_fresh = (observed.c.agent == agents.c.id) & (observed.c.evidence_at_s >= seen_from_s)
+        conditions.append(select(observed.c.agent).where(is_fresh).exists())
+    if wanted.capability is not None:
+        able = select(capabilities.c.agent).where(capabilities.c.capability == wanted.capability)
+        if wanted.status is not None:
+            able = able.where(capabilities.c.status == wanted.status)
+        conditions.append(agents.c.id.in_(able))
+    if wanted.host is not None:
+        there = select(targets.c.subject_id).where(targets.c.host == wanted.host)
+        conditions.append(agents.c.agent_id.in_(there))
+    if wanted.text:
+        named = agents.alias("named")
+        parts = [_holds(transaction, named.c[name], wanted.text) for name in ("agent_id", "name")]
+        found = [select(named.c.id).where(or_(*parts))]
+        if (probed := _targets_at(wanted.text)) is not None:
+            placed = agents.alias("placed")
+            found.append(select(placed.c.id).where(placed.c.agent_id.in_(probed)))
+        conditions.append(agents.c.id.in_(union_all(*found) if len(found) > 1 else found[0]))
+    return conditions
+
+
+def _has_health(transaction: Transaction, health: str, *, is_walk: bool) -> ColumnElement[bool]:
+    """Whether the health that is shown now is this one (`evidence_age.shown_health`)."""
+    is_stored = (agents.c.health.concat("") if is_walk else agents.c.health) == health
+    is_over = or_(
+        observed.c.evidence_until_s < transaction.now_s, observed.c.health_until_s < transaction.now_s
+    )
+    is_old = select(observed.c.agent).where(observed.c.agent == agents.c.id, is_over).exists()
+    return or_(is_stored, is_old) if health == HealthStatus.UNKNOWN else and_(is_stored, ~is_old)
+
+
+def _targets_at(text: str) -> Select[tuple[str]] | None:
+    """Return the ids of the targets at a host that is named whole, below a path if one is; None: none is."""
+    url = read_target(text) if "." in text or ":" in text else None
+    if not isinstance(url, str):
+        return None
+    host, place = host_of(url), url.partition("://")[2].removesuffix("/")
+    return select(targets.c.subject_id).where(
+        targets.c.host == host,
+        targets.c.url.contains(f"://{place}", autoescape=True),
+    )
+
+
+def _holds(transaction: Transaction, column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    """Whether a text holds a part, whatever its case."""
+    if transaction.is_postgresql:
+        return column.icontains(part, autoescape=True)
+    # SQLite's LIKE takes no notice of case in ASCII; lower() besides would double the time.
+    return column.contains(part, autoescape=True)

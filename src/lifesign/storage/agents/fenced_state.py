@@ -1,0 +1,45 @@
+"""Which state did the holder of a resource write last?"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import select, update
+
+from lifesign.storage.agents.agent_rows import insert_or_replace
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import states
+
+_ERASED = ""
+"""In place of a holder; nobody is called so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """What was written, by whom, and with which fencing token."""
+
+    resource: str
+    state: Mapping[str, Any]
+    version: int
+    """From 1; rises by one with each write."""
+    token: int
+    holder: str | None
+    """None once whoever wrote it was erased: the state is the intent's and stays."""
+    written_at_s: float
+
+
+def find(transaction: Transaction, resource: str) -> StoredState | None:
+    """Return the state of a resource; None if nobody has written it."""
+    row = transaction.connection.execute(select(states).where(states.c.resource == resource)).mappings()
+    found = row.one_or_none()
+    return None if found is None else StoredState(**{**found, "holder": found["holder"] or None})
+
+
+def write(transaction: Transaction, state: StoredState) -> None:
+    """Store a state in place of the one before; whoever writes has locked the resource's lease."""
+    transaction.connection.execute(insert_or_replace(transaction, states, "resource"), asdict(state))
+
+
+def forget_holder(transaction: Transaction, holder: str) -> None:
+    """Take somebody's name off all states that they wrote last."""
+    transaction.connection.execute(update(states).where(states.c.holder == holder).values(holder=_ERASED))

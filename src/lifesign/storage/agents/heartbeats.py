@@ -1,0 +1,155 @@
+"""Heartbeats, as they are stored, many at once.
+
+One statement fetches what must be known of all of them, one writes them all. On SQLite both exchange
+JSON: a statement of many rows would take and give back the interpreter's lock for each row, and wait
+for it each time while the server is busy.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import text
+
+from lifesign.storage.engine.database import Transaction
+
+
+class AskedBeat(NamedTuple):
+    """Who is said to beat, with which key."""
+
+    agent_id: str
+    digest: str
+    """Of the key, hexadecimal."""
+
+
+class BeatFacts(NamedTuple):
+    """What is known of an agent that beats, and of the key that it showed."""
+
+    position: int
+    """In what was asked."""
+    number: int
+    status: str
+    incarnation: int
+    interval_s: float
+    tasks: str | None
+    is_drifting: bool
+    has_commands: bool
+    key_id: str | None
+    """None if there is no such key."""
+    key_role: str | None
+    key_agent_id: str | None
+    key_expires_at_s: float | None
+    key_revoked_at_s: float | None
+
+
+class Beat(NamedTuple):
+    """A heartbeat that counts; None leaves what was stored before."""
+
+    number: int
+    at_s: float
+    current_load: int | None
+    tasks: str | None
+    is_drifting: bool
+
+
+_FACTS = """
+    a.id, a.status, a.incarnation, a.interval_s, b.tasks, b.is_drifting,
+    EXISTS (SELECT 1 FROM commands c WHERE c.agent = a.id),
+    k.key_id, k.role, k.agent_id, k.expires_at_s, k.revoked_at_s
+"""
+_JOINED = """
+    JOIN agents a ON a.agent_id = asked.agent_id
+    JOIN beats b ON b.agent = a.id
+    LEFT JOIN keys k ON k.digest = asked.digest
+"""
+_FETCH_SQLITE = text(f"""
+    SELECT json_group_array(json_array(asked.position, {_FACTS}))
+    FROM (SELECT key AS position, value ->> 0 AS agent_id, value ->> 1 AS digest FROM json_each(:asked)) asked
+    {_JOINED}
+""")  # noqa: S608 - constants only
+# The lock keeps the sweep away; in the order of the agents, so that two groups never wait for each other.
+_FETCH_POSTGRESQL = text(f"""
+    SELECT asked.position - 1, {_FACTS}
+    FROM unnest(CAST(:ids AS text[]), CAST(:digests AS text[]))
+         WITH ORDINALITY AS asked (agent_id, digest, position)
+    {_JOINED}
+    ORDER BY a.id
+    FOR NO KEY UPDATE OF a
+""")  # noqa: S608 - constants only
+_STORE_SQLITE = text("""
+    UPDATE beats SET
+        last_heartbeat_at_s = max(last_heartbeat_at_s, said.value ->> 1),
+        current_load = coalesce(said.value ->> 2, current_load),
+        tasks = coalesce(said.value ->> 3, tasks),
+        is_drifting = said.value ->> 4
+    FROM json_each(:said) said
+    WHERE beats.agent = said.value ->> 0
+""")
+_STORE_POSTGRESQL = text("""
+    UPDATE beats SET
+        last_heartbeat_at_s = greatest(last_heartbeat_at_s, said.at_s),
+        current_load = coalesce(said.current_load, beats.current_load),
+        tasks = coalesce(said.tasks, beats.tasks),
+        is_drifting = said.is_drifting
+    FROM unnest(
+        CAST(:numbers AS bigint[]), CAST(:times AS double precision[]), CAST(:loads AS integer[]),
+        CAST(:tasks AS text[]), CAST(:drifts AS boolean[])
+    ) AS said (number, at_s, current_load, tasks, is_drifting)
+    WHERE beats.agent = said.number
+""")
+
+
+# Agents that an operator took out of judgement may be silent on purpose. Integer division is `floor` on
+# SQLite, which need not have that function.
+_LATEST_DUE = """
+    SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s
+    FROM beats b JOIN agents a ON a.id = b.agent
+    WHERE a.status = 'active' AND a.monitoring <> 'probe'
+        AND :now_s - b.last_heartbeat_at_s >= a.interval_s
+        AND b.last_heartbeat_at_s - a.status_since_s >= :proven_s
+        AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
+    ORDER BY due_s DESC LIMIT :limit
+"""
+_INTERVALS = "(:now_s - b.last_heartbeat_at_s) / a.interval_s"
+_LATEST_DUE_SQLITE = text(_LATEST_DUE.format(whole_intervals=f"CAST({_INTERVALS} AS INTEGER)"))
+_LATEST_DUE_POSTGRESQL = text(_LATEST_DUE.format(whole_intervals=f"floor({_INTERVALS})"))
+
+
+def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tuple[int, float]]:
+    """Return active agents by our numbers, with when a heartbeat of each last fell due, the latest first.
+
+    Only those that gave signs of life for `proven_s` in their present status.
+    """
+    statement = _LATEST_DUE_POSTGRESQL if transaction.is_postgresql else _LATEST_DUE_SQLITE
+    asked = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}
+    return [(int(agent), float(due_s)) for agent, due_s in transaction.connection.execute(statement, asked)]
+
+
+def facts_of(transaction: Transaction, asked: Sequence[AskedBeat]) -> dict[int, BeatFacts]:
+    """Return what is known, by the position in `asked`; whoever is not registered is absent.
+
+    Until the transaction ends, nobody else changes these agents.
+    """
+    rows: Any
+    if transaction.is_postgresql:
+        rows = transaction.connection.execute(
+            _FETCH_POSTGRESQL,
+            {"ids": [beat.agent_id for beat in asked], "digests": [beat.digest for beat in asked]},
+        )
+    else:
+        rows = from_json(transaction.connection.scalar(_FETCH_SQLITE, {"asked": to_json(asked).decode()}))
+    return {row[0]: BeatFacts(*row) for row in rows}
+
+
+def store(transaction: Transaction, said: Sequence[Beat]) -> None:
+    """Store heartbeats, at most one of each agent; a time never goes back."""
+    if not said:
+        return
+    if transaction.is_postgresql:
+        numbers, times, loads, tasks, drifts = (list(column) for column in zip(*said, strict=True))
+        transaction.connection.execute(
+            _STORE_POSTGRESQL,
+            {"numbers": numbers, "times": times, "loads": loads, "tasks": tasks, "drifts": drifts},
+        )
+    else:
+        transaction.connection.execute(_STORE_SQLITE, {"said": to_json(said).decode()})

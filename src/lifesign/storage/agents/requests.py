@@ -1,0 +1,24 @@
+"""Requests of agents: when each server process last got an authenticated one."""
+
+from sqlalchemy import delete, func, select
+
+from lifesign.storage.agents.agent_rows import insert_or_replace
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agent_requests
+
+FORGOTTEN_AFTER_S = 86_400.0
+"""Of a process that ended: no heartbeat is waited for that long."""
+
+
+def store(transaction: Transaction, process: str, at_s: float) -> None:
+    """Store when a process last got one; processes that ended long ago are forgotten."""
+    old = agent_requests.c.at_s < transaction.now_s - FORGOTTEN_AFTER_S
+    transaction.connection.execute(delete(agent_requests).where(old))
+    statement = insert_or_replace(transaction, agent_requests, "process")
+    transaction.connection.execute(statement, {"process": process, "at_s": at_s})
+
+
+def last_at_s(transaction: Transaction) -> float | None:
+    """Return when any process last got one; None: none ever did."""
+    at_s: float | None = transaction.connection.scalar(select(func.max(agent_requests.c.at_s)))
+    return at_s

@@ -1,0 +1,368 @@
+"""Which agents match, in which order, and how many are there?
+
+Found by the narrow tables first; the records of one page are fetched only then. Every search begins
+with a status, so that it costs nothing how many are dead.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    FromClause,
+    Select,
+    any_,
+    bindparam,
+    false,
+    func,
+    literal,
+    select,
+)
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, beats, capabilities, observed
+
+MAX_STATEMENTS = 256
+"""That are kept: one for each set of things that were asked about together, whatever their values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFilter:
+    """Which agents are looked for; empty or None means any."""
+
+    agent_id: str | None = None
+    statuses: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    """Any of them."""
+    role_id: str | None = None
+    health: tuple[str, ...] = ()
+    """As it is shown now: what is stored is `unknown` once its evidence does not count any more."""
+    min_available_capacity: int | None = None
+    """Who does not say how much it can do never matches."""
+    max_evidence_age_s: float | None = None
+    """Agents whose last measured result is no older; one without any never matches."""
+
+
+class ListedAgent(NamedTuple):
+    """What a listing shows of an agent; the members are columns of `agents`, `beats` and `observed`."""
+
+    id: int
+    agent_id: str
+    role_id: str | None
+    name: str | None
+    capabilities: Sequence[str]
+    status: str
+    health: str
+    monitoring: str
+    endpoint: str | None
+    card_url: str | None
+    target_url: str | None
+    last_heartbeat_at_s: float
+    current_load: int
+    max_concurrent_tasks: int | None
+    evidence_at_s: float | None = None
+    """This one and the following: as in `StoredAgent`."""
+    evidence_until_s: float | None = None
+    results_until_s: float | None = None
+    health_until_s: float | None = None
+    unmeasured: str | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """How old what was seen of it is."""
+        return Evidence(
+            at_s=self.evidence_at_s,
+            until_s=self.evidence_until_s,
+            results_until_s=self.results_until_s,
+            unmeasured=self.unmeasured,
+            health_until_s=self.health_until_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTotals:
+    """What the members of a pool add up to."""
+
+    members: Mapping[str, int]
+    """How many there are, per status."""
+    max_concurrent_tasks: int
+    current_load: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outline:
+    """What a search asks about, without the values: what its statement is made from."""
+
+    statuses: int
+    """None, one, or several, which is 2; so the two below."""
+    capabilities: int
+    health: int
+    has_agent: bool
+    has_role: bool
+    has_capacity: bool
+    has_age: bool
+    wants_unknown: bool
+    """Whether `unknown` is among the healths."""
+    is_postgresql: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a search reads: tables, conditions, and the column that holds our number for an agent."""
+
+    tables: FromClause
+    number: ColumnElement[int]
+    conditions: tuple[ColumnElement[bool], ...]
+
+
+_LISTED = tuple(
+    next(table for table in (agents, beats, observed) if name in table.c).c[name]
+    for name in ListedAgent._fields
+)
+
+
+def listing(
+    transaction: Transaction,
+    wanted: AgentFilter,
+    *,
+    after: Sequence[int] | None,
+    limit: int,
+    by_load: bool = False,
+) -> list[ListedAgent]:
+    """Return agents in the order of their registration, or the least loaded first.
+
+    `after` is what `place_of` gave for the last one of the page before.
+    """
+    statement = _listing_of(_outline(transaction, wanted), is_continued=after is not None, by_load=by_load)
+    values = {**_values(wanted, transaction.now_s), "limit": limit}
+    if after is not None:
+        values |= {"after": after[-1], "load": after[0]} if by_load else {"after": after[0]}
+    return [ListedAgent._make(row) for row in transaction.connection.execute(statement, values)]
+
+
+def place_of(agent: ListedAgent, *, by_load: bool) -> list[int]:
+    """Return where an agent stands in a listing, for `after`."""
+    return [agent.current_load, agent.id] if by_load else [agent.id]
+
+
+def count(transaction: Transaction, wanted: AgentFilter) -> int:
+    """Return how many agents match."""
+    statement = _count_of(_outline(transaction, wanted))
+    return transaction.connection.scalar(statement, _values(wanted, transaction.now_s)) or 0
+
+
+class MaintainedTogether(NamedTuple):
+    """Members of one pool, or of none, whose maintenance ends at the same time."""
+
+    role_id: str | None
+    until_s: float
+    agents: int
+    agent_id: str
+    """Of one of them."""
+
+
+def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
+    """Return how many members a pool has per status."""
+    members = transaction.connection.execute(
+        select(agents.c.status, func.count()).where(agents.c.role_id == role_id).group_by(agents.c.status)
+    )
+    return {str(status): int(number) for status, number in members}
+
+
+def maintained_of(transaction: Transaction, role_id: str) -> dict[str, int]:
+    """Return how many members of a pool are in maintenance now, per status."""
+    members = transaction.connection.execute(
+        select(agents.c.status, func.count())
+        .where(agents.c.role_id == role_id, agents.c.maintenance_until_s > transaction.now_s)
+        .group_by(agents.c.status)
+    )
+    return {str(status): int(number) for status, number in members}
+
+
+def maintained_together(
+    transaction: Transaction, statuses: Sequence[str], *, role_id: str | None, limit: int
+) -> list[MaintainedTogether]:
+    """Return who is in maintenance now and has one of these statuses, the last to end first.
+
+    `role_id`: of this pool alone. It reads every agent if no pool is named.
+    """
+    wanted = agents.c.status.in_(statuses) & (agents.c.maintenance_until_s > transaction.now_s)
+    if role_id is not None:
+        wanted &= agents.c.role_id == role_id
+    together = (agents.c.role_id, agents.c.maintenance_until_s)
+    found = transaction.connection.execute(
+        select(*together, func.count(), func.min(agents.c.agent_id))
+        .where(wanted)
+        .group_by(*together)
+        .order_by(agents.c.maintenance_until_s.desc(), agents.c.role_id)
+        .limit(limit)
+    )
+    return [MaintainedTogether(*row) for row in found]
+
+
+def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
+    """Return how many members a pool has per status, and the capacity of those of one status.
+
+    Who does not say how much it can do adds no load either: the difference would lie.
+    """
+    counted = select(agents.c.id).where(agents.c.role_id == role_id, agents.c.status == status)
+    capacity = transaction.connection.execute(
+        select(
+            func.coalesce(func.sum(beats.c.max_concurrent_tasks), literal(0)),
+            func.coalesce(func.sum(beats.c.current_load), literal(0)),
+        ).where(
+            _is_found(beats.c.agent, counted, is_postgresql=transaction.is_postgresql),
+            beats.c.max_concurrent_tasks.is_not(None),
+        )
+    ).one()
+    return PoolTotals(
+        members=members_of(transaction, role_id),
+        max_concurrent_tasks=int(capacity[0]),
+        current_load=int(capacity[1]),
+    )
+
+
+def _outline(transaction: Transaction, wanted: AgentFilter) -> _Outline:
+    return _Outline(
+        statuses=min(len(wanted.statuses), 2),
+        capabilities=min(len(wanted.capabilities), 2),
+        health=min(len(wanted.health), 2),
+        has_agent=wanted.agent_id is not None,
+        has_role=wanted.role_id is not None,
+        has_capacity=wanted.min_available_capacity is not None,
+        has_age=wanted.max_evidence_age_s is not None,
+        wants_unknown=HealthStatus.UNKNOWN in wanted.health,
+        is_postgresql=transaction.is_postgresql,
+    )
+
+
+def _values(wanted: AgentFilter, now_s: float) -> dict[str, Any]:
+    """Return what the statement of a filter's outline is executed with."""
+    age_s = wanted.max_evidence_age_s
+    values: dict[str, Any] = {
+        "now_s": now_s if wanted.health else None,
+        "seen_from_s": None if age_s is None else now_s - age_s,
+        "agent_id": wanted.agent_id,
+        "role_id": wanted.role_id,
+        "free": wanted.min_available_capacity,
+    }
+    for name in ("statuses", "capabilities", "health"):
+        among: tuple[str, ...] = getattr(wanted, name)
+        values[name] = among[0] if len(among) == 1 else list(among) or None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@lru_cache(MAX_STATEMENTS)
+def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Select[Any]:
+    # One capability leads through both tables in their order, and stops where the page is full.
+    is_by_set = outline.capabilities > 1 or (by_load and outline.is_postgresql)
+    source = _source(outline, with_load=by_load, is_by_set=is_by_set)
+    place = (beats.c.current_load, source.number) if by_load else (source.number,)
+    numbers = select(source.number.label("number")).select_from(source.tables).where(*source.conditions)
+    if is_continued:
+        numbers = numbers.where(_is_behind(place))
+    found = numbers.order_by(*place).limit(bindparam("limit", type_=agents.c.id.type)).subquery("found")
+    order = (beats.c.current_load, agents.c.id) if by_load else (agents.c.id,)
+    records = (
+        found.join(agents, agents.c.id == found.c.number)
+        .join(beats, beats.c.agent == agents.c.id)
+        .outerjoin(observed, observed.c.agent == agents.c.id)
+    )
+    return select(*_LISTED).select_from(records).order_by(*order)
+
+
+@lru_cache(MAX_STATEMENTS)
+def _count_of(outline: _Outline) -> Select[Any]:
+    is_by_set = outline.capabilities > 1 or outline.is_postgresql
+    source = _source(outline, with_load=False, is_by_set=is_by_set)
+    return select(func.count()).select_from(source.tables).where(*source.conditions)
+
+
+def _is_behind(place: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
+    if len(place) == 1:
+        return place[0] > bindparam("after")
+    load, number = place
+    return (load > bindparam("load")) | ((load == bindparam("load")) & (number > bindparam("after")))
+
+
+def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
+    """Return the fewest tables that can tell who matches; `is_by_set`: see `_is_found`."""
+    conditions: list[ColumnElement[bool]] = []
+    needs_load = with_load or outline.has_capacity
+    needs_record = outline.has_role or outline.health or outline.has_agent
+    tables: FromClause
+    number: ColumnElement[int]
+    if not outline.capabilities:
+        tables, number = agents, agents.c.id
+        if outline.statuses:
+            conditions.append(_among(agents.c.status, "statuses", outline.statuses))
+    elif needs_load and is_by_set:
+        tables, number = beats, beats.c.agent
+        conditions.append(_is_found(number, _able(outline), is_postgresql=outline.is_postgresql))
+    else:
+        able = _able(outline)
+        tables = (able.distinct() if outline.capabilities > 1 else able).subquery("able")
+        number = tables.c.agent
+    if outline.capabilities and needs_record:
+        tables = tables.join(agents, agents.c.id == number)
+    if needs_load and number is not beats.c.agent:
+        tables = tables.join(beats, beats.c.agent == number)
+    if outline.health or outline.has_age:
+        tables = tables.outerjoin(observed, observed.c.agent == number)
+    return _Source(tables, number, (*conditions, *_conditions(outline)))
+
+
+def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
+    """Yield what is asked of each agent's own columns."""
+    if outline.has_age:
+        yield observed.c.evidence_at_s >= bindparam("seen_from_s")
+    if outline.has_agent:
+        yield agents.c.agent_id == bindparam("agent_id")
+    if outline.has_role:
+        yield agents.c.role_id == bindparam("role_id")
+    if outline.health:
+        yield _has_health(outline)
+    if outline.has_capacity:
+        free = beats.c.max_concurrent_tasks - beats.c.current_load
+        yield free >= bindparam("free")
+
+
+def _has_health(outline: _Outline) -> ColumnElement[bool]:
+    """Whether the health that is shown now is one of those wanted (`evidence_age.shown_health`)."""
+    is_stored = _among(agents.c.health, "health", outline.health)
+    now_s: BindParameter[float] = bindparam("now_s")
+    is_old = func.coalesce(observed.c.evidence_until_s < now_s, false()) | func.coalesce(
+        observed.c.health_until_s < now_s, false()
+    )
+    return is_stored | is_old if outline.wants_unknown else is_stored & ~is_old
+
+
+def _able(outline: _Outline) -> Select[tuple[int]]:
+    """Return the numbers of those who have one of the capabilities, once for each that they have."""
+    able = select(capabilities.c.agent).where(
+        _among(capabilities.c.capability, "capabilities", outline.capabilities)
+    )
+    if outline.statuses:
+        able = able.where(_among(capabilities.c.status, "statuses", outline.statuses))
+    return able
+
+
+def _is_found(
+    number: ColumnElement[int], found: Select[tuple[int]], *, is_postgresql: bool
+) -> ColumnElement[bool]:
+    """Whether a number is among those found, which are put in order and looked up one after another.
+
+    For a join PostgreSQL would read all beats there are, which takes three times as long for one agent in 20.
+    Of several capabilities SQLite would sort out who has two of them, and sort all once more.
+    """
+    return number == any_(func.array(found.scalar_subquery())) if is_postgresql else number.in_(found)
+
+
+def _among(column: Any, name: str, how_many: int) -> ColumnElement[bool]:
+    # With one value the index gives the rows in the order of their number.
+    return column == bindparam(name) if how_many == 1 else column.in_(bindparam(name, expanding=True))  # type: ignore[no-any-return]

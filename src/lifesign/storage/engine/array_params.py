@@ -1,0 +1,26 @@
+"""How is a statement told many values at once?
+
+As one: an array on PostgreSQL, JSON on SQLite. With a parameter for each, its text would be put together anew
+for every number of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_json
+from sqlalchemy import ColumnElement, any_, bindparam, column, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from lifesign.storage.engine.database import Transaction
+
+
+def is_given(wanted: ColumnElement[Any], *, is_postgresql: bool) -> ColumnElement[bool]:
+    """Whether a column has one of the values that `given` hands over when the statement is executed."""
+    if is_postgresql:
+        return wanted == any_(bindparam("given", type_=ARRAY(wanted.type)))
+    return wanted.in_(select(column("value")).select_from(func.json_each(bindparam("given"))))
+
+
+def given(transaction: Transaction, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the values as a statement takes them; they may be none."""
+    return {"given": [*values] if transaction.is_postgresql else to_json(values).decode()}

@@ -1,0 +1,73 @@
+"""Is it the database that fails, or a statement that is wrong, and does trying again help?"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from lifesign.errors import StoreUnavailable
+
+PRIMARY_CODE = 0xFF
+"""The bits of an error code of SQLite that say of which kind it is."""
+
+# PostgreSQL: serialization_failure, deadlock_detected, and unique_violation: somebody else has just added
+# what was not there when the deed looked.
+_TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
+# Classes: connection exception, insufficient resources, operator intervention, system error.
+_POSTGRESQL_IS_AWAY = frozenset({"08", "53", "57", "58"})
+_SQLITE_IS_AWAY = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOTADB,
+})  # fmt: skip
+NO_DATABASE = "the file is damaged or is no SQLite database"
+DAMAGED = f"{NO_DATABASE}: restore a backup"
+_SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SQLITE_IS_CLOSED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
+
+
+class Retry(Exception):
+    """The transaction was undone through no fault of its deed."""
+
+
+@contextmanager
+def translated(*, is_last: bool = True) -> Iterator[None]:
+    """Turn what a driver raises because the database is away into StoreUnavailable."""
+    try:
+        yield
+    except (OSError, TimeoutError, PoolTimeout) as error:
+        raise StoreUnavailable(f"the database cannot be reached ({type(error).__name__})") from error
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) in _TRY_AGAIN:
+            if is_last:
+                raise StoreUnavailable("the database is too busy with other changes") from error
+            raise Retry from error
+        if _is_away(error):
+            raise StoreUnavailable(_why_away(error)) from error
+        raise
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Whether it is the database that fails, not the statement that is wrong."""
+    if isinstance(error.orig, sqlite3.Error):
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        return code & PRIMARY_CODE in _SQLITE_IS_AWAY
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    return (
+        error.connection_invalidated
+        or isinstance(error, OperationalError | InterfaceError)
+        or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_IS_AWAY)
+    )
+
+
+def _why_away(error: DBAPIError) -> str:
+    if not isinstance(error.orig, sqlite3.Error):
+        # What PostgreSQL says may name hosts and users.
+        return f"the database does not answer ({type(error.orig).__name__})"
+    if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
+        return DAMAGED
+    if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_CLOSED:
+        return f"the database takes no changes ({error.orig})"
+    return f"the database does not answer ({error.orig})"

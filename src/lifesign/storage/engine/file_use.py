@@ -1,0 +1,81 @@
+"""Does anybody have an SQLite file open, or hold up all who would change it?
+
+Whoever has opened a file with a write-ahead log holds a lock for as long as the connection is there, and
+the log cannot be given up meanwhile: SQLite itself knows, also of processes that were killed.
+"""
+
+import errno
+import fcntl
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from lifesign.errors import DatabaseInUse, StoreUnavailable
+from lifesign.storage.engine.database import BUSY_SECONDS
+from lifesign.storage.engine.database_faults import PRIMARY_CODE
+
+WAIT_SECONDS = 1.0
+"""For a command that is just at its end: it has the file open for a moment only."""
+LOOK_AGAIN_SECONDS = 0.05
+WRITE_LOCK_BYTE = 120
+"""Of the index beside a write-ahead log: who writes holds a lock on it (sqlite.org/walformat.html)."""
+
+_IN_USE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+def check_unused(file: Path) -> None:
+    """Return if nobody else has the file open; DatabaseInUse else, StoreUnavailable if it is no database.
+
+    Takes up to WAIT_SECONDS. Nobody is kept from opening it afterwards.
+    """
+    give_up_s = time.monotonic() + WAIT_SECONDS
+    while _is_used(file):
+        if time.monotonic() >= give_up_s:
+            raise DatabaseInUse(str(file))
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def _is_used(file: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+            # Only the last one who has it open may give up the log; the next one begins a new log.
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & PRIMARY_CODE in _IN_USE:
+            return True
+        raise StoreUnavailable(f"the database does not answer ({error})") from error
+    return False
+
+
+def check_unlocked(file: Path) -> None:
+    """Return once nobody is just writing to a file of ours, StoreUnavailable if somebody is for too long.
+
+    Nothing is opened by SQLite, which might change something. This process must not have the file open.
+    """
+    index = file.resolve().with_name(f"{file.resolve().name}-shm")
+    try:
+        opened = os.open(index, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Nobody is at work on it.
+        return
+    try:
+        give_up_s = time.monotonic() + BUSY_SECONDS
+        while not _has_locked(opened):
+            if time.monotonic() >= give_up_s:
+                raise StoreUnavailable("the database does not answer (another process holds it locked)")
+            time.sleep(LOOK_AGAIN_SECONDS)
+    finally:
+        # Which lets go of the lock.
+        os.close(opened)
+
+
+def _has_locked(index: int) -> bool:
+    try:
+        fcntl.lockf(index, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, WRITE_LOCK_BYTE)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EAGAIN}:
+            raise
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""The files of an open SQLite database, and whether their paths still lead to them.
+
+SQLite keeps its files open. If a path is removed, or another file takes its place, commits go to a file that
+no later process finds. In WAL mode SQLite does not notice.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from lifesign.errors import DatabaseReplaced
+
+COMPANIONS = ("-wal", "-shm")
+"""Suffixes of the write-ahead log and of its index. SQLite keeps both while a connection is open."""
+
+FileId = tuple[int, int]
+"""Device and inode. The inode is not used again while the file is open."""
+
+
+class OpenFiles:
+    """The database file and its companions as this process opened them.
+
+    A check costs one `os.stat` per file. It detects a removed, renamed or replaced file, a renamed directory
+    and a changed symbolic link. It does not detect other content in the same file (`cp` over the file).
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file.absolute()
+        """Without resolving symbolic links: a link that leads to another file must be detected."""
+        self.is_lost = False
+        """Whether the last check failed."""
+        self._opened: dict[Path, FileId] = {}
+        self._has_companions = False
+        """Whether they were looked for."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a connection has been opened."""
+        return bool(self._opened)
+
+    def note_opened(self) -> None:
+        """Remember which file the first connection opened."""
+        # Not before the connection exists: on an overlay file system, opening for writing changes the inode.
+        self._opened[self.file] = _id_of(self.file)
+
+    def note_companions(self) -> None:
+        """Remember the companions, after the first commit; none exist in other journal modes."""
+        if self._has_companions:
+            return
+        self._has_companions = True
+        target = self.file.resolve()
+        for suffix in COMPANIONS:
+            companion = target.with_name(f"{target.name}{suffix}")
+            with suppress(FileNotFoundError):
+                self._opened[companion] = _id_of(companion)
+
+    def check(self) -> None:
+        """Raise DatabaseReplaced unless each path leads to the file that was opened."""
+        for path, opened in self._opened.items():
+            try:
+                found = _id_of(path)
+            except (FileNotFoundError, NotADirectoryError):
+                self._lose(path, "was removed")
+            except OSError as error:
+                self._lose(path, f"cannot be reached ({error.strerror})")
+            else:
+                if found != opened:
+                    self._lose(path, "was replaced by another file")
+        self.is_lost = False
+
+    def _lose(self, path: Path, how: str) -> NoReturn:
+        self.is_lost = True
+        what = "the database file" if path == self.file else f"the database's {path.name[-3:]} file"
+        raise DatabaseReplaced(f"{what} {how}") from None
+
+
+def _id_of(path: Path) -> FileId:
+    # Not Path.stat, which takes twice as long.
+    found = os.stat(path)  # noqa: PTH116
+    return found.st_dev, found.st_ino

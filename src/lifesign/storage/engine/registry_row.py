@@ -1,0 +1,90 @@
+"""What do all server processes know together? One row.
+
+Whoever changes it has locked it first. The lock comes before those of agents, leases and the log.
+"""
+
+from dataclasses import asdict, dataclass, replace
+
+from sqlalchemy import select, text, update
+from ulid import ULID
+
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryRow:
+    """The row; texts are empty as long as nobody has written them."""
+
+    token_floor: int
+    """Above which all new fencing tokens are; 0 until the epoch is raised for the first time."""
+    swept_at_s: float | None
+    """When a sweep last ran, by the database's clock then."""
+    monitor: str
+    """JSON."""
+    excused: str
+    """JSON."""
+    sweeper: str | None
+    """Which server process sweeps, or swept last."""
+    sweeper_until_s: float | None
+    installation_id: str | None = None
+    """By which a server recognises its database; None until one has started on it."""
+    mass_silence: str | None = None
+    """JSON; None, like the next two, as long as nothing was written."""
+    confirmed: str | None = None
+    """JSON."""
+    watched: str | None = None
+    """JSON."""
+
+
+_COLUMNS = tuple(registry.c[name] for name in RegistryRow.__dataclass_fields__)
+_ROW = select(*_COLUMNS).where(registry.c.id == 1)
+_BEGIN = text("""
+    INSERT INTO registry (id, token_floor, monitor, excused) VALUES (1, 0, '', '') ON CONFLICT (id) DO NOTHING
+""")
+
+
+def find(transaction: Transaction) -> RegistryRow | None:
+    """Return the row as it is; None as long as nobody has needed it."""
+    row = transaction.connection.execute(_ROW).mappings().one_or_none()
+    return None if row is None else RegistryRow(**row)
+
+
+def lock(transaction: Transaction, *, to_raise_epoch: bool = False) -> RegistryRow:
+    """Return the row, created if it is absent; nobody else changes it until the transaction ends.
+
+    `to_raise_epoch` waits for those who just grant leases by the old epoch, and keeps others from it.
+    """
+    row = _locked(transaction, skip_locked=False, key_share=not to_raise_epoch)
+    if row is None:
+        transaction.connection.execute(_BEGIN)
+        row = _locked(transaction, skip_locked=False, key_share=not to_raise_epoch)
+    assert row is not None  # noqa: S101 - it was inserted, here or by another process
+    return row
+
+
+def lock_if_free(transaction: Transaction) -> RegistryRow | None:
+    """Return the row, locked, or None at once if another transaction has it."""
+    row = _locked(transaction, skip_locked=True)
+    if row is None and find(transaction) is None:
+        return lock(transaction)
+    return row
+
+
+def store(transaction: Transaction, row: RegistryRow) -> None:
+    """Write the row; to be locked before."""
+    transaction.connection.execute(update(registry).where(registry.c.id == 1).values(asdict(row)))
+
+
+def set_installation(transaction: Transaction) -> None:
+    """Give the database an installation id unless it has one."""
+    row = lock(transaction)
+    if row.installation_id is None:
+        store(transaction, replace(row, installation_id=f"ins_{str(ULID()).lower()}"))
+
+
+def _locked(transaction: Transaction, *, skip_locked: bool, key_share: bool = True) -> RegistryRow | None:
+    # Mostly not the strongest lock: who merely refers to the row is not kept waiting.
+    wanted = _ROW.with_for_update(key_share=key_share, skip_locked=skip_locked)
+    row = transaction.connection.execute(wanted).mappings().one_or_none()
+    return None if row is None else RegistryRow(**row)

@@ -1,0 +1,129 @@
+"""Is a database of the version that this program needs, and how does it become so?
+
+The steps stand in `migrations/versions`, the newest revision among them is ours. Which one a database
+is at stands in a table of its own. Where other tables are and this one is not, nothing is set up.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, func, select, text
+
+from lifesign.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.ownership import REVISION_TABLE, is_foreign, table_names
+
+LOCK_NUMBER = 0x61675F68
+"""Of the advisory lock that PostgreSQL gives to one transaction at a time; ours by convention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """From which revision to which; the same twice if there was nothing to do."""
+
+    before: str | None
+    """None: the database was empty."""
+    after: str
+
+
+def lock(transaction: Transaction) -> None:
+    """Keep every other process from setting up this database until the transaction ends.
+
+    On SQLite every write does so by itself.
+    """
+    if transaction.is_postgresql:
+        transaction.connection.execute(select(func.pg_advisory_xact_lock(LOCK_NUMBER)))
+
+
+def revision(transaction: Transaction) -> str | None:
+    """Return the revision that a database is at; None if nothing of ours is in it.
+
+    ForeignDatabase if tables are there and no revision is.
+    """
+    names = table_names(transaction.connection)
+    if REVISION_TABLE in names:
+        statement = text(f"SELECT version_num FROM {REVISION_TABLE}")  # noqa: S608 - a constant
+        found = transaction.connection.scalar(statement)
+        if found is not None:
+            return str(found)
+    if is_foreign(others := names - {REVISION_TABLE}):
+        raise ForeignDatabase(sorted(others))
+    return None
+
+
+def check(transaction: Transaction) -> None:
+    """Return if the database is as this version needs it.
+
+    Else SchemaOutdated, also for an empty one, SchemaUnknown or ForeignDatabase.
+    """
+    found = revision(transaction)
+    if found == newest_revision():
+        return
+    if found is None or found in known_revisions():
+        raise SchemaOutdated(found, newest_revision())
+    raise SchemaUnknown(found, newest_revision())
+
+
+def is_behind(transaction: Transaction) -> bool:
+    """Whether a database that is not empty is of an older revision, or of one that is not known."""
+    return revision(transaction) not in {None, newest_revision()}
+
+
+def upgrade(transaction: Transaction) -> Upgrade:
+    """Bring a database up to date, an empty one too; whatever fails undoes all of it.
+
+    Of processes that do so at once, one does and the others find it done. SchemaUnknown if a newer
+    version has been here, ForeignDatabase if the tables are not ours.
+    """
+    lock(transaction)
+    before = revision(transaction)
+    if before is not None and before not in known_revisions():
+        raise SchemaUnknown(before, newest_revision())
+    if before != newest_revision():
+        upgrade_connection(transaction.connection)
+    return Upgrade(before, newest_revision())
+
+
+def set_up_or_check(transaction: Transaction) -> bool:
+    """Create the tables in an empty database, else `check`; say whether it was empty."""
+    lock(transaction)
+    if revision(transaction) is None:
+        upgrade(transaction)
+        return True
+    check(transaction)
+    return False
+
+
+def upgrade_connection(connection: Connection, to: str = "head") -> None:
+    """Run the steps that are missing until a revision, in the transaction that the connection is in."""
+    command.upgrade(alembic_config(connection), to)
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Return what Alembic has to know; there is no alembic.ini."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+@cache
+def known_revisions() -> frozenset[str]:
+    """Return the revisions that this version knows the way from."""
+    return frozenset(script.revision for script in _scripts().walk_revisions())
+
+
+@cache
+def newest_revision() -> str:
+    """Return the revision that this version needs."""
+    (head,) = _scripts().get_heads()
+    return head
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(alembic_config())

@@ -1,0 +1,197 @@
+"""How does a closed prefix of the event log become a file, and what is erased in it later?
+
+One event per line, as it travels; readable by its owner only. A file is there whole or not at all, also
+while it is written anew.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from pydantic_core import from_json, to_json
+
+from lifesign.domain.events.chain import Event, erased, read_event, whose
+from lifesign.domain.models.agents import AGENT_ID_CHARACTERS
+from lifesign.errors import InvalidEvent
+
+MAX_LINE_BYTES = 1_048_576
+"""Of one event; the longest that the registry writes has about 300 KiB."""
+
+LOCK_NAME = ".archive.lock"
+"""Of the file that whoever changes an archive holds; what stands in it does not count."""
+
+_NAME = re.compile(r"events-([0-9]{12,19})-([0-9]{12,19})\.jsonl")
+_DRAFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{16}}")
+# What may be an agent's id in a line of JSON. A quotation mark that ends one may begin another: rather one
+# too many than one too few.
+_TEXT = re.compile(rf'"({AGENT_ID_CHARACTERS})(?=")'.encode())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Archived:
+    """A file of events."""
+
+    first_sequence: int
+    last_sequence: int
+    path: Path
+
+
+def name_of(first: int, last: int) -> str:
+    """Name the file of the events from `first` to `last`; in the order of names they follow one another."""
+    return f"events-{first:012}-{last:012}.jsonl"
+
+
+def files_in(directory: Path) -> list[Archived]:
+    """Return the files of an archive in the order of their events; none if there is no such directory."""
+    if not directory.is_dir():
+        return []
+    # What a link leads to is not here: written anew, it would stay there as it was.
+    here = (path for path in directory.iterdir() if not path.is_symlink())
+    named = ((_NAME.fullmatch(path.name), path) for path in here)
+    return sorted(Archived(int(name[1]), int(name[2]), path) for name, path in named if name is not None)
+
+
+def last_of_unfinished(directory: Path, first: int) -> int | None:
+    """Return where a file that begins at `first` ends; None if there is none.
+
+    There is one if whoever wrote it was killed before the events left the database.
+    """
+    ends = (file.last_sequence for file in files_in(directory) if file.first_sequence == first)
+    return max(ends, default=None)
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[bool]:
+    """Keep others from changing an archive; False if another process, or task, is at it.
+
+    What others left half-written when they were killed is gone then. Makes the directory.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        for path in directory.iterdir():
+            if _DRAFT.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        yield True
+    finally:
+        os.close(lock)
+
+
+class ArchiveFile:
+    """A file that is being written. It has its name once `finish` has returned, and not before."""
+
+    def __init__(self, directory: Path, first: int, last: int) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = directory / name_of(first, last)
+        self._draft = directory / f".{self.path.name}.{secrets.token_hex(8)}"
+        self._file: IO[bytes] = os.fdopen(
+            os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb"
+        )
+
+    def write(self, events: Iterable[Event]) -> None:
+        """Add events."""
+        self.write_lines(map(_line, events))
+
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Add events as they stand in another file."""
+        self._file.writelines(lines)
+
+    def finish(self) -> None:
+        """Put the file in its place; it is on the disk when this returns."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._draft.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Leave nothing behind of what was not finished."""
+        self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._draft.unlink()
+
+
+def read_archive(path: Path) -> Iterator[Event]:
+    """Read an archived file, one event at a time; InvalidEvent for a line that is none."""
+    return map(_read, _lines(path))
+
+
+def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
+    """Put its hash in place of the payload of each event of these agents; return how many there were.
+
+    Those that came before the sequence that stands beside the agent's name. None if somebody else is at
+    the archive, or has moved the file away. InvalidEvent if it does not hold what its name says; then it
+    stays as it was.
+    """
+    with alone_in(file.path.parent) as is_alone:
+        if not is_alone or not file.path.is_file():
+            return None
+        replaced = _replaced(file, agents)
+        if replaced:
+            lines = (
+                replaced.get(sequence, line)
+                for sequence, line in enumerate(_lines(file.path), file.first_sequence)
+            )
+            with ArchiveFile(file.path.parent, file.first_sequence, file.last_sequence) as anew:
+                anew.write_lines(lines)
+                anew.finish()
+        return len(replaced)
+
+
+def _replaced(file: Archived, agents: Mapping[str, int]) -> dict[int, bytes]:
+    """Return the lines of a file that are to be others, by the sequence of their events."""
+    replaced: dict[int, bytes] = {}
+    names = {agent_id.encode() for agent_id in agents}
+    sequence = file.first_sequence - 1
+    for sequence, line in enumerate(_lines(file.path), file.first_sequence):
+        # Most tell of none of them, and are not parsed at all.
+        is_within = file.first_sequence < sequence < file.last_sequence
+        if is_within and names.isdisjoint(_TEXT.findall(line)):
+            continue
+        event = _read(line)
+        if event.sequence != sequence or sequence > file.last_sequence:
+            raise InvalidEvent(event.sequence, f"event {sequence} of {file.path.name} was expected")
+        if sequence < agents.get(whose(event) or "", 0):
+            replaced[sequence] = _line(erased(event))
+    if sequence != file.last_sequence:
+        raise InvalidEvent(None, f"it ends with event {sequence}, not with {file.last_sequence}")
+    return replaced
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            if not line.endswith(b"\n"):
+                raise InvalidEvent(None, "a line that does not end, or is too long")
+            yield line
+
+
+def _line(event: Event) -> bytes:
+    return to_json(event.members()) + b"\n"
+
+
+def _read(line: bytes) -> Event:
+    try:
+        members = from_json(line, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidEvent(None, "a line that is no JSON") from error
+    return read_event(members)

@@ -1,0 +1,127 @@
+"""When is it worth looking whether the event log has grown?
+
+PostgreSQL tells every server process that listens; SQLite's file has to be looked at. Both may wake
+without cause, and neither is relied on: whoever waits wakes after `POLL_SECONDS` at the latest.
+"""
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from lifesign.errors import DatabaseInUse
+from lifesign.storage.engine.database import Database, PostgresqlDatabase, Transaction
+from lifesign.storage.events.event_log import CHANNEL
+
+POLL_SECONDS = 1.0
+"""On PostgreSQL, should it be silent or away."""
+POLL_SQLITE_SECONDS = 0.1
+CONNECT_SECONDS = 5.0
+MIN_WAIT_SECONDS = 0.05
+"""At most 20 looks a second, however busy the log is."""
+
+NAME_OF_LISTENERS = "agent-health-news"
+"""Of the connection that each server process has for as long as it runs."""
+
+_log = logging.getLogger("lifesign.registry")
+_ANYBODY = text("""
+    SELECT EXISTS (
+        SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name
+    )
+""")
+
+
+class EventNews(Protocol):
+    """Wakes who wants to know of new events."""
+
+    async def wait(self) -> None:
+        """Return when there may be something new; for one waiter at a time."""
+
+    async def close(self) -> None:
+        """Stop listening."""
+
+
+def check_unserved(transaction: Transaction) -> None:
+    """Return unless a server process listens to this PostgreSQL database; DatabaseInUse else.
+
+    Those that log in as another user are not seen. Of an SQLite file, file_use.py tells.
+    """
+    if transaction.is_postgresql and transaction.connection.scalar(_ANYBODY, {"name": NAME_OF_LISTENERS}):
+        raise DatabaseInUse("the database")
+
+
+def event_news(database: Database) -> EventNews:
+    """Return what wakes for this database."""
+    return _Listening(database) if isinstance(database, PostgresqlDatabase) else _Polling()
+
+
+class _Polling:
+    async def wait(self) -> None:
+        await asyncio.sleep(POLL_SQLITE_SECONDS)
+
+    async def close(self) -> None:
+        pass
+
+
+class _Listening:
+    """One connection of its own, beside the pool; connected again whenever it is found broken."""
+
+    def __init__(self, database: PostgresqlDatabase) -> None:
+        self._engine = create_async_engine(
+            database.url,
+            poolclass=NullPool,
+            connect_args={
+                "timeout": CONNECT_SECONDS,
+                "server_settings": {"application_name": NAME_OF_LISTENERS},
+            },
+        )
+        self._connection: AsyncConnection | None = None
+        self._driver: Any = None
+        self._told = asyncio.Event()
+        self._is_away = False
+
+    async def wait(self) -> None:
+        await asyncio.sleep(MIN_WAIT_SECONDS)
+        if self._driver is None or self._driver.is_closed():
+            await self._connect()
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._told.wait()
+        except TimeoutError:
+            pass
+        self._told.clear()
+
+    async def close(self) -> None:
+        connection, self._connection, self._driver = self._connection, None, None
+        if connection is not None:
+            try:
+                # Not given back to a pool: it must not go on listening.
+                await connection.invalidate()
+                await connection.close()
+            except (SQLAlchemyError, OSError):
+                _log.debug("the connection that listens was broken already", exc_info=True)
+        await self._engine.dispose()
+
+    async def _connect(self) -> None:
+        """Try once; what cannot be reached now is tried again after the next poll."""
+        await self.close()
+        try:
+            self._connection = await self._engine.connect()
+            raw = await self._connection.get_raw_connection()
+            driver: Any = raw.driver_connection
+            await driver.add_listener(CHANNEL, self._hear)
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            if not self._is_away:
+                _log.warning("cannot listen for events, so they are polled: %s", type(error).__name__)
+            self._is_away = True
+            return
+        self._driver, self._is_away = driver, False
+        # What was told before we listened is not told again.
+        self._told.set()
+
+    def _hear(self, *_told: object) -> None:
+        self._told.set()

@@ -1,0 +1,136 @@
+"""Which keys are there?"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, insert, null, select, update
+
+from lifesign.domain.access.permissions import Role, StoredKey
+from lifesign.storage.engine.database import EPOCH, Transaction
+from lifesign.storage.engine.tables import keys
+
+# Whether it is valid is asked next, so that PostgreSQL tells the time besides.
+_OF_DIGEST = {
+    is_postgresql: select(keys, EPOCH if is_postgresql else null()).where(
+        keys.c.digest == bindparam("digest")
+    )
+    for is_postgresql in (False, True)
+}
+
+
+def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
+    """Return the key of this digest, valid or not."""
+    wanted = _OF_DIGEST[transaction.is_postgresql]
+    row = transaction.connection.execute(wanted, {"digest": digest.hex()}).one_or_none()
+    if row is None:
+        return None
+    *columns, at_s = row
+    if at_s is not None:
+        transaction.take_time(float(at_s))
+    return stored_key(dict(zip(keys.c.keys(), columns, strict=True)))
+
+
+def of_digests(transaction: Transaction, digests: Collection[str]) -> list[StoredKey]:
+    """Return the keys of these digests, hexadecimal, valid or not; of those that are there."""
+    wanted = select(keys).where(keys.c.digest.in_(digests))
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
+def find_by_id(transaction: Transaction, key_id: str, *, to_change: bool = False) -> StoredKey | None:
+    """Return the key of this id, valid or not; `to_change` keeps others from changing it meanwhile."""
+    wanted = select(keys).where(keys.c.key_id == key_id)
+    row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def names_of(transaction: Transaction, key_ids: Collection[str]) -> dict[str, str]:
+    """Return the names of keys, valid or not, by their ids; of those that are there."""
+    if not key_ids:
+        return {}
+    wanted = select(keys.c.key_id, keys.c.name).where(keys.c.key_id.in_(key_ids))
+    return {row.key_id: row.name for row in transaction.connection.execute(wanted)}
+
+
+def all_keys(
+    transaction: Transaction, *, role: Role | None = None, after: str = "", limit: int = 1_000
+) -> list[StoredKey]:
+    """Return the keys whose ids follow `after`, in the order of their ids: that of their creation."""
+    wanted = select(keys).where(keys.c.key_id > after).order_by(keys.c.key_id).limit(limit)
+    if role is not None:
+        wanted = wanted.where(keys.c.role == role.value)
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
+def count(transaction: Transaction, role: Role | None = None) -> int:
+    """Return how many keys there are, valid or not."""
+    wanted = select(func.count()).select_from(keys)
+    if role is not None:
+        wanted = wanted.where(keys.c.role == role.value)
+    return transaction.connection.scalar(wanted) or 0
+
+
+def lock_unrevoked(transaction: Transaction, role: Role) -> list[StoredKey]:
+    """Return the keys of a role that were not revoked; nobody else changes them meanwhile."""
+    wanted = select(keys).where(keys.c.role == role.value, keys.c.revoked_at_s.is_(None))
+    rows = transaction.connection.execute(wanted.order_by(keys.c.key_id).with_for_update())
+    return [_stored(row) for row in rows]
+
+
+def ended_since(transaction: Transaction, since_s: float, limit: int) -> list[str]:
+    """Return the ids of keys that were revoked, or whose time ended, since then; those created last first."""
+    now_s = transaction.now_s
+    has_ended = keys.c.revoked_at_s.between(since_s, now_s) | keys.c.expires_at_s.between(since_s, now_s)
+    wanted = select(keys.c.key_id).where(has_ended).order_by(keys.c.key_id.desc()).limit(limit)
+    return list(transaction.connection.scalars(wanted))
+
+
+def limit_workers(transaction: Transaction, key_id: str, max_workers: int | None) -> None:
+    """Store how many workers may probe with a key at a time; None: as many as the server's setting says."""
+    changed = update(keys).where(keys.c.key_id == key_id)
+    transaction.connection.execute(changed.values(max_workers=max_workers))
+
+
+def of_agent(transaction: Transaction, agent_id: str) -> list[StoredKey]:
+    """Return the keys that belong to an agent."""
+    return [
+        _stored(row)
+        for row in transaction.connection.execute(select(keys).where(keys.c.agent_id == agent_id))
+    ]
+
+
+def add(transaction: Transaction, key: StoredKey) -> None:
+    """Store a new key."""
+    transaction.connection.execute(
+        insert(keys).values(
+            key_id=key.key_id,
+            name=key.name,
+            role=key.role.value,
+            agent_id=key.agent_id,
+            digest=key.digest.hex(),
+            created_at_s=key.created_at_s,
+            expires_at_s=key.expires_at_s,
+            revoked_at_s=key.revoked_at_s,
+            max_workers=key.max_workers,
+        )
+    )
+
+
+def end(
+    transaction: Transaction, key_id: str, *, expires_at_s: float | None, revoked_at_s: float | None
+) -> None:
+    """Store when a key ends, or ended."""
+    transaction.connection.execute(
+        update(keys)
+        .where(keys.c.key_id == key_id)
+        .values(expires_at_s=expires_at_s, revoked_at_s=revoked_at_s)
+    )
+
+
+def stored_key(columns: Mapping[str, Any]) -> StoredKey:
+    """Return the key of a row, by the names of its columns."""
+    told = {"digest": bytes.fromhex(columns["digest"]), "role": Role(columns["role"])}
+    return StoredKey(**{**columns, **told})
+
+
+def _stored(row: Row[Any]) -> StoredKey:
+    return stored_key(dict(row._mapping))  # noqa: SLF001 - SQLAlchemy's public name for it

@@ -1,0 +1,72 @@
+"""Who is logged in to the dashboard?
+
+Of a session's token nothing is kept but its digest, as of keys: whoever reads the database cannot log in.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select
+
+from lifesign.domain.access.permissions import StoredKey
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import keys, sessions
+from lifesign.storage.keys.key_rows import stored_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession:
+    """One login."""
+
+    digest: str
+    """SHA-256 of the token, hexadecimal."""
+    key_id: str
+    created_at_s: float
+    expires_at_s: float
+
+
+def find(transaction: Transaction, digest: str) -> StoredSession | None:
+    """Return a session, over or not."""
+    row = transaction.connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
+    return None if row is None else StoredSession(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def of_digests(transaction: Transaction, digests: Collection[str]) -> list[tuple[StoredSession, StoredKey]]:
+    """Return the sessions of these digests, over or not, each with its key; of those that are there."""
+    size = len(sessions.columns)
+    both = select(sessions, keys).join(keys, keys.c.key_id == sessions.c.key_id)
+    rows = transaction.connection.execute(both.where(sessions.c.digest.in_(digests)))
+    return [
+        (
+            StoredSession(**dict(zip(sessions.columns.keys(), row[:size], strict=True))),
+            stored_key(dict(zip(keys.columns.keys(), row[size:], strict=True))),
+        )
+        for row in rows
+    ]
+
+
+def add(transaction: Transaction, session: StoredSession, most: int) -> None:
+    """Store a session; of one key the last `most` are left, and of all keys none that is over."""
+    transaction.connection.execute(
+        insert(sessions).values(
+            digest=session.digest,
+            key_id=session.key_id,
+            created_at_s=session.created_at_s,
+            expires_at_s=session.expires_at_s,
+        )
+    )
+    last = (
+        select(sessions.c.digest)
+        .where(sessions.c.key_id == session.key_id)
+        .order_by(sessions.c.created_at_s.desc(), sessions.c.digest)
+        .limit(most)
+    )
+    transaction.connection.execute(
+        delete(sessions).where(sessions.c.key_id == session.key_id, sessions.c.digest.not_in(last))
+    )
+    transaction.connection.execute(delete(sessions).where(sessions.c.expires_at_s <= session.created_at_s))
+
+
+def end(transaction: Transaction, digest: str) -> None:
+    """Forget a session; nothing happens if there is none."""
+    transaction.connection.execute(delete(sessions).where(sessions.c.digest == digest))

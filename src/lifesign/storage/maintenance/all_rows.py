@@ -1,0 +1,104 @@
+"""How are the rows of all tables read, removed and put back?"""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Table, func, insert, inspect, select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql import expression
+
+from lifesign.errors import RowRefused
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.database_faults import translated
+from lifesign.storage.engine.ownership import table_names
+from lifesign.storage.engine.tables import metadata, sessions
+from lifesign.storage.maintenance.backup_file import BATCH, Batch
+
+TABLES: tuple[Table, ...] = tuple(metadata.sorted_tables)
+"""Those that others refer to come first."""
+LEFT_OUT: Table = sessions
+"""Of backups, though older ones hold it: who was logged in has to log in again."""
+KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not LEFT_OUT)
+"""What a backup holds."""
+
+
+def lock_all(transaction: Transaction) -> None:
+    """Keep everybody else from reading and writing until the transaction ends.
+
+    On SQLite every write keeps others from writing by itself.
+    """
+    if transaction.is_postgresql:
+        transaction.connection.execute(text(f"LOCK TABLE {_names(transaction)} IN ACCESS EXCLUSIVE MODE"))
+
+
+def filled(transaction: Transaction) -> list[str]:
+    """Return the names of the tables that hold anything."""
+    return [
+        table.name
+        for table in TABLES
+        if transaction.connection.execute(select(1).select_from(table).limit(1)).first() is not None
+    ]
+
+
+def read(transaction: Transaction, table: Table) -> Iterator[tuple[object, ...]]:
+    """Read all rows of a table in the order of their keys, a batch at a time."""
+    wanted = select(table).order_by(*table.primary_key.columns)
+    for row in transaction.connection.execute(wanted, execution_options={"yield_per": BATCH}):
+        yield tuple(row)
+
+
+def remove_all(transaction: Transaction) -> None:
+    """Empty all tables."""
+    if transaction.is_postgresql:
+        transaction.connection.execute(text(f"TRUNCATE {_names(transaction)}"))
+        return
+    for table in reversed(TABLES):
+        transaction.connection.execute(table.delete())
+
+
+def add(transaction: Transaction, batch: Batch) -> None:
+    """Put rows back as they were, but those that are left out; RowRefused if they do not fit."""
+    if batch.table == LEFT_OUT.name:
+        return
+    target = metadata.tables.get(batch.table)
+    if target is None or set(batch.columns) != set(target.columns.keys()):
+        raise RowRefused(batch.table)
+    rows = [dict(zip(batch.columns, row, strict=True)) for row in batch.rows]
+    try:
+        transaction.connection.execute(insert(target), rows)
+    except (SQLAlchemyError, TypeError, ValueError) as error:
+        raise RowRefused(batch.table) from error
+
+
+def add_older(transaction: Transaction, batch: Batch) -> None:
+    """As `add`, into a table as the database has it, of whatever revision."""
+    if batch.table == LEFT_OUT.name:
+        return
+    connection = transaction.connection
+    if batch.table not in table_names(connection):
+        raise RowRefused(batch.table)
+    if set(batch.columns) != {each["name"] for each in inspect(connection).get_columns(batch.table)}:
+        raise RowRefused(batch.table)
+    there = expression.table(batch.table, *map(expression.column, batch.columns))
+    rows = [dict(zip(batch.columns, row, strict=True)) for row in batch.rows]
+    try:
+        with translated():
+            connection.execute(insert(there), rows)
+    except (SQLAlchemyError, TypeError, ValueError) as error:
+        raise RowRefused(batch.table) from error
+
+
+def count_on(transaction: Transaction) -> None:
+    """Let PostgreSQL number new rows above those that were put back; SQLite does by itself."""
+    if not transaction.is_postgresql:
+        return
+    for table in TABLES:
+        column = table.autoincrement_column
+        if column is not None:
+            sequence = func.pg_get_serial_sequence(table.name, column.name)
+            last = func.coalesce(func.max(column), 0) + 1
+            transaction.connection.execute(select(func.setval(sequence, last, False)).select_from(table))  # noqa: FBT003 - SQL
+
+
+def _names(transaction: Transaction) -> str:
+    preparer = transaction.connection.dialect.identifier_preparer
+    return ", ".join(preparer.format_table(table) for table in TABLES)

@@ -1,0 +1,162 @@
+"""What did a database hold that a backup replaces: which keys, webhooks, opt-outs and erasures?
+
+They are set aside in tables that end with the restore, so that what comes back can be compared with
+them, however many there are.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import TableClause, column, select, table, text
+
+from lifesign.domain.access.permissions import Role, StoredKey
+from lifesign.domain.events.event import EventType
+from lifesign.storage.engine import tables
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.events import webhooks
+from lifesign.storage.keys.key_rows import stored_key
+
+_KEYS = table("replaced_keys", *(column(each.name, each.type) for each in tables.keys.columns))
+_WEBHOOKS = table(
+    "replaced_webhooks",
+    *(
+        column(each.name, each.type)
+        for each in tables.webhooks.columns
+        if each.name in {"id", "is_disabled", *webhooks.SECRETS}
+    ),
+)
+_OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
+_EVENTS = table(
+    "replaced_events", column("type"), column("agent_id"), column("payload"), column("created_at")
+)
+_SOURCES: dict[TableClause, str] = {
+    _KEYS: "SELECT * FROM keys",
+    _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
+    _OPT_OUTS: "SELECT origin, token FROM opt_outs WHERE proven_at_s IS NOT NULL",
+    _EVENTS: "SELECT type, agent_id, payload, created_at FROM events "
+    "WHERE type IN ('agent.erased', 'webhook.deleted')",
+}
+_INDEXES = (
+    "CREATE INDEX replaced_digests ON replaced_keys (digest)",
+    "CREATE INDEX replaced_holders ON replaced_keys (agent_id, name)",
+)
+
+
+@contextmanager
+def set_aside(transaction: Transaction) -> Iterator[None]:
+    """Keep, while it lasts, what is in the database when it begins."""
+    # PostgreSQL cannot drop by itself what a cursor of the same transaction has read.
+    until = "ON COMMIT DROP" if transaction.is_postgresql else ""
+    for kept, source in _SOURCES.items():
+        transaction.connection.execute(text(f"CREATE TEMPORARY TABLE {kept.name} {until} AS {source}"))
+    for index in _INDEXES:
+        transaction.connection.execute(text(index))
+    yield
+    for kept in () if transaction.is_postgresql else _SOURCES:
+        transaction.connection.execute(text(f"DROP TABLE {kept.name}"))
+
+
+def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
+    """Return the keys that are back and had an end before, each with what it was before."""
+    has_end = _KEYS.c.expires_at_s.is_not(None) | _KEYS.c.revoked_at_s.is_not(None)
+    both = tables.keys.join(_KEYS, tables.keys.c.digest == _KEYS.c.digest)
+    size = len(tables.keys.columns)
+    rows = transaction.connection.execute(
+        select(*tables.keys.columns, *(each.label(f"before_{each.name}") for each in _KEYS.c))
+        .select_from(both)
+        .where(has_end)
+        .order_by(tables.keys.c.key_id)
+    )
+    names = tables.keys.columns.keys()
+
+    def key(columns: Sequence[Any]) -> StoredKey:
+        return stored_key(dict(zip(names, columns, strict=True)))
+
+    return [(key(row[:size]), key(row[size:])) for row in rows]
+
+
+def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | None) -> list[StoredKey]:
+    """Return the keys for this role, name and agent that the backup does not hold."""
+    is_back = select(tables.keys.c.key_id).where(tables.keys.c.digest == _KEYS.c.digest).exists()
+    whose = _KEYS.c.agent_id.is_(None) if agent_id is None else _KEYS.c.agent_id == agent_id
+    wanted = select(_KEYS).where(_KEYS.c.role == role.value, _KEYS.c.name == name, whose, ~is_back)
+    rows = transaction.connection.execute(wanted.order_by(_KEYS.c.key_id))
+    return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
+
+
+def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
+    """Return the keys that are back and were not there before."""
+    was_there = select(_KEYS.c.key_id).where(_KEYS.c.digest == tables.keys.c.digest).exists()
+    wanted = select(tables.keys).where(~was_there).order_by(tables.keys.c.key_id)
+    for row in transaction.connection.execute(wanted, execution_options={"yield_per": 1_000}):
+        yield stored_key(dict(row._mapping))  # noqa: SLF001 - its public name
+
+
+def erased_agents(transaction: Transaction) -> list[tuple[str, float, str]]:
+    """Return who is back and had been erased.
+
+    Each with when its record began, in seconds since the epoch, and when it was erased, in RFC 3339.
+    """
+    back = tables.agents.join(_EVENTS, tables.agents.c.agent_id == _EVENTS.c.agent_id)
+    wanted = (
+        select(tables.agents.c.agent_id, tables.agents.c.registered_at_s, _EVENTS.c.created_at)
+        .select_from(back)
+        .where(_EVENTS.c.type == EventType.AGENT_ERASED.value)
+        .order_by(tables.agents.c.id)
+    )
+    return [tuple(row) for row in transaction.connection.execute(wanted)]
+
+
+def keys_of_erased(transaction: Transaction) -> list[tuple[StoredKey, str]]:
+    """Return the keys that are back of agents that had been erased, and when that was (RFC 3339)."""
+    back = tables.keys.join(_EVENTS, tables.keys.c.agent_id == _EVENTS.c.agent_id)
+    wanted = (
+        select(*tables.keys.columns, _EVENTS.c.created_at.label("erased_at"))
+        .select_from(back)
+        .where(_EVENTS.c.type == EventType.AGENT_ERASED.value)
+        .order_by(tables.keys.c.key_id)
+    )
+    found: list[tuple[StoredKey, str]] = []
+    for row in transaction.connection.execute(wanted):
+        columns = dict(row._mapping)  # noqa: SLF001 - its public name
+        erased_at = columns.pop("erased_at")
+        found.append((stored_key(columns), erased_at))
+    return found
+
+
+def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
+    """Return the payloads, JSON, of the events that tell of deleted webhooks."""
+    wanted = select(_EVENTS.c.payload).where(_EVENTS.c.type == EventType.WEBHOOK_DELETED.value)
+    yield from transaction.connection.scalars(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedWebhook:
+    """What a restore takes over of a webhook that was there before."""
+
+    is_disabled: bool
+    secrets: dict[str, Any]
+    """By the names of their columns."""
+
+
+def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:
+    """Return the webhooks that were there, by their ids."""
+    return {
+        row.id: ReplacedWebhook(
+            bool(row.is_disabled), {name: getattr(row, name) for name in webhooks.SECRETS}
+        )
+        for row in transaction.connection.execute(select(_WEBHOOKS))
+    }
+
+
+def opt_outs(transaction: Transaction) -> list[tuple[str, str]]:
+    """Return the origins whose owners had proven it and, as is restored, have not; each with its token."""
+    is_back = (
+        select(tables.opt_outs.c.origin)
+        .where(tables.opt_outs.c.origin == _OPT_OUTS.c.origin, tables.opt_outs.c.proven_at_s.is_not(None))
+        .exists()
+    )
+    wanted = select(_OPT_OUTS.c.origin, _OPT_OUTS.c.token).where(~is_back).order_by(_OPT_OUTS.c.origin)
+    return [(row.origin, row.token) for row in transaction.connection.execute(wanted)]

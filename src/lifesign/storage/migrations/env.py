@@ -1,0 +1,15 @@
+"""In which surroundings does Alembic run a migration? It reads this file itself."""
+
+from alembic import context
+
+from lifesign.storage.engine.ownership import REVISION_TABLE
+from lifesign.storage.engine.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=REVISION_TABLE,
+    # SQLite changes little of a table that is there; Alembic then makes a new one and copies the rows.
+    render_as_batch=True,
+)
+context.run_migrations()

@@ -1,0 +1,192 @@
+"""Liveness of targets: when each last answered, at which address, and whether it has fallen silent since.
+
+Only targets that ever answered have a row. Rows of targets that died, or are no targets any more, are
+removed: what is left is what a prober may expect to answer.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import select, text, update
+
+from lifesign.domain.lifecycle.mass_silence import ClassCounts
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.observation.results import UnmeasuredReason
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, liveness, probed, targets
+
+
+class Answered(NamedTuple):
+    """A target that gave a liveness signal; class and address are None if the prober did not name them."""
+
+    target: int
+    network_class: str | None
+    address: str | None
+    at_s: float
+
+
+class Silent(NamedTuple):
+    """A target that failed, witnessed or not."""
+
+    target: int
+    network_class: str | None
+    address: str | None
+    at_s: float
+
+
+class Candidate(NamedTuple):
+    """A target that may be handed out as a witness."""
+
+    target: int
+    url: str
+    shard: int
+    memory: str | None
+    """What its last probe left, as JSON."""
+
+
+_ANSWERED_TAIL = """
+    ON CONFLICT (target) DO UPDATE SET
+        network_class = excluded.network_class, address = excluded.address,
+        answered_at_s = excluded.answered_at_s, silent_since_s = NULL
+"""
+_ANSWERED_SQLITE = text(f"""
+    INSERT INTO liveness (target, network_class, address, answered_at_s)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
+    {_ANSWERED_TAIL}
+""")  # noqa: S608 - constants only
+_ANSWERED_POSTGRESQL = text(f"""
+    INSERT INTO liveness (target, network_class, address, answered_at_s)
+    SELECT CAST(said ->> 0 AS bigint), said ->> 1, said ->> 2, CAST(said ->> 3 AS double precision)
+    FROM json_array_elements(CAST(:rows AS json)) AS said
+    {_ANSWERED_TAIL}
+""")  # noqa: S608 - constants only
+_SILENT_SQLITE = text("""
+    UPDATE liveness SET
+        network_class = coalesce(said.value ->> 1, network_class),
+        address = coalesce(said.value ->> 2, address),
+        silent_since_s = coalesce(silent_since_s, said.value ->> 3)
+    FROM json_each(:rows) AS said WHERE liveness.target = said.value ->> 0
+""")
+_SILENT_POSTGRESQL = text("""
+    UPDATE liveness SET
+        network_class = coalesce(said.value ->> 1, network_class),
+        address = coalesce(said.value ->> 2, address),
+        silent_since_s = coalesce(silent_since_s, CAST(said.value ->> 3 AS double precision))
+    FROM json_array_elements(CAST(:rows AS json)) AS said
+    WHERE liveness.target = CAST(said.value ->> 0 AS bigint)
+""")
+# An address is silent if all of its targets are.
+_BY_ADDRESS = """
+    SELECT network_class, max(answered_at_s) AS answered_at_s, count(*) = count(silent_since_s) AS is_silent
+    FROM liveness WHERE answered_at_s >= :since_s GROUP BY network_class, address
+"""
+_COUNTS_SQLITE = text(f"""
+    SELECT network_class, count(*),
+        json_group_array(json(printf('%!.17g', answered_at_s))) FILTER (WHERE is_silent)
+    FROM ({_BY_ADDRESS}) GROUP BY network_class
+""")  # noqa: S608 - constants only
+_COUNTS_POSTGRESQL = text(f"""
+    SELECT network_class, count(*),
+        CAST(coalesce(json_agg(answered_at_s) FILTER (WHERE is_silent), '[]') AS text)
+    FROM ({_BY_ADDRESS}) AS by_address GROUP BY network_class
+""")  # noqa: S608 - constants only
+
+
+def note(transaction: Transaction, answered: Sequence[Answered], silent: Sequence[Silent]) -> None:
+    """Store who answered and who fell silent, each target once."""
+    postgresql = transaction.is_postgresql
+    known = [row for row in answered if row.network_class is not None and row.address is not None]
+    if known:
+        statement = _ANSWERED_POSTGRESQL if postgresql else _ANSWERED_SQLITE
+        transaction.connection.execute(statement, {"rows": to_json(sorted(known)).decode()})
+    if silent:
+        statement = _SILENT_POSTGRESQL if postgresql else _SILENT_SQLITE
+        transaction.connection.execute(statement, {"rows": to_json(silent).decode()})
+
+
+def is_any_silent(transaction: Transaction, at_least: int) -> bool:
+    """Whether so many targets have fallen silent: with fewer there is nothing to count."""
+    wanted = select(liveness.c.target).where(liveness.c.silent_since_s.is_not(None)).limit(at_least)
+    return len(transaction.connection.execute(wanted).all()) == at_least
+
+
+def counts(transaction: Transaction, since_s: float) -> dict[str, ClassCounts]:
+    """Return for each network class how many addresses answered since then, and which are silent now."""
+    statement = _COUNTS_POSTGRESQL if transaction.is_postgresql else _COUNTS_SQLITE
+    found = transaction.connection.execute(statement, {"since_s": since_s})
+    return {
+        str(network_class): ClassCounts(addresses=int(addresses), silent_s=tuple(from_json(silent or "[]")))
+        for network_class, addresses, silent in found
+    }
+
+
+def classes(transaction: Transaction) -> set[str]:
+    """Return the network classes of all targets that are expected to answer."""
+    return set(transaction.connection.scalars(select(liveness.c.network_class).distinct()))
+
+
+def candidates(
+    transaction: Transaction,
+    network_class: str,
+    *,
+    answered_since_s: float,
+    handed_out_before_s: float,
+    limit: int,
+) -> list[Candidate]:
+    """Return targets that answered lately and were not handed out since then, the latest answer first."""
+    was_not_handed_out = liveness.c.handed_out_at_s.is_(None) | (
+        liveness.c.handed_out_at_s <= handed_out_before_s
+    )
+    wanted = (
+        select(targets.c.id, targets.c.url, targets.c.shard, probed.c.memory)
+        .select_from(liveness)
+        .join(targets, targets.c.id == liveness.c.target)
+        .outerjoin(probed, probed.c.target == liveness.c.target)
+        .where(
+            liveness.c.network_class == network_class,
+            liveness.c.silent_since_s.is_(None),
+            liveness.c.answered_at_s >= answered_since_s,
+            was_not_handed_out,
+            targets.c.gone_at_s.is_(None),
+        )
+        .order_by(liveness.c.answered_at_s.desc())
+        .limit(limit)
+    )
+    return [Candidate(*row) for row in transaction.connection.execute(wanted)]
+
+
+def hand_out(transaction: Transaction, numbers: Collection[int]) -> None:
+    """Note that these targets were handed out as witnesses now."""
+    if numbers:
+        changed = update(liveness).where(liveness.c.target.in_(sorted(numbers)))
+        transaction.connection.execute(changed.values(handed_out_at_s=transaction.now_s))
+
+
+def forget(transaction: Transaction, numbers: Collection[int]) -> None:
+    """Expect no answer of these targets any more."""
+    if numbers:
+        transaction.connection.execute(liveness.delete().where(liveness.c.target.in_(sorted(numbers))))
+
+
+def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
+    """Expect no answer of these agents any more."""
+    if agent_ids:
+        numbers = select(targets.c.id).where(targets.c.subject_id.in_(sorted(agent_ids)))
+        transaction.connection.execute(liveness.delete().where(liveness.c.target.in_(numbers)))
+
+
+def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bool:
+    """Whether any of these shards holds a target whose agent is alive and did not ask its prober to wait."""
+    wanted = (
+        select(targets.c.id)
+        .join(agents, agents.c.agent_id == targets.c.subject_id)
+        .outerjoin(probed, probed.c.target == targets.c.id)
+        .where(
+            targets.c.shard.in_(sorted(shards)),
+            targets.c.gone_at_s.is_(None),
+            agents.c.status.in_((Status.ACTIVE, Status.UNHEALTHY)),
+            probed.c.unmeasured.is_distinct_from(UnmeasuredReason.ASKED_TO_WAIT),
+        )
+    )
+    return transaction.connection.execute(wanted.limit(1)).first() is not None

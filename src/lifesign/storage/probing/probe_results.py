@@ -1,0 +1,207 @@
+"""Results of probes: what the last probe of each target left, in rows that are written with every probe.
+
+What is not reported anew stays as it was: nothing is read merely to be written again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Row, TextClause, func, select, text
+
+from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import probed, targets
+
+
+@dataclass(slots=True)
+class Subject:
+    """What must be known of whom an observation concerns, before it is taken in."""
+
+    subject_id: str
+    target: int | None
+    """Our number of the target; None if it is none."""
+    shard: int | None
+    is_gone: bool
+    directories: tuple[int, ...]
+    """Which list it."""
+    agent: int | None
+    """Our number of its record; None if it has none. Of a linked target: that of the registered agent."""
+    observed_at_s: float | None
+    """When the last result was observed; None before the first one."""
+    token: int | None
+    """The shard's token under which it was measured."""
+    number: int | None
+    """Its number under that token."""
+    result: str | None
+    """Of the last that told anything."""
+    layers: str | None
+    """The last result of each layer; as `registry/target_results` writes it."""
+    is_linked: bool = False
+    """Whether it is one record with a registered agent."""
+    is_first_linked: bool = True
+    """Whether its results go into that record: of several targets of one agent, those of one do."""
+
+
+@dataclass(slots=True)
+class Left:
+    """What probes of one target left, in the order of the columns; None: as it was."""
+
+    target: int
+    observed_at_s: float
+    token: int
+    number: int
+    results_until_s: float
+    evidence_at_s: float | None = None
+    """Goes with `evidence_until_s`: None for a result that measured nothing."""
+    evidence_until_s: float | None = None
+    unmeasured: str | None = None
+    """Of the last result; None: it measured."""
+    result: str | None = None
+    result_since_s: float | None = None
+    layers: str | None = None
+    seen: str | None = None
+    memory: str | None = None
+    protocol_version: str | None = None
+    """Goes with `memory`: without one it stays as it was, with one it is this."""
+
+
+_JOINS = """
+    LEFT JOIN targets ON targets.subject_id = asked.value
+    LEFT JOIN agents ON agents.agent_id = asked.value
+    LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN links ON links.target = targets.id
+"""
+_FIRST = "(SELECT min(others.target) FROM links AS others WHERE others.agent = links.agent)"
+_OF_SQLITE = text(f"""
+    SELECT json_group_array(json_array(
+        asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
+        (SELECT json_group_array(directory) FROM listings WHERE listings.target = targets.id),
+        coalesce(links.agent, agents.id),
+        iif(probed.observed_at_s IS NULL, NULL, json(printf('%!.17g', probed.observed_at_s))),
+        probed.token, probed.number, probed.result, probed.layers,
+        links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
+    ))
+    FROM json_each(:subjects) AS asked {_JOINS}
+""")  # noqa: S608 - constants only
+_OF_POSTGRESQL = text(f"""
+    SELECT CAST(json_agg(json_build_array(
+        asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
+        (SELECT json_agg(directory) FROM listings WHERE listings.target = targets.id),
+        coalesce(links.agent, agents.id), probed.observed_at_s, probed.token, probed.number, probed.result,
+        probed.layers, links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
+    )) AS text)
+    FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
+""")  # noqa: S608 - constants only
+
+_STORED = tuple(Left.__dataclass_fields__)
+_STORE_TAIL = """
+    ON CONFLICT (target) DO UPDATE SET
+        observed_at_s = excluded.observed_at_s,
+        token = excluded.token,
+        number = excluded.number,
+        results_until_s = excluded.results_until_s,
+        evidence_until_s = CASE
+            WHEN excluded.evidence_at_s IS NULL THEN probed.evidence_until_s ELSE excluded.evidence_until_s
+        END,
+        evidence_at_s = coalesce(excluded.evidence_at_s, probed.evidence_at_s),
+        unmeasured = excluded.unmeasured,
+        result = coalesce(excluded.result, probed.result),
+        result_since_s = coalesce(excluded.result_since_s, probed.result_since_s),
+        layers = coalesce(excluded.layers, probed.layers),
+        seen = coalesce(excluded.seen, probed.seen),
+        memory = coalesce(excluded.memory, probed.memory),
+        protocol_version = CASE
+            WHEN excluded.memory IS NULL THEN probed.protocol_version ELSE excluded.protocol_version
+        END
+"""
+# A target of which nothing was ever measured has evidence that counts no more.
+_PLACES = {name: f"said ->> {place}" for place, name in enumerate(_STORED)}
+_CASTS = {
+    "target": "bigint", "token": "bigint", "number": "bigint", "observed_at_s": "double precision",
+    "results_until_s": "double precision", "evidence_at_s": "double precision",
+    "evidence_until_s": "double precision", "result_since_s": "double precision",
+}  # fmt: skip
+
+
+def _store_from(source: str, read: Callable[[str], str]) -> TextClause:
+    values = {name: read(name) for name in _STORED}
+    values["evidence_until_s"] = f"coalesce({values['evidence_until_s']}, {values['observed_at_s']})"
+    return text(f"""
+        INSERT INTO probed ({", ".join(_STORED)}) SELECT {", ".join(values.values())} FROM {source}
+        {_STORE_TAIL}
+    """)  # noqa: S608 - constants only
+
+
+_STORE_SQLITE = _store_from(
+    "(SELECT value AS said FROM json_each(:rows)) WHERE true", lambda name: _PLACES[name]
+)
+_STORE_POSTGRESQL = _store_from(
+    "json_array_elements(CAST(:rows AS json)) AS said",
+    lambda name: f"CAST({_PLACES[name]} AS {_CASTS[name]})" if name in _CASTS else _PLACES[name],
+)
+
+
+_LAST: tuple[Any, ...] = (probed.c.result, probed.c.result_since_s, probed.c.seen)
+
+
+def lock(transaction: Transaction, subject_ids: Sequence[str]) -> None:
+    """Keep others from storing results of these targets; on SQLite every write does so by itself."""
+    if transaction.is_postgresql:
+        wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids)).order_by(targets.c.id)
+        transaction.connection.execute(wanted.with_for_update(key_share=True))
+
+
+def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subject]:
+    """Return what is known of these, each named once, also of those who are no targets."""
+    if transaction.is_postgresql:
+        told = transaction.connection.scalar(_OF_POSTGRESQL, {"subjects": subject_ids})
+    else:
+        told = transaction.connection.scalar(_OF_SQLITE, {"subjects": to_json(subject_ids).decode()})
+    return {row[0]: _subject(row) for row in from_json(told or "[]")}
+
+
+def store(transaction: Transaction, changed: Sequence[Left]) -> None:
+    """Store what probes left of these targets, at most once of each."""
+    if not changed:
+        return
+    rows = [_as_row(left) for left in sorted(changed, key=lambda left: left.target)]
+    statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
+    transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
+
+
+def last_of(transaction: Transaction, subject_id: str) -> Row[Any] | None:
+    """Return what `_LAST` names of a target; None if it is none, or has no result."""
+    wanted = select(*_LAST).join(targets, targets.c.id == probed.c.target)
+    is_it = targets.c.subject_id == subject_id, targets.c.gone_at_s.is_(None), probed.c.result.is_not(None)
+    return transaction.connection.execute(wanted.where(*is_it)).one_or_none()
+
+
+_as_row = attrgetter(*_STORED)
+
+
+def count_unprobed(transaction: Transaction, since_s: float) -> int:
+    """Return how many targets have no result that was observed since a time; one that lies ahead is none."""
+    statement = text("""
+        SELECT count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
+        WHERE gone_at_s IS NULL
+            AND (observed_at_s IS NULL OR observed_at_s < :since_s OR observed_at_s > :ahead_s)
+    """)
+    asked = {"since_s": since_s, "ahead_s": transaction.now_s + MAX_AHEAD_SECONDS}
+    return transaction.connection.scalar(statement, asked) or 0
+
+
+def last_observed_at_s(transaction: Transaction) -> float | None:
+    """Return when the latest result of all was observed; None: there was none."""
+    at_s: float | None = transaction.connection.scalar(select(func.max(probed.c.observed_at_s)))
+    return at_s
+
+
+def _subject(row: Sequence[Any]) -> Subject:
+    subject_id, target, shard, is_gone, directories, agent, observed_at_s, token, number, *known = row
+    return Subject(
+        subject_id, target, shard, bool(is_gone), tuple(directories or ()),
+        agent, observed_at_s, token, number, *known,
+    )  # fmt: skip

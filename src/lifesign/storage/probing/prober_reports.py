@@ -1,0 +1,112 @@
+"""Reports of probers: when each worker last reported a result, and what became of living agents in them."""
+
+from collections.abc import Collection
+from dataclasses import asdict
+from math import inf
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+from sqlalchemy import delete, select, text
+
+from lifesign.domain.schedule.prober_standing import Idleness
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import prober_reports
+
+HOLDER_SEPARATOR = "/"
+"""Between a key and the worker's own name."""
+
+
+class Reported(NamedTuple):
+    """Results about living agents: how many answered, failed, and measured nothing."""
+
+    answered: int = 0
+    failed: int = 0
+    unmeasured: int = 0
+
+    def plus(self, other: "Reported") -> "Reported":
+        """Return both together."""
+        return Reported(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+class WorkerReports(NamedTuple):
+    """The sums of one worker, or of the workers of a key that left."""
+
+    holder: str
+    reported_at_s: float
+    reported: Reported
+    idle: Idleness | None
+    """As its last claim left it; of a key, that of all its workers together."""
+
+
+_ADD = text("""
+    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, unmeasured)
+    VALUES (:holder, :at_s, :answered, :failed, :unmeasured)
+    ON CONFLICT (holder) DO UPDATE SET
+        reported_at_s = CASE
+            WHEN excluded.reported_at_s > prober_reports.reported_at_s THEN excluded.reported_at_s
+            ELSE prober_reports.reported_at_s
+        END,
+        answered = prober_reports.answered + excluded.answered,
+        failed = prober_reports.failed + excluded.failed,
+        unmeasured = prober_reports.unmeasured + excluded.unmeasured
+""")
+
+
+_NOTE = text("""
+    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, unmeasured, idle)
+    VALUES (:holder, 0, 0, 0, 0, :idle)
+    ON CONFLICT (holder) DO UPDATE SET idle = excluded.idle
+""")
+_IDLENESS = TypeAdapter(Idleness)
+
+
+def note_idle(transaction: Transaction, holder: str, idle: Idleness) -> None:
+    """Note how long a worker or a key has held shards without a result."""
+    members = {name: value for name, value in asdict(idle).items() if value != -inf}
+    transaction.connection.execute(_NOTE, {"holder": holder, "idle": to_json(members).decode()})
+
+
+def add(transaction: Transaction, holder: str, at_s: float, reported: Reported) -> None:
+    """Add what a worker reported at this time."""
+    transaction.connection.execute(_ADD, {"holder": holder, "at_s": at_s, **reported._asdict()})
+
+
+def all_of(transaction: Transaction) -> list[WorkerReports]:
+    """Return the sums of all workers, and of those that left."""
+    wanted = select(prober_reports).order_by(prober_reports.c.holder)
+    return [
+        WorkerReports(
+            row.holder,
+            row.reported_at_s,
+            Reported(row.answered, row.failed, row.unmeasured),
+            None if row.idle is None else _IDLENESS.validate_json(row.idle),
+        )
+        for row in transaction.connection.execute(wanted)
+    ]
+
+
+def key_of(holder: str) -> str:
+    """Return by which name a worker's key is known."""
+    return holder.partition(HOLDER_SEPARATOR)[0]
+
+
+def by_key(transaction: Transaction) -> dict[str, Reported]:
+    """Return the sums of all workers of each key, those that left too."""
+    sums: dict[str, Reported] = {}
+    for each in all_of(transaction):
+        key = key_of(each.holder)
+        sums[key] = sums.get(key, Reported()).plus(each.reported)
+    return sums
+
+
+def fold_left(transaction: Transaction, living: Collection[str]) -> None:
+    """Add the sums of workers that live no more to those of their keys, so that no sum ever goes down."""
+    left = [
+        each for each in all_of(transaction) if HOLDER_SEPARATOR in each.holder and each.holder not in living
+    ]
+    for each in left:
+        add(transaction, key_of(each.holder), each.reported_at_s, each.reported)
+    holders = [each.holder for each in left]
+    if holders:
+        transaction.connection.execute(delete(prober_reports).where(prober_reports.c.holder.in_(holders)))

@@ -1,0 +1,67 @@
+"""Living probers: one row for each worker, as long as it goes on to claim shards."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, delete, select
+
+from lifesign.storage.agents.agent_rows import insert_or_replace
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import probers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProber:
+    """A worker that lives, as it said with its last claim."""
+
+    holder: str
+    """Of its leases: its key, a slash, and its own name."""
+    joined_at_s: float
+    expires_at_s: float
+    interval_s: float | None = None
+    reached: tuple[str, ...] | None = None
+    """Network classes in which a witness answered it; None before it knows."""
+    offset_s: float | None = None
+    """Its wall clock minus the database's; None if it does not tell its time."""
+
+
+_COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
+
+
+def lock_all(transaction: Transaction) -> None:
+    """Let nobody else join or leave until the transaction ends; on SQLite every write does so by itself."""
+    if transaction.is_postgresql:
+        transaction.connection.exec_driver_sql("LOCK TABLE probers IN SHARE ROW EXCLUSIVE MODE")
+
+
+def living(transaction: Transaction, limit: int) -> list[StoredProber]:
+    """Return the workers that live, in the order of their names."""
+    wanted = select(*_COLUMNS).where(probers.c.expires_at_s > transaction.now_s).order_by(probers.c.holder)
+    return [_stored(row) for row in transaction.connection.execute(wanted.limit(limit))]
+
+
+def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
+    """Return the living by their names: holder, when it joined, and until when it lives."""
+    return [(each.holder, each.joined_at_s, each.expires_at_s) for each in living(transaction, limit)]
+
+
+def store(transaction: Transaction, prober: StoredProber) -> None:
+    """Note that a worker lives; the dead are forgotten."""
+    transaction.connection.execute(delete(probers).where(probers.c.expires_at_s <= transaction.now_s))
+    row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
+    row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
+    transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
+
+
+def remove(transaction: Transaction, holders: Iterable[str]) -> None:
+    """Forget workers that leave."""
+    transaction.connection.execute(delete(probers).where(probers.c.holder.in_(sorted(holders))))
+
+
+def _stored(row: Row[Any]) -> StoredProber:
+    members: dict[str, Any] = row._asdict()
+    if row.reached is not None:
+        members["reached"] = tuple(json.loads(row.reached))
+    return StoredProber(**members)

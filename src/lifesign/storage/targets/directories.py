@@ -1,0 +1,381 @@
+"""Which targets does each directory list, and how does a new list take the place of the old one?
+
+A list comes in pages, which wait until all have come. Then they are added a page at a time: what is
+listed is marked with the number of its import. At last whatever bears an older mark is removed, some at
+a time. So every transaction is short, and an import that was broken off goes on where it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Row, delete, func, insert, select, text, update
+
+from lifesign.domain.models.directories import ImportState
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import directories, import_pages, imports, listings, targets
+
+OPEN_STATES = (ImportState.UPLOADING, ImportState.ADDING, ImportState.HELD, ImportState.REMOVING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDirectory:
+    """One directory; the members are columns of `directories`."""
+
+    id: int
+    name: str
+    size: int
+    applied_import: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What came in an import's pages."""
+
+    received: int = 0
+    duplicates: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """How many, by the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredImport:
+    """One list on its way; the members are columns of `imports`."""
+
+    id: int
+    directory: int
+    import_id: str
+    source: str | None
+    etag: str | None
+    state: str
+    state_since_s: float
+    began_at_s: float
+    allow_shrink: bool
+    pages: int
+    place: int
+    """While it adds the last page added, while it removes the last target looked at."""
+    size_before: int
+    added: int
+    """Listed now and not before."""
+    removed: int
+    """Of those listed before: while it adds, those that are listed no more, as far as is known."""
+    counts: Counts
+    explanation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Some targets that a directory lists no more."""
+
+    targets: list[int]
+    orphans: dict[str, int]
+    """Those that nobody else lists, and that did not register themselves, by their ids."""
+    last: int | None
+    """Behind which target to go on; None if that was all."""
+
+
+_DIRECTORY = select(*(directories.c[member.name] for member in fields(StoredDirectory)))
+_IMPORT = select(*(imports.c[member.name] for member in fields(StoredImport)))
+
+# Those that are listed already, and were not yet found in this import.
+_COUNT_KEPT_SQLITE = text("""
+    SELECT count(*) FROM json_each(:subjects) AS said
+    JOIN targets ON targets.subject_id = said.value
+    JOIN listings ON listings.target = targets.id AND listings.directory = :directory
+    WHERE listings.in_import < :in_import
+""")
+_COUNT_KEPT_POSTGRESQL = text("""
+    SELECT count(*) FROM unnest(CAST(:subjects AS text[])) AS said (value)
+    JOIN targets ON targets.subject_id = said.value
+    JOIN listings ON listings.target = targets.id AND listings.directory = :directory
+    WHERE listings.in_import < :in_import
+""")
+_REVIVE_SQLITE = text("""
+    UPDATE targets SET gone_at_s = NULL, gone_reason = NULL, version = :version
+    FROM json_each(:subjects) AS said
+    WHERE targets.subject_id = said.value AND targets.gone_reason = 'left'
+""")
+_REVIVE_POSTGRESQL = text("""
+    UPDATE targets SET gone_at_s = NULL, gone_reason = NULL, version = :version
+    FROM unnest(CAST(:subjects AS text[])) AS said (value)
+    WHERE targets.subject_id = said.value AND targets.gone_reason = 'left'
+""")
+_LIST_TAIL = """
+    ON CONFLICT (target, directory) DO UPDATE SET in_import = excluded.in_import
+    WHERE listings.in_import < excluded.in_import
+"""
+_LIST_SQLITE = text(f"""
+    INSERT INTO listings (target, directory, in_import)
+    SELECT targets.id, :directory, :in_import
+    FROM json_each(:subjects) AS said JOIN targets ON targets.subject_id = said.value WHERE true
+    {_LIST_TAIL}
+""")  # noqa: S608 - constants only
+_LIST_POSTGRESQL = text(f"""
+    INSERT INTO listings (target, directory, in_import)
+    SELECT targets.id, :directory, :in_import
+    FROM unnest(CAST(:subjects AS text[])) AS said (value)
+    JOIN targets ON targets.subject_id = said.value ORDER BY targets.id
+    {_LIST_TAIL}
+""")  # noqa: S608 - constants only
+_LOOKED_AT = text("""
+    SELECT listings.target, listings.in_import, targets.subject_id, targets.is_registered,
+        EXISTS (
+            SELECT 1 FROM listings AS others
+            WHERE others.target = listings.target AND others.directory <> :directory
+        ) AS is_listed_elsewhere
+    FROM listings JOIN targets ON targets.id = listings.target
+    WHERE listings.directory = :directory AND listings.target > :after
+    ORDER BY listings.target LIMIT :limit
+""")
+
+
+def find(transaction: Transaction, name: str, *, to_change: bool = False) -> StoredDirectory | None:
+    """Return a directory by its name; `to_change` keeps others from changing it."""
+    wanted = _DIRECTORY.where(directories.c.name == name)
+    row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
+    return None if row is None else StoredDirectory(**row._mapping)  # noqa: SLF001 - its public name
+
+
+def listing(transaction: Transaction, limit: int) -> list[StoredDirectory]:
+    """Return directories by their names."""
+    rows = transaction.connection.execute(_DIRECTORY.order_by(directories.c.name).limit(limit))
+    return [StoredDirectory(**row._mapping) for row in rows]  # noqa: SLF001 - its public name
+
+
+def names(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the names of directories by our numbers."""
+    wanted = select(directories.c.id, directories.c.name).where(directories.c.id.in_(numbers))
+    return {int(number): str(name) for number, name in transaction.connection.execute(wanted)}
+
+
+def add(transaction: Transaction, name: str) -> StoredDirectory:
+    """Store a directory that lists nothing yet."""
+    added = insert(directories).values(name=name, size=0).returning(directories.c.id)
+    number = int(transaction.connection.execute(added).scalar_one())
+    return StoredDirectory(id=number, name=name, size=0, applied_import=None)
+
+
+def count(transaction: Transaction) -> int:
+    """Return how many directories there are."""
+    return transaction.connection.scalar(select(func.count()).select_from(directories)) or 0
+
+
+def set_size(transaction: Transaction, number: int, by: int, *, applied: int | None = None) -> None:
+    """Note how many targets more or fewer a directory lists, and which import was applied whole."""
+    columns: dict[str, Any] = {"size": directories.c.size + by}
+    if applied is not None:
+        columns["applied_import"] = applied
+    transaction.connection.execute(update(directories).where(directories.c.id == number).values(columns))
+
+
+def find_import(
+    transaction: Transaction, directory: int, import_id: str, *, to_change: bool = False
+) -> StoredImport | None:
+    """Return an import as its sender calls it; `to_change` keeps others from changing it."""
+    wanted = _IMPORT.where(imports.c.directory == directory, imports.c.import_id == import_id)
+    row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
+    return None if row is None else _import(row)
+
+
+def latest_imports(
+    transaction: Transaction, directory: int, states: Sequence[ImportState], limit: int = 1
+) -> list[StoredImport]:
+    """Return a directory's imports in one of these states, the latest first."""
+    wanted = (
+        _IMPORT.where(imports.c.directory == directory, imports.c.state.in_(states))
+        .order_by(imports.c.id.desc())
+        .limit(limit)
+    )
+    return [_import(row) for row in transaction.connection.execute(wanted)]
+
+
+def applied_import(transaction: Transaction, number: int) -> StoredImport | None:
+    """Return an import by our number."""
+    row = transaction.connection.execute(_IMPORT.where(imports.c.id == number)).one_or_none()
+    return None if row is None else _import(row)
+
+
+def unfinished(
+    transaction: Transaction, states: Sequence[ImportState], before_s: float
+) -> list[tuple[str, str]]:
+    """Return directory and import of those that have been in one of these states since before a time."""
+    wanted = (
+        select(directories.c.name, imports.c.import_id)
+        .select_from(imports.join(directories, directories.c.id == imports.c.directory))
+        .where(imports.c.state.in_(states), imports.c.state_since_s < before_s)
+        .order_by(imports.c.id)
+    )
+    return [(str(name), str(import_id)) for name, import_id in transaction.connection.execute(wanted)]
+
+
+def count_open(transaction: Transaction, directory: int) -> int:
+    """Return how many imports of a directory are neither applied nor dropped."""
+    wanted = select(func.count()).select_from(imports)
+    wanted = wanted.where(imports.c.directory == directory, imports.c.state.in_(OPEN_STATES))
+    return transaction.connection.scalar(wanted) or 0
+
+
+def begin_import(transaction: Transaction, added: Mapping[str, Any]) -> StoredImport:
+    """Store a new import, given as columns."""
+    began = {
+        "state": ImportState.UPLOADING.value,
+        "state_since_s": transaction.now_s,
+        "began_at_s": transaction.now_s,
+        "pages": 0,
+        "place": 0,
+        "size_before": 0,
+        "added": 0,
+        "removed": 0,
+        "counts": "{}",
+        **added,
+    }
+    row = transaction.connection.execute(insert(imports).values(began).returning(*_IMPORT.selected_columns))
+    return _import(row.one())
+
+
+def store_import(transaction: Transaction, changed: StoredImport) -> None:
+    """Write an import anew; to be locked before."""
+    columns = asdict(changed)
+    columns["counts"] = to_json(columns["counts"]).decode()
+    del columns["id"]
+    transaction.connection.execute(update(imports).where(imports.c.id == changed.id).values(columns))
+
+
+def drop_before(transaction: Transaction, directory: int, in_import: int) -> None:
+    """Let a directory's older imports that are still open be without effect, and forget their pages."""
+    older = (
+        imports.c.directory == directory,
+        imports.c.id < in_import,
+        imports.c.state.in_(OPEN_STATES),
+    )
+    dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
+    connection = transaction.connection
+    connection.execute(
+        delete(import_pages).where(import_pages.c.in_import.in_(select(imports.c.id).where(*older)))
+    )
+    connection.execute(update(imports).where(*older).values(dropped))
+
+
+def store_page(transaction: Transaction, in_import: int, page: int, urls: Sequence[str]) -> bool:
+    """Keep a page until it is added; whether it is new. One that has come already stays as it was."""
+    known = select(import_pages.c.page).where(
+        import_pages.c.in_import == in_import, import_pages.c.page == page
+    )
+    if transaction.connection.execute(known).first() is not None:
+        return False
+    kept = {"in_import": in_import, "page": page, "urls": to_json(urls).decode()}
+    transaction.connection.execute(insert(import_pages).values(kept))
+    return True
+
+
+def page_urls(transaction: Transaction, in_import: int, page: int) -> list[str]:
+    """Return the URLs of a page that was kept."""
+    wanted = select(import_pages.c.urls).where(
+        import_pages.c.in_import == in_import, import_pages.c.page == page
+    )
+    return list(from_json(transaction.connection.execute(wanted).scalar_one()))
+
+
+def last_page(transaction: Transaction, in_import: int) -> int:
+    """Return the highest page that has come; 0 if none has."""
+    wanted = select(func.max(import_pages.c.page)).where(import_pages.c.in_import == in_import)
+    return transaction.connection.scalar(wanted) or 0
+
+
+def remove_pages(transaction: Transaction, in_import: int) -> None:
+    """Forget the pages of an import: they were added, or never will be."""
+    transaction.connection.execute(delete(import_pages).where(import_pages.c.in_import == in_import))
+
+
+def list_targets(
+    transaction: Transaction, directory: int, in_import: int, subject_ids: Sequence[str], version: int
+) -> tuple[int, int]:
+    """Mark targets as listed in an import; those that had left are targets again.
+
+    Returns how many of them were listed before and not yet found in this import, and how many were not
+    listed.
+    """
+    is_postgresql = transaction.is_postgresql
+    said: dict[str, Any] = {
+        "subjects": subject_ids if is_postgresql else to_json(subject_ids).decode(),
+        "directory": directory,
+        "in_import": in_import,
+    }
+    connection = transaction.connection
+    kept = connection.scalar(_COUNT_KEPT_POSTGRESQL if is_postgresql else _COUNT_KEPT_SQLITE, said) or 0
+    revive = {"subjects": said["subjects"], "version": version}
+    connection.execute(_REVIVE_POSTGRESQL if is_postgresql else _REVIVE_SQLITE, revive)
+    changed = connection.execute(_LIST_POSTGRESQL if is_postgresql else _LIST_SQLITE, said).rowcount
+    return kept, changed - kept
+
+
+def next_to_leave(
+    transaction: Transaction, directory: int, in_import: int, *, after: int, limit: int
+) -> Leaving:
+    """Return which of the next targets behind `after` a directory lists no more: they bear an older mark."""
+    asked = {"directory": directory, "after": after, "limit": limit}
+    found = transaction.connection.execute(_LOOKED_AT, asked).all()
+    left = [row for row in found if row.in_import < in_import]
+    return Leaving(
+        targets=[int(row.target) for row in left],
+        orphans={
+            str(row.subject_id): int(row.target)
+            for row in left
+            if not row.is_listed_elsewhere and not row.is_registered
+        },
+        last=int(found[-1].target) if len(found) == limit else None,
+    )
+
+
+def take_off(transaction: Transaction, directory: int, numbers: Sequence[int]) -> None:
+    """Take targets off a directory's list."""
+    transaction.connection.execute(
+        delete(listings).where(listings.c.directory == directory, listings.c.target.in_(numbers))
+    )
+
+
+def unlist(transaction: Transaction, subject_id: str) -> None:
+    """Count a target off all lists that name it, and have them read anew, although they are as they were.
+
+    Its row and its places on them are the caller's to remove.
+    """
+    naming = select(listings.c.directory).join(targets, targets.c.id == listings.c.target)
+    wanted = select(directories.c.id).where(
+        directories.c.id.in_(naming.where(targets.c.subject_id == subject_id))
+    )
+    locked = wanted.order_by(directories.c.id).with_for_update()
+    numbers = transaction.connection.scalars(locked).all()
+    for number in numbers:
+        set_size(transaction, number, -1)
+    unread = update(imports).where(imports.c.directory.in_(numbers)).values(etag=None)
+    transaction.connection.execute(unread)
+
+
+def drop_unfinished(transaction: Transaction, before_s: float) -> None:
+    """Let imports whose last page came before a time be without effect, and forget their pages."""
+    stale = (imports.c.state == ImportState.UPLOADING.value, imports.c.state_since_s < before_s)
+    dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
+    connection = transaction.connection
+    connection.execute(
+        delete(import_pages).where(import_pages.c.in_import.in_(select(imports.c.id).where(*stale)))
+    )
+    connection.execute(update(imports).where(*stale).values(dropped))
+
+
+def forget_imports(transaction: Transaction, before_s: float) -> None:
+    """Forget imports that have been over since before a time; those that were applied last stay."""
+    applied = select(directories.c.applied_import).where(directories.c.applied_import.is_not(None))
+    transaction.connection.execute(
+        delete(imports).where(
+            imports.c.state.in_([ImportState.APPLIED.value, ImportState.DROPPED.value]),
+            imports.c.state_since_s < before_s,
+            imports.c.id.not_in(applied),
+        )
+    )
+
+
+def _import(row: Row[Any]) -> StoredImport:
+    members = dict(row._mapping)  # noqa: SLF001 - its public name
+    members["counts"] = Counts(**from_json(members["counts"]))
+    return StoredImport(**members)

@@ -1,0 +1,382 @@
+"""Links: which agents claim which targets, what proves it, and which of the two are one record."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, or_, select, text, update
+
+from lifesign.domain.net.target import target_id
+from lifesign.storage.engine.array_params import given, is_given
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, links, observed, probed, target_claims, targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredClaim:
+    """One agent's claim for one target, with the columns of both that a decision needs."""
+
+    target: int
+    target_id: str
+    url: str
+    target_is_gone: bool
+    memory: str | None
+    agent: int
+    agent_id: str
+    status: str
+    card_url: str | None
+    endpoint: str | None
+    registry: str | None
+    card_at_s: float | None
+    token: str | None
+    asked_at_s: float | None
+    checked_at_s: float | None
+    token_at_s: float | None
+    unlinked_at_s: float | None
+    proof: str | None
+    """What proved it when links were decided last."""
+
+    @property
+    def found_card_url(self) -> str | None:
+        """Where the prober asked for the target's card last."""
+        url = None if self.memory is None else from_json(self.memory).get("card_url")
+        return url if isinstance(url, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class CardSaid:
+    """What the card of one target said when it was read: which agent of which registry it is, if any."""
+
+    target: int
+    at_s: float
+    registry: str | None
+    agent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLink:
+    """A target that is one record with an agent."""
+
+    target: int
+    agent: int
+    agent_id: str
+    linked_at_s: float
+
+
+_CLAIMS = (
+    select(
+        target_claims.c.target, targets.c.subject_id.label("target_id"), targets.c.url,
+        targets.c.gone_at_s.is_not(None).label("target_is_gone"), probed.c.memory,
+        target_claims.c.agent, agents.c.agent_id, agents.c.status, agents.c.card_url, agents.c.endpoint,
+        *(target_claims.c[name] for name in (
+            "registry", "card_at_s", "token", "asked_at_s", "checked_at_s", "token_at_s", "unlinked_at_s",
+            "proof",
+        )),
+    )
+    .select_from(
+        target_claims.join(targets, targets.c.id == target_claims.c.target)
+        .join(agents, agents.c.id == target_claims.c.agent)
+        .outerjoin(probed, probed.c.target == targets.c.id)
+    )
+    .order_by(target_claims.c.target, target_claims.c.agent)
+)  # fmt: skip
+_LINKS = select(links.c.target, links.c.agent, agents.c.agent_id, links.c.linked_at_s).join(
+    agents, agents.c.id == links.c.agent
+)
+# Agents that registered: the record of a crawled target claims nothing.
+_NOTE_CARDS = """
+    INSERT INTO target_claims (target, agent, registry, card_at_s, due_at_s)
+    SELECT {target}, agents.id, {registry}, {at_s}, 0
+    FROM {source} JOIN agents ON agents.agent_id = {agent_id} AND agents.target_url IS NULL
+    WHERE true ORDER BY 1, 2
+    ON CONFLICT (target, agent) DO UPDATE SET
+        due_at_s = CASE
+            WHEN target_claims.card_at_s IS NULL OR target_claims.registry <> excluded.registry
+            THEN 0 ELSE target_claims.due_at_s
+        END,
+        registry = excluded.registry, card_at_s = excluded.card_at_s
+"""
+_NOTE_CARDS_SQLITE = text(
+    _NOTE_CARDS.format(
+        source="json_each(:rows) AS said",
+        target="said.value ->> 0",
+        at_s="said.value ->> 1",
+        registry="said.value ->> 2",
+        agent_id="said.value ->> 3",
+    )
+)
+_NOTE_CARDS_POSTGRESQL = text(
+    _NOTE_CARDS.format(
+        source="json_array_elements(CAST(:rows AS json)) AS said",
+        target="CAST(said ->> 0 AS bigint)",
+        at_s="CAST(said ->> 1 AS double precision)",
+        registry="said ->> 2",
+        agent_id="said ->> 3",
+    )
+)
+
+
+def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
+    """Note what cards that were read said, each target's at most once."""
+    if not said:
+        return
+    connection = transaction.connection
+    named = [(card.target, card.at_s, card.registry, card.agent_id) for card in said if card.agent_id]
+    if named:
+        statement = _NOTE_CARDS_POSTGRESQL if transaction.is_postgresql else _NOTE_CARDS_SQLITE
+        connection.execute(statement, {"rows": to_json(sorted(named)).decode()})
+    names = {card.target: card.agent_id for card in said}
+    before = (
+        select(target_claims.c.target, target_claims.c.agent, agents.c.agent_id)
+        .join(agents, agents.c.id == target_claims.c.agent)
+        .where(
+            is_given(target_claims.c.target, is_postgresql=transaction.is_postgresql),
+            target_claims.c.card_at_s.is_not(None),
+        )
+    )
+    for target, agent, agent_id in connection.execute(before, given(transaction, [*names])).all():
+        if names[target] != agent_id:
+            disproven = update(target_claims).where(_is(target, agent))
+            connection.execute(disproven.values(card_at_s=None, registry=None, due_at_s=0.0))
+
+
+def decide_anew(
+    transaction: Transaction, *, numbers: Sequence[int] = (), agent_ids: Sequence[str] = ()
+) -> None:
+    """Have the claims of these targets, and of these agents, decided anew at once."""
+    changed = update(target_claims).values(due_at_s=0.0)
+    if numbers:
+        transaction.connection.execute(changed.where(target_claims.c.target.in_(numbers)))
+    if agent_ids:
+        claims = target_claims.alias()
+        named = select(claims.c.target).join(agents, agents.c.id == claims.c.agent)
+        theirs = named.where(agents.c.agent_id.in_(agent_ids))
+        transaction.connection.execute(changed.where(target_claims.c.target.in_(theirs)))
+
+
+def due(transaction: Transaction, limit: int) -> list[int]:
+    """Return targets whose claims are to be decided anew, the one that waits longest first."""
+    first = func.min(target_claims.c.due_at_s)
+    wanted = (
+        select(target_claims.c.target)
+        .where(target_claims.c.due_at_s <= transaction.now_s)
+        .group_by(target_claims.c.target)
+        .order_by(first, target_claims.c.target)
+        .limit(limit)
+    )
+    return list(transaction.connection.scalars(wanted))
+
+
+def set_due(transaction: Transaction, target: int, at_s: float) -> None:
+    """Note when the claims of a target are decided next."""
+    statement = update(target_claims).where(target_claims.c.target == target)
+    transaction.connection.execute(statement.values(due_at_s=at_s))
+
+
+def claims_of(transaction: Transaction, target: int, *, to_change: bool = False) -> list[StoredClaim]:
+    """Return the stored claims of a target."""
+    wanted = _CLAIMS.where(target_claims.c.target == target)
+    if to_change:
+        wanted = wanted.with_for_update(of=target_claims)
+    return [_claim(row) for row in transaction.connection.execute(wanted)]
+
+
+def claims_by(transaction: Transaction, agent: int) -> list[StoredClaim]:
+    """Return the stored claims of an agent."""
+    return [
+        _claim(row) for row in transaction.connection.execute(_CLAIMS.where(target_claims.c.agent == agent))
+    ]
+
+
+def link_of(transaction: Transaction, target: int) -> StoredLink | None:
+    """Return the link of a target."""
+    row = transaction.connection.execute(_LINKS.where(links.c.target == target)).one_or_none()
+    return None if row is None else StoredLink(*row)
+
+
+def links_to(transaction: Transaction, agent: int) -> list[StoredLink]:
+    """Return the links of an agent, in the order of their targets."""
+    wanted = _LINKS.where(links.c.agent == agent).order_by(links.c.target)
+    return [StoredLink(*row) for row in transaction.connection.execute(wanted)]
+
+
+def all_links(transaction: Transaction, *, after: int, limit: int) -> list[Row[Any]]:
+    """Return target's number, target's id and agent's id of links behind a target."""
+    wanted = (
+        select(links.c.target, targets.c.subject_id, agents.c.agent_id)
+        .join(targets, targets.c.id == links.c.target)
+        .join(agents, agents.c.id == links.c.agent)
+        .where(links.c.target > after)
+        .order_by(links.c.target)
+        .limit(limit)
+    )
+    return list(transaction.connection.execute(wanted))
+
+
+def link(transaction: Transaction, target: int, agent: int) -> None:
+    """Store that a target is one record with an agent."""
+    row = {"target": target, "agent": agent, "linked_at_s": transaction.now_s}
+    transaction.connection.execute(insert(links).values(row))
+
+
+def unlink(transaction: Transaction, target: int, agent: int) -> None:
+    """Remove a link; the claim remembers when it ended."""
+    connection = transaction.connection
+    connection.execute(delete(links).where(links.c.target == target))
+    ended = update(target_claims).where(_is(target, agent))
+    connection.execute(ended.values(unlinked_at_s=transaction.now_s))
+
+
+def set_proofs(transaction: Transaction, target: int, proofs: Mapping[int, str | None]) -> None:
+    """Store what proves the claims for a target, by agents."""
+    for agent, proof in sorted(proofs.items()):
+        changed = update(target_claims).where(_is(target, agent))
+        transaction.connection.execute(changed.values(proof=proof))
+
+
+def remove_empty(transaction: Transaction, target: int, unlinked_before_s: float) -> None:
+    """Forget the claims of a target that nothing proves and that wait for no token."""
+    is_recent = target_claims.c.unlinked_at_s > unlinked_before_s
+    transaction.connection.execute(
+        delete(target_claims).where(
+            target_claims.c.target == target,
+            target_claims.c.card_at_s.is_(None),
+            target_claims.c.token.is_(None),
+            or_(target_claims.c.unlinked_at_s.is_(None), ~is_recent),
+        )
+    )
+
+
+def put_token(transaction: Transaction, target: int, agent: int, token: str) -> None:
+    """Store a token that was given out now, in place of one that was given out before."""
+    given = {"token": token, "asked_at_s": transaction.now_s, "checked_at_s": None, "token_at_s": None}
+    changed = update(target_claims).where(_is(target, agent)).values(given | {"due_at_s": 0.0})
+    if not transaction.connection.execute(changed).rowcount:
+        added = {"target": target, "agent": agent, "due_at_s": 0.0, **given}
+        transaction.connection.execute(insert(target_claims).values(added))
+
+
+def look_at_once(transaction: Transaction, target: int, agent: int) -> None:
+    """Have the token of a claim looked for in the next round."""
+    transaction.connection.execute(update(target_claims).where(_is(target, agent)).values(checked_at_s=None))
+
+
+def count_tokens(transaction: Transaction, agent: int | None = None) -> int:
+    """Return how many tokens are given out, to one agent or to all."""
+    wanted = select(func.count()).select_from(target_claims).where(target_claims.c.token.is_not(None))
+    if agent is not None:
+        wanted = wanted.where(target_claims.c.agent == agent)
+    return transaction.connection.scalar(wanted) or 0
+
+
+def claim_checks(
+    transaction: Transaction, *, open_before_s: float, proven_before_s: float, limit: int
+) -> list[tuple[int, str]]:
+    """Return number and URL of targets whose origins are to be asked for tokens now.
+
+    Nobody else asks them meanwhile. A token that was found is looked for again if the last look was before
+    `proven_before_s`, any other one if it was before `open_before_s`.
+    """
+    wanted = _awaited(open_before_s, proven_before_s).distinct().limit(limit)
+    found = [(int(target), str(url)) for target, url in transaction.connection.execute(wanted)]
+    looked = update(target_claims).where(
+        target_claims.c.target.in_([target for target, _ in found]), target_claims.c.token.is_not(None)
+    )
+    if found:
+        transaction.connection.execute(looked.values(checked_at_s=transaction.now_s))
+    return found
+
+
+def are_checks_due(transaction: Transaction, *, open_before_s: float, proven_before_s: float) -> bool:
+    """Whether any origin is to be asked for tokens now; without a write."""
+    wanted = _awaited(open_before_s, proven_before_s).limit(1)
+    return transaction.connection.execute(wanted).first() is not None
+
+
+def _awaited(open_before_s: float, proven_before_s: float) -> Select[Any]:
+    checked_at_s, is_proven = target_claims.c.checked_at_s, target_claims.c.token_at_s.is_not(None)
+    is_due = or_(
+        checked_at_s.is_(None),
+        and_(is_proven, checked_at_s <= proven_before_s),
+        and_(~is_proven, checked_at_s <= open_before_s),
+    )
+    return (
+        select(target_claims.c.target, targets.c.url)
+        .join(targets, targets.c.id == target_claims.c.target)
+        .where(target_claims.c.token.is_not(None), targets.c.gone_at_s.is_(None), is_due)
+    )
+
+
+def set_tokens_seen(transaction: Transaction, target: int, seen: Mapping[int, bool]) -> None:
+    """Note of agents whether the token of each was found at the target's origin."""
+    for agent, is_served in sorted(seen.items()):
+        at_s = transaction.now_s if is_served else None
+        statement = update(target_claims).where(_is(target, agent))
+        transaction.connection.execute(statement.values(token_at_s=at_s, due_at_s=0.0))
+
+
+def forget_tokens(transaction: Transaction, asked_before_s: float) -> None:
+    """Take tokens back that were not found in time."""
+    old = (
+        target_claims.c.token.is_not(None),
+        target_claims.c.token_at_s.is_(None),
+        target_claims.c.asked_at_s <= asked_before_s,
+    )
+    given = {"token": None, "asked_at_s": None, "checked_at_s": None, "due_at_s": 0.0}
+    transaction.connection.execute(update(target_claims).where(*old).values(given))
+
+
+def found_card_url(transaction: Transaction, target: int) -> str | None:
+    """Return where the prober asked for a target's card last; None: it found none."""
+    memory = transaction.connection.scalar(select(probed.c.memory).where(probed.c.target == target))
+    url = None if memory is None else from_json(memory).get("card_url")
+    return url if isinstance(url, str) else None
+
+
+def find_counted(transaction: Transaction, url: str, origin: str, beside: int) -> int | None:
+    """Return the crawled target at the URL of a card, else the one at its origin whose card it is.
+
+    None if there is none besides the target `beside`, or if it counts as another one itself.
+    """
+    for name, is_exact in ((target_id(url), True), (target_id(origin), False)):
+        wanted = select(targets.c.id).where(
+            targets.c.subject_id == name,
+            targets.c.id != beside,
+            targets.c.gone_at_s.is_(None),
+            targets.c.counts_as.is_(None),
+        )
+        number = transaction.connection.scalar(wanted)
+        if number is not None and (is_exact or found_card_url(transaction, number) == url):
+            return int(number)
+    return None
+
+
+def doubles_among(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
+    """Return which of these targets another one is counted for."""
+    if not numbers:
+        return set()
+    is_one = is_given(targets.c.id, is_postgresql=transaction.is_postgresql)
+    wanted = select(targets.c.id).where(is_one, targets.c.counts_as.is_not(None))
+    return set(transaction.connection.scalars(wanted, given(transaction, numbers)))
+
+
+def set_counts_as(transaction: Transaction, target: int, other: int | None) -> None:
+    """Note which target is counted in place of a target; None: it counts itself."""
+    is_new = targets.c.id == target, targets.c.counts_as.is_distinct_from(other)
+    transaction.connection.execute(update(targets).where(*is_new).values(counts_as=other))
+
+
+def forget_observed(transaction: Transaction, agent: int) -> None:
+    """Forget what probes of a linked target added up to for an agent."""
+    transaction.connection.execute(delete(observed).where(observed.c.agent == agent))
+
+
+def _is(target: int, agent: int) -> ColumnElement[bool]:
+    return and_(target_claims.c.target == target, target_claims.c.agent == agent)
+
+
+def _claim(row: Row[Any]) -> StoredClaim:
+    members = dict(row._mapping)  # noqa: SLF001 - its public name
+    members["target_is_gone"] = bool(members["target_is_gone"])
+    return StoredClaim(**members)

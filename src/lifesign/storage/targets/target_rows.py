@@ -1,0 +1,400 @@
+"""What is to be probed, and what must a prober be told that it does not know?
+
+A target is listed by directories, or it is an agent that registered itself to be probed. Its version
+rises with every change that did not come from its prober, by one count for all targets: whoever asks for
+what came after a version misses nothing. The count is taken before any target's row is locked, and after
+those of agents.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import to_json
+from sqlalchemy import Row, delete, insert, select, text, update
+
+from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.storage.engine.array_params import given, is_given
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, listings, liveness, probed, target_log, targets
+from lifesign.storage.targets import target_links
+
+
+class GoneReason(StrEnum):
+    """Why something is no target any more."""
+
+    LEFT = "left"
+    """No directory lists it any more; it comes back with the first that does."""
+    DEREGISTERED = "deregistered"
+    """Its agent left, or was taken off the list; only registering brings it back."""
+    OPTED_OUT = "opted_out"
+    """Its owner does not want it to be probed."""
+    LINKED = "linked"
+    """Its agent is one record with a crawled target, which is probed in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTarget:
+    """What is stored of one target; the members are columns of `targets`."""
+
+    id: int
+    subject_id: str
+    url: str
+    host: str
+    shard: int
+    version: int
+    is_registered: bool
+    added_at_s: float
+    recheck_at_s: float | None
+    gone_at_s: float | None
+    gone_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page of a shard's targets ends: behind it versions are higher, or ids of the same version."""
+
+    version: int
+    id: int
+
+
+@light_value()
+class FeedRow:
+    """What a prober is told of one target."""
+
+    place: Place
+    subject_id: str
+    url: str
+    memory: str | None
+    """JSON; None if it was never probed."""
+    recheck_at_s: float | None
+    is_gone: bool
+    """It is none of this shard's targets any more."""
+    confirmed_at_s: float | None = None
+    """When an operator last said that it may be down."""
+    thresholds_s: tuple[float, float] | None = None
+    """Silence after which a registered agent is unhealthy, and dead; None: the defaults of probing."""
+
+
+_NAMES = tuple(member.name for member in fields(StoredTarget))
+_ALL = select(*(targets.c[name] for name in _NAMES))
+
+_NEXT_VERSION = text("""
+    INSERT INTO target_log (id, version) VALUES (1, 1)
+    ON CONFLICT (id) DO UPDATE SET version = target_log.version + 1 RETURNING version
+""")
+_ADD_SQLITE = text("""
+    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :version, false, :now_s
+    FROM json_each(:rows) WHERE true ON CONFLICT (subject_id) DO NOTHING
+""")
+# Others may add the same ones, in the order of their own page: the rows of one page are sorted, by all alike.
+_ADD_POSTGRESQL = text("""
+    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
+    SELECT said ->> 0, said ->> 1, said ->> 2, CAST(said ->> 3 AS integer), :version, false, :now_s
+    FROM json_array_elements(CAST(:rows AS json)) AS said ON CONFLICT (subject_id) DO NOTHING
+""")
+# Two looks, since an index leads to either; the second one finds next to nothing.
+_FEED = """
+    SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {is_gone} AS is_gone,
+        confirmed_at_s, unhealthy_after_s, dead_after_s
+    FROM targets LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN agents ON is_registered AND agents.agent_id = targets.subject_id
+    WHERE {column} = :shard AND targets.version > :after AND targets.version <= :until
+        AND (targets.version, targets.id) > (:place_version, :place_id) AND {condition}
+"""
+_FEED_WHOLE = text(
+    _FEED.format(is_gone="false", column="shard", condition="gone_at_s IS NULL")
+    + " ORDER BY targets.version, targets.id LIMIT :limit"
+)
+_FEED_CHANGES = text(
+    _FEED.format(is_gone="gone_at_s IS NOT NULL", column="shard", condition="true")
+    + " UNION ALL "
+    + _FEED.format(is_gone="true", column="left_shard", condition="shard <> :shard")
+    + " ORDER BY 1, 2 LIMIT :limit"
+)
+_OF_SHARDS = {
+    is_postgresql: select(
+        targets.c.shard,
+        targets.c.version,
+        targets.c.id,
+        targets.c.subject_id,
+        targets.c.url,
+        probed.c.memory,
+        targets.c.recheck_at_s,
+        targets.c.confirmed_at_s,
+        agents.c.unhealthy_after_s,
+        agents.c.dead_after_s,
+    )
+    .select_from(
+        targets.outerjoin(probed, probed.c.target == targets.c.id).outerjoin(
+            agents, targets.c.is_registered & (agents.c.agent_id == targets.c.subject_id)
+        )
+    )
+    .where(is_given(targets.c.shard, is_postgresql=is_postgresql), targets.c.gone_at_s.is_(None))
+    .order_by(targets.c.shard, targets.c.version, targets.c.id)
+    for is_postgresql in (False, True)
+}
+_NEWEST_SQLITE = text("""
+    SELECT shard, max(version) FROM (
+        SELECT value AS shard, (SELECT max(version) FROM targets WHERE shard = value) AS version
+        FROM json_each(:shards)
+        UNION ALL SELECT left_shard, version FROM targets WHERE left_shard IS NOT NULL
+    ) WHERE version > :after GROUP BY shard
+""")
+_NEWEST_POSTGRESQL = text("""
+    SELECT shard, max(version) FROM (
+        SELECT asked.shard, (SELECT max(version) FROM targets WHERE targets.shard = asked.shard) AS version
+        FROM json_array_elements_text(CAST(:shards AS json)) AS said,
+            LATERAL (SELECT CAST(said.value AS integer) AS shard) AS asked
+        UNION ALL SELECT left_shard, version FROM targets WHERE left_shard IS NOT NULL
+    ) AS newest WHERE version > :after GROUP BY shard
+""")
+_ALL_SHARDS = to_json([*range(SHARDS)]).decode()
+
+
+def next_version(transaction: Transaction) -> int:
+    """Return the version of a change; nobody else changes targets in this way until the transaction ends."""
+    return int(transaction.connection.execute(_NEXT_VERSION).scalar_one())
+
+
+def last_version(transaction: Transaction) -> int:
+    """Return the version of the last change; 0 before the first one."""
+    return transaction.connection.scalar(select(target_log.c.version)) or 0
+
+
+def find(transaction: Transaction, subject_id: str, *, to_change: bool = False) -> StoredTarget | None:
+    """Return a target, also one that is gone; `to_change` keeps others from changing it."""
+    wanted = _ALL.where(targets.c.subject_id == subject_id)
+    row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTarget]:
+    """Return targets by our own numbers, in their order."""
+    wanted = _ALL.where(targets.c.id.in_(numbers)).order_by(targets.c.id)
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
+def add(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
+    """Store targets by their ids, those that are there already excepted; spelt as `read_target` does."""
+    rows = []
+    for subject_id, url in urls.items():
+        host = host_of(url)
+        rows.append((subject_id, url, host, shard_of(host)))
+    rows.sort(key=lambda row: (row[3], row[0]))
+    statement = _ADD_POSTGRESQL if transaction.is_postgresql else _ADD_SQLITE
+    said = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s}
+    transaction.connection.execute(statement, said)
+
+
+def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:
+    """Make an agent that wants to be probed a target; `url` as `read_target` spells it.
+
+    A target of another URL forgets what its last probe left: it was another place. In another host's
+    shard it is new, and the prober of the former one is told that it is gone there.
+    """
+    host = host_of(url)
+    shard = shard_of(host)
+    known = find(transaction, agent_id, to_change=True)
+    columns: dict[str, Any] = {
+        "url": url,
+        "host": host,
+        "shard": shard,
+        "version": version,
+        "is_registered": True,
+        "gone_at_s": None,
+        "gone_reason": None,
+    }
+    if known is None:
+        added = {"subject_id": agent_id, "added_at_s": transaction.now_s, **columns}
+        transaction.connection.execute(insert(targets).values(added))
+        return
+    if known.url != url:
+        for table in (probed, liveness):
+            transaction.connection.execute(delete(table).where(table.c.target == known.id))
+    if known.shard != shard:
+        columns["left_shard"] = known.shard
+    transaction.connection.execute(update(targets).where(targets.c.id == known.id).values(columns))
+
+
+def on_host(transaction: Transaction, host: str) -> list[StoredTarget]:
+    """Return all targets of a host, also those that are gone."""
+    wanted = _ALL.where(targets.c.host == host)
+    return [_stored(row) for row in transaction.connection.execute(wanted.order_by(targets.c.id))]
+
+
+def come_back(transaction: Transaction, numbers: Sequence[int], version: int) -> int:
+    """Make those of these targets again whose owner did not want it until now; return how many.
+
+    Those that nobody lists any more, and whose agents are off the list, have left meanwhile.
+    """
+    opted_out = (targets.c.id.in_(numbers), targets.c.gone_reason == GoneReason.OPTED_OUT.value)
+    is_listed = select(listings.c.target).where(listings.c.target == targets.c.id).exists()
+    is_agent = (
+        select(agents.c.id).where(
+            agents.c.agent_id == targets.c.subject_id, agents.c.status != "deregistered"
+        )
+    ).exists()
+    back = update(targets).where(*opted_out, is_listed | (targets.c.is_registered & is_agent))
+    changed = {"gone_at_s": None, "gone_reason": None, "version": version}
+    count = transaction.connection.execute(back.values(changed)).rowcount
+    left = {"gone_reason": GoneReason.LEFT.value, "is_registered": False}
+    transaction.connection.execute(update(targets).where(*opted_out).values(left))
+    return count
+
+
+def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
+    """Return the numbers of those who are targets now."""
+    wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids), targets.c.gone_at_s.is_(None))
+    return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
+
+
+def hold_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
+    """Return which of these are targets now; nobody lets them go until the transaction ends."""
+    if not numbers:
+        return set()
+    wanted = select(targets.c.id).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None))
+    return set(transaction.connection.scalars(wanted.order_by(targets.c.id).with_for_update(read=True)))
+
+
+def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, version: int) -> None:
+    """Make targets gone; whose agent is off the list is not registered any more either."""
+    gone: dict[str, Any] = {
+        "gone_at_s": transaction.now_s,
+        "gone_reason": reason.value,
+        "version": version,
+    }
+    if reason is GoneReason.DEREGISTERED:
+        gone["is_registered"] = False
+    transaction.connection.execute(
+        update(targets).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None)).values(gone)
+    )
+    # Nobody probes them any more, so that no answer is expected.
+    transaction.connection.execute(delete(liveness).where(liveness.c.target.in_(numbers)))
+    target_links.decide_anew(transaction, numbers=numbers)
+
+
+def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
+    """Make those of these gone who are targets now."""
+    numbers = living(transaction, subject_ids) if subject_ids else []
+    if numbers:
+        leave(transaction, numbers, reason, next_version(transaction))
+
+
+def end_linked(transaction: Transaction, subject_id: str) -> None:
+    """Note that a target that was not probed because of a link is none any more: its agent left."""
+    ended = {"gone_reason": GoneReason.DEREGISTERED.value, "is_registered": False}
+    was_linked = targets.c.subject_id == subject_id, targets.c.gone_reason == GoneReason.LINKED.value
+    transaction.connection.execute(update(targets).where(*was_linked).values(ended))
+
+
+def ask_recheck(transaction: Transaction, number: int, version: int) -> None:
+    """Note that somebody wants a target to be looked at now."""
+    asked = {"recheck_at_s": transaction.now_s, "version": version}
+    transaction.connection.execute(update(targets).where(targets.c.id == number).values(asked))
+
+
+def confirm(transaction: Transaction, number: int, at_s: float, version: int) -> None:
+    """Note that an operator said at this time that a target may be down."""
+    confirmed = {"confirmed_at_s": at_s, "version": version}
+    transaction.connection.execute(update(targets).where(targets.c.id == number).values(confirmed))
+
+
+def remove(transaction: Transaction, subject_id: str) -> None:
+    """Remove a target with all that hangs on it."""
+    transaction.connection.execute(delete(targets).where(targets.c.subject_id == subject_id))
+
+
+def forget_left(transaction: Transaction, before_s: float, limit: int) -> bool:
+    """Forget some of the targets that left their directories before a time; whether there may be more."""
+    old = (
+        select(targets.c.id)
+        .where(targets.c.gone_reason == GoneReason.LEFT.value, targets.c.gone_at_s < before_s)
+        .limit(limit)
+    )
+    forgotten = transaction.connection.execute(delete(targets).where(targets.c.id.in_(old)))
+    return forgotten.rowcount == limit
+
+
+def feed(
+    transaction: Transaction, shard: int, *, after: int | None, until: int, place: Place | None, limit: int
+) -> list[FeedRow]:
+    """Return what a shard holds, or with `after` what changed since that version, up to the version `until`.
+
+    In the order of their places, from behind `place`. Only changes tell of what is gone.
+    """
+    place = place or Place(-1, 0)
+    asked = {
+        "shard": shard,
+        "after": -1 if after is None else after,
+        "until": until,
+        "place_version": place.version,
+        "place_id": place.id,
+        "limit": limit,
+    }
+    found = transaction.connection.execute(_FEED_WHOLE if after is None else _FEED_CHANGES, asked)
+    return [
+        FeedRow(
+            Place(version, number),
+            subject_id,
+            url,
+            memory,
+            recheck_at_s,
+            bool(is_gone),
+            confirmed_at_s,
+            _thresholds(*after_s),
+        )
+        for version, number, subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s in found
+    ]
+
+
+def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, list[FeedRow]]:
+    """Return all that these shards hold, each named once: in one look, which costs more than its rows."""
+    held: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
+    wanted = _OF_SHARDS[transaction.is_postgresql]
+    found = transaction.connection.execute(wanted, given(transaction, shards))
+    for shard, version, number, subject_id, url, memory, recheck_at_s, confirmed_at_s, *after_s in found:
+        held[shard].append(
+            FeedRow(
+                Place(version, number),
+                subject_id,
+                url,
+                memory,
+                recheck_at_s,
+                is_gone=False,
+                confirmed_at_s=confirmed_at_s,
+                thresholds_s=_thresholds(*after_s),
+            )
+        )
+    return held
+
+
+def _thresholds(unhealthy_after_s: float | None, dead_after_s: float | None) -> tuple[float, float] | None:
+    if unhealthy_after_s is None or dead_after_s is None:
+        return None
+    return unhealthy_after_s, dead_after_s
+
+
+def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
+    """Return the shards of which anything changed after a version, each with its newest one."""
+    if last_version(transaction) <= after:
+        return {}
+    statement = _NEWEST_POSTGRESQL if transaction.is_postgresql else _NEWEST_SQLITE
+    rows = transaction.connection.execute(statement, {"shards": _ALL_SHARDS, "after": after})
+    return {int(shard): int(version) for shard, version in rows}
+
+
+def count_gone(transaction: Transaction) -> Iterator[tuple[str, int]]:
+    """Return how many are gone, by reason."""
+    statement = text("""
+        SELECT gone_reason, count(*) FROM targets WHERE gone_at_s IS NOT NULL GROUP BY gone_reason
+    """)
+    for reason, number in transaction.connection.execute(statement):
+        yield str(reason), int(number)
+
+
+def _stored(row: Row[Any]) -> StoredTarget:
+    return StoredTarget(**dict(zip(_NAMES, row, strict=True)))

@@ -1,0 +1,140 @@
+"""Which targets match, in pages, and what is all that is known of one?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, Select, false, func, literal, or_, select, tuple_
+
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import agents, directories, listings, probed, targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFilter:
+    """Which targets are looked for; None and empty mean any."""
+
+    subject_id: str | None = None
+    results: Sequence[str] = ()
+    never_measured: bool = False
+    """Also those without a result; with no results, those alone."""
+    directory: int | None = None
+    host: str | None = None
+    include_gone: bool = False
+    max_evidence_age_s: float | None = None
+    """Targets whose last measured result is no older; one without any never matches."""
+    old_evidence: bool | None = None
+    """Targets whose last measured result is too old: False leaves them out; True finds them besides those
+    with one of the results; None takes no notice of the age."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ends that is ordered by host."""
+
+    id: int
+    host: str
+
+
+_SUMMARY: tuple[Any, ...] = (
+    targets.c.id, targets.c.subject_id, targets.c.url, targets.c.host, targets.c.gone_at_s,
+    targets.c.gone_reason,
+    probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.seen,
+    probed.c.layers, probed.c.evidence_at_s, probed.c.evidence_until_s, probed.c.results_until_s,
+    probed.c.unmeasured,
+)  # fmt: skip
+_WHOLE: tuple[Any, ...] = (
+    *_SUMMARY, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
+    targets.c.recheck_at_s, probed.c.memory, agents.c.status, agents.c.health,
+)  # fmt: skip
+
+
+def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int) -> list[Row[Any]]:
+    """Return targets behind our number `after`, with their last results; the rows have `_SUMMARY`'s names."""
+    statement = _filtered(transaction, select(*_SUMMARY), wanted).where(targets.c.id > after)
+    return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
+
+
+def by_host(
+    transaction: Transaction, wanted: TargetFilter, *, after: Place | None, limit: int, is_common: bool
+) -> list[Row[Any]]:
+    """Return targets behind a place by host, then by URL, with their last results.
+
+    `is_common`: so many match that it is quicker to walk along the order than to sort those who do.
+    """
+    host, url = targets.c.host, targets.c.url
+    is_walk = is_common or wanted.host is not None
+    statement = _filtered(
+        transaction, select(*_SUMMARY), wanted, is_walk=is_walk and not transaction.is_postgresql
+    )
+    # No index is taken of what is an expression: those who match are found first, and sorted then.
+    order = (host, url) if is_walk else (host.concat(""), url.concat(""))
+    if after is not None:
+        known = select(url, targets.c.id).where(targets.c.id == after.id, host == after.host)
+        # Of who is forgotten since, the host is told again from its first URL on.
+        after_url, after_id = transaction.connection.execute(known).one_or_none() or ("", 0)
+        place = tuple_(literal(after.host), literal(after_url), literal(after_id))
+        statement = statement.where(tuple_(*order, targets.c.id) > place)
+    return list(transaction.connection.execute(statement.order_by(*order, targets.c.id).limit(limit)))
+
+
+def count(transaction: Transaction, wanted: TargetFilter) -> int:
+    """Return how many there are."""
+    counted = _filtered(transaction, select(func.count(targets.c.id)), wanted)
+    return transaction.connection.scalar(counted) or 0
+
+
+def whole(transaction: Transaction, subject_id: str) -> Row[Any] | None:
+    """Return all columns that tell of one target; None if there is none of this id."""
+    tables = targets.outerjoin(probed, probed.c.target == targets.c.id).outerjoin(
+        agents, agents.c.agent_id == targets.c.subject_id
+    )
+    statement = select(*_WHOLE).select_from(tables).where(targets.c.subject_id == subject_id)
+    return transaction.connection.execute(statement).one_or_none()
+
+
+def directories_of(transaction: Transaction, number: int) -> list[str]:
+    """Return the names of the directories that list a target."""
+    statement = (
+        select(directories.c.name)
+        .select_from(directories.join(listings, listings.c.directory == directories.c.id))
+        .where(listings.c.target == number)
+        .order_by(directories.c.name)
+    )
+    return list(transaction.connection.scalars(statement))
+
+
+def _filtered(
+    transaction: Transaction, statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = False
+) -> Select[Any]:
+    """Return what finds them; `is_walk`: by looking at one target after the other."""
+    tables = targets.outerjoin(probed, probed.c.target == targets.c.id)
+    if wanted.directory is not None and is_walk:
+        is_listed = (listings.c.target == targets.c.id) & (listings.c.directory == wanted.directory)
+        statement = statement.where(select(listings.c.target).where(is_listed).exists())
+    elif wanted.directory is not None:
+        tables = tables.join(listings, listings.c.target == targets.c.id)
+        statement = statement.where(listings.c.directory == wanted.directory)
+    if not wanted.include_gone:
+        statement = statement.where(targets.c.gone_at_s.is_(None))
+    if wanted.subject_id is not None:
+        statement = statement.where(targets.c.subject_id == wanted.subject_id)
+    if wanted.host is not None:
+        statement = statement.where(targets.c.host == wanted.host)
+    if wanted.max_evidence_age_s is not None:
+        seen_from_s = transaction.now_s - wanted.max_evidence_age_s
+        statement = statement.where(probed.c.evidence_at_s >= seen_from_s)
+    result = probed.c.result.concat("") if is_walk else probed.c.result
+    was_measured = result.is_not(None) & probed.c.evidence_at_s.is_not(None)
+    is_old = was_measured & func.coalesce(probed.c.evidence_until_s < transaction.now_s, false())
+    if wanted.old_evidence is False:
+        statement = statement.where(~is_old)
+    alternatives = (
+        (result.in_(wanted.results), bool(wanted.results)),
+        (is_old, wanted.old_evidence is True),
+        (result.is_(None), wanted.never_measured),
+    )
+    asked = [condition for condition, is_asked in alternatives if is_asked]
+    if asked:
+        statement = statement.where(or_(*asked))
+    return statement.select_from(tables)

@@ -1,0 +1,110 @@
+"""What is known of those who ask for leases together, and of the agents that this concerns?
+
+One statement tells all of it, as JSON: on PostgreSQL a way to the server and back costs more than what
+is done there.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import text
+
+from lifesign.domain.access.permissions import Role, StoredKey
+from lifesign.storage.engine.database import Transaction
+
+
+class Holder(NamedTuple):
+    """An agent that asks for a lease, or that holds the one that is asked about."""
+
+    number: int
+    agent_id: str
+    status: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Askers:
+    """What must be known before leases are looked at."""
+
+    token_floor: int
+    """Above which new tokens are."""
+    keys: Mapping[bytes, StoredKey]
+    """By digest, valid or not."""
+    holders: Mapping[str, Holder]
+    """Agents by their ids."""
+
+
+_KEY = "key_id, name, role, agent_id, digest, created_at_s, expires_at_s, revoked_at_s"
+_HOLDER = "id, agent_id, status, incarnation"
+_SQLITE = text(f"""
+    WITH known AS (SELECT {_KEY} FROM keys WHERE digest IN (SELECT value FROM json_each(:digests)))
+    SELECT json_array(
+        (SELECT token_floor FROM registry WHERE id = 1),
+        json((SELECT json_group_array(json_array({_KEY})) FROM known)),
+        json((
+            SELECT json_group_array(json_array({_HOLDER})) FROM agents
+            WHERE agent_id IN (
+                SELECT agent_id FROM known
+                UNION SELECT holder FROM leases WHERE number IN (SELECT value FROM json_each(:numbers))
+            )
+        ))
+    )
+""")  # noqa: S608 - constants only
+# The epoch first: whoever raises it locks the row FOR UPDATE, and waits for those who grant by the old
+# one; a sweep, which locks it for less, keeps nobody waiting. Then the agents, in the order in which
+# everybody locks them: nobody dies while it is granted a lease, and nobody begins to drain while it
+# releases its last one. For the rest of the transaction rows are looked up by their indexes: of leases that
+# have just become many the planner does not know, and would read all of them to find thirty.
+_POSTGRESQL = text(f"""
+    WITH known AS (SELECT {_KEY} FROM keys WHERE digest = ANY(CAST(:digests AS text[]))),
+    concerned AS (
+        SELECT {_HOLDER} FROM agents
+        WHERE agent_id IN (
+            SELECT agent_id FROM known
+            UNION SELECT holder FROM leases WHERE number = ANY(CAST(:numbers AS bigint[]))
+        )
+        ORDER BY id FOR NO KEY UPDATE
+    )
+    SELECT CAST(json_build_array(
+        (SELECT token_floor FROM registry WHERE id = 1 FOR KEY SHARE),
+        (SELECT json_agg(json_build_array({_KEY})) FROM known),
+        (SELECT json_agg(json_build_array({_HOLDER})) FROM concerned)
+    ) AS text), set_config('enable_seqscan', 'off', true)
+""")  # noqa: S608 - constants only
+
+
+def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[int]) -> Askers:
+    """Return the keys of these digests, the agents whose own they are, and those that hold these leases.
+
+    `numbers` are those of the leases' rows. Until the transaction ends nobody else changes the agents,
+    and the epoch is not raised. Who is no agent is absent.
+    """
+    wanted, rows = sorted({digest.hex() for digest in digests}), sorted(set(numbers))
+    if transaction.is_postgresql:
+        told = transaction.connection.scalar(_POSTGRESQL, {"digests": wanted, "numbers": rows})
+    else:
+        asked = {"digests": to_json(wanted).decode(), "numbers": to_json(rows).decode()}
+        told = transaction.connection.scalar(_SQLITE, asked)
+    token_floor, keys, holders = from_json(told or "[]")
+    stored = [_key(*key) for key in keys or ()]
+    return Askers(
+        token_floor=token_floor or 0,
+        keys={key.digest: key for key in stored},
+        holders={holder.agent_id: holder for holder in (Holder(*row) for row in holders or ())},
+    )
+
+
+def _key(key_id: str, name: str, role: str, agent_id: str | None, digest: str, *times_s: Any) -> StoredKey:
+    created_at_s, expires_at_s, revoked_at_s = times_s
+    return StoredKey(
+        key_id=key_id,
+        name=name,
+        role=Role(role),
+        agent_id=agent_id,
+        digest=bytes.fromhex(digest),
+        created_at_s=created_at_s,
+        expires_at_s=expires_at_s,
+        revoked_at_s=revoked_at_s,
+    )

@@ -1,0 +1,368 @@
+"""Rows of leases.
+
+A resource has one row for ever: its last lease, current or ended, and the last token granted. A lease's
+id names that row, so that a late request about a replaced lease still finds what replaced it. On SQLite
+many rows travel as one JSON text, as in `beats`.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Select, func, select, text
+
+from lifesign.domain.tasks.lease import Claim, EndReason, ResourceKind, ended
+from lifesign.domain.tasks.lease_id import SECRET_BYTES, lease_id_of
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import leases
+
+MAX_LOOKS = 5
+"""For a resource that others add at the same time; the second look sees what they have added."""
+
+# The members of a Claim, in its order.
+_CLAIM_COLUMNS = (
+    "resource", "lease_id", "holder", "holder_incarnation", "token",
+    "acquired_at_s", "expires_at_s", "ended_at_s", "end_reason", "id_secret",
+)  # fmt: skip
+_COLUMNS = ", ".join(("number", *_CLAIM_COLUMNS))
+_columns: Callable[[Claim], tuple[Any, ...]] = attrgetter(*_CLAIM_COLUMNS)
+
+
+def _exact(column: str) -> str:
+    """Return a time as JSON with all its digits: by itself SQLite writes 15, which is 10 µs."""
+    return f"iif({column} IS NULL, NULL, json(printf('%!.17g', {column})))"
+
+
+_JSON_ROWS = (
+    "SELECT json_group_array(json_array("
+    + ", ".join(_exact(name) if name.endswith("_s") else name for name in ("number", *_CLAIM_COLUMNS))
+    + ")) FROM"
+)
+
+_OF_RESOURCES_SQLITE = text(f"""
+    {_JSON_ROWS} leases WHERE resource IN (SELECT value FROM json_each(:resources))
+        OR number IN (SELECT value FROM json_each(:numbers))
+""")  # noqa: S608 - constants only
+_NAMED_POSTGRESQL = text(f"""
+    SELECT {_COLUMNS} FROM leases WHERE resource = ANY(CAST(:resources AS text[]))
+    ORDER BY number FOR NO KEY UPDATE
+""")  # noqa: S608 - constants only
+_OF_HOLDERS_SQLITE = text(f"""
+    {_JSON_ROWS} leases WHERE holder IN (SELECT value FROM json_each(:holders)) AND ended_at_s IS NULL
+""")  # noqa: S608 - constants only
+_OF_HOLDERS_POSTGRESQL = text(f"""
+    SELECT {_COLUMNS} FROM leases WHERE holder = ANY(CAST(:holders AS text[])) AND ended_at_s IS NULL
+    ORDER BY number FOR NO KEY UPDATE
+""")  # noqa: S608 - constants only
+_EXPIRED_SQLITE = text(f"""
+    {_JSON_ROWS} (
+        SELECT {_COLUMNS} FROM leases WHERE ended_at_s IS NULL AND expires_at_s <= :at_s
+        ORDER BY expires_at_s LIMIT :limit
+    )
+""")  # noqa: S608 - constants only
+_EXPIRED_POSTGRESQL = text(f"""
+    SELECT {_COLUMNS} FROM leases WHERE ended_at_s IS NULL AND expires_at_s <= :at_s
+    ORDER BY expires_at_s LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+""")  # noqa: S608 - constants only
+
+_ADD_SQLITE = text("""
+    INSERT INTO leases (resource, token) SELECT value, 0 FROM json_each(:resources) WHERE true
+    ON CONFLICT DO NOTHING
+""")
+# Existing rows first, in the order of their numbers; then those that are missing, in one order too. Where
+# somebody else adds one at the same time this waits, and leaves it out. The time is that of the last
+# lock that was waited for.
+_TO_HOLD_POSTGRESQL = text(f"""
+    WITH locked AS (
+        SELECT {_COLUMNS} FROM leases
+        WHERE resource = ANY(CAST(:to_hold AS text[])) OR number = ANY(CAST(:numbers AS bigint[]))
+        ORDER BY number FOR NO KEY UPDATE
+    ), added AS (
+        INSERT INTO leases (resource, token)
+        SELECT resource, 0 FROM unnest(CAST(:to_hold AS text[])) AS asked (resource)
+        WHERE NOT EXISTS (SELECT FROM locked WHERE locked.resource = asked.resource)
+        ORDER BY resource
+        ON CONFLICT DO NOTHING
+        RETURNING {_COLUMNS}
+    )
+    SELECT *, CAST(extract(epoch FROM clock_timestamp()) AS double precision)
+    FROM (SELECT * FROM locked UNION ALL SELECT * FROM added) held
+""")  # noqa: S608 - constants only
+
+_STORE_SQLITE = text(f"""
+    UPDATE leases
+    SET {", ".join(f"{name} = said.value ->> {place}" for place, name in enumerate(_CLAIM_COLUMNS) if place)}
+    FROM json_each(:said) said WHERE leases.resource = said.value ->> 0
+""")  # noqa: S608 - constants only
+# JSON here too: the driver takes longer over the elements of arrays than the server over the text. The
+# array is for the index: by the join alone all leases of some thousands are read to find thirty.
+_STORE_POSTGRESQL = text(f"""
+    WITH said AS (
+        SELECT * FROM json_to_recordset(CAST(:said AS json)) AS said (
+            resource text, lease_id text, holder text, holder_incarnation bigint, token bigint,
+            acquired_at_s double precision, expires_at_s double precision, ended_at_s double precision,
+            end_reason text, id_secret text
+        )
+    )
+    UPDATE leases SET {", ".join(f"{name} = said.{name}" for name in _CLAIM_COLUMNS[1:])}
+    FROM said WHERE leases.resource = said.resource
+        AND leases.resource = ANY(ARRAY(SELECT resource FROM said))
+""")  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFilter:
+    """Which leases are looked for; None means any."""
+
+    resource: str | None = None
+    resource_prefix: str | None = None
+    holder: str | None = None
+    running_at_s: float | None = None
+    """Neither ended nor expired at this time."""
+
+
+def granted(
+    before: Claim,
+    number: int,
+    *,
+    holder: str,
+    holder_incarnation: int = 0,
+    token: int,
+    acquired_at_s: float,
+    expires_at_s: float,
+) -> Claim:
+    """Return a new claim on the resource of a row, to be stored; `before` is what the row holds."""
+    secret = before.id_secret or secrets.token_hex(SECRET_BYTES)
+    return Claim(
+        resource=before.resource,
+        lease_id=lease_id_of(number, token, holder, secret),
+        holder=holder,
+        holder_incarnation=holder_incarnation,
+        token=token,
+        acquired_at_s=acquired_at_s,
+        expires_at_s=expires_at_s,
+        id_secret=secret,
+    )
+
+
+def lock(
+    transaction: Transaction, *, to_hold: Iterable[str] = (), numbers: Iterable[int] = ()
+) -> dict[int, Claim]:
+    """Return the rows of these resources and of these numbers, by number; nobody else changes them meanwhile.
+
+    A resource that somebody wants to hold gets its row if it has none. This may wait for others; the
+    transaction's time, unless it was asked for before, is that after the wait.
+    """
+    resources, rows_wanted = sorted(set(to_hold)), sorted(set(numbers))
+    if not resources and not rows_wanted:
+        return {}
+    if transaction.is_postgresql:
+        return _lock_postgresql(transaction, resources, rows_wanted)
+    asked = {"resources": _json(resources), "numbers": _json(rows_wanted)}
+    if resources:
+        transaction.connection.execute(_ADD_SQLITE, asked)
+    found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, asked))
+    return {row[0]: _claim(row) for row in sorted(found)}
+
+
+def _lock_postgresql(
+    transaction: Transaction, resources: Sequence[str], numbers: Sequence[int]
+) -> dict[int, Claim]:
+    found: dict[int, Claim] = {}
+    missing, at_s = set(resources), 0.0
+    for _ in range(MAX_LOOKS):
+        asked = {"to_hold": sorted(missing), "numbers": numbers}
+        for *row, looked_at_s in transaction.connection.execute(_TO_HOLD_POSTGRESQL, asked):
+            found[row[0]], at_s = _claim(row), max(at_s, looked_at_s)
+        missing -= {claim.resource for claim in found.values()}
+        if not missing:
+            break
+    else:
+        raise StoreUnavailable("others add the same resources again and again")
+    if at_s:
+        transaction.take_time(at_s)
+    return dict(sorted(found.items()))
+
+
+def store(transaction: Transaction, changed: Sequence[Claim]) -> None:
+    """Store claims on resources that have their rows, at most one of each."""
+    if not changed:
+        return
+    if transaction.is_postgresql:
+        said = [dict(zip(_CLAIM_COLUMNS, _columns(claim), strict=True)) for claim in changed]
+        transaction.connection.execute(_STORE_POSTGRESQL, {"said": _json(said)})
+    else:
+        transaction.connection.execute(_STORE_SQLITE, {"said": _json([_columns(claim) for claim in changed])})
+
+
+def find(transaction: Transaction, resource: str, *, to_change: bool = False) -> Claim | None:
+    """Return the last claim on a resource; None if it has no row."""
+    wanted = _ALL.where(leases.c.resource == resource)
+    if to_change:
+        wanted = wanted.with_for_update(key_share=True)
+    row = transaction.connection.execute(wanted).one_or_none()
+    return None if row is None else _claim(row)
+
+
+def find_many(transaction: Transaction, resources: Iterable[str]) -> dict[str, Claim]:
+    """Return the last claims on resources, by resource, to be changed; those that have no row are absent."""
+    named = sorted(resources)
+    if transaction.is_postgresql:
+        found = transaction.connection.execute(_NAMED_POSTGRESQL, {"resources": named}).all()
+    else:
+        asked = {"resources": _json(named), "numbers": "[]"}
+        found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, asked))
+    return {row[1]: _claim(row) for row in found}
+
+
+def count_held(transaction: Transaction, holders: Sequence[str]) -> dict[str, int]:
+    """Return how many leases each holds at the transaction's time; whoever holds none is absent."""
+    counts = (
+        select(leases.c.holder, func.count())
+        .where(leases.c.holder.in_(holders), *_running(transaction.now_s))
+        .group_by(leases.c.holder)
+    )
+    return {str(holder): int(number) for holder, number in transaction.connection.execute(counts)}
+
+
+def tasks_of(transaction: Transaction, holder: str) -> set[str]:
+    """Return the ids of the tasks that are leased to a holder at the transaction's time."""
+    prefix = f"{ResourceKind.TASK}:"
+    resources = transaction.connection.scalars(
+        select(leases.c.resource).where(leases.c.holder == holder, *_running(transaction.now_s))
+    )
+    return {resource.removeprefix(prefix) for resource in resources if resource.startswith(prefix)}
+
+
+def tasks_ever_leased(transaction: Transaction, task_ids: Iterable[str]) -> list[str]:
+    """Return which of these tasks were leased to anybody at any time, in order."""
+    prefix = f"{ResourceKind.TASK}:"
+    wanted = select(leases.c.resource).where(
+        leases.c.resource.in_([f"{prefix}{task_id}" for task_id in task_ids]), leases.c.lease_id.is_not(None)
+    )
+    return sorted(resource.removeprefix(prefix) for resource in transaction.connection.scalars(wanted))
+
+
+def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> dict[str, list[Claim]]:
+    """End all leases of these holders, and return those that ended now, in the order of their rows.
+
+    One whose time was over already ended `expired`, whatever the reason given here.
+    """
+    if not holders:
+        return {}
+    if transaction.is_postgresql:
+        found = transaction.connection.execute(_OF_HOLDERS_POSTGRESQL, {"holders": sorted(holders)}).all()
+    else:
+        found = _rows_in(
+            transaction.connection.scalar(_OF_HOLDERS_SQLITE, {"holders": _json(sorted(holders))})
+        )
+    ended_now: dict[str, list[Claim]] = {}
+    for row in sorted(found):
+        claim = _claim(row)
+        holder = str(claim.holder)
+        ended_now.setdefault(holder, []).append(ended(claim, holders[holder], transaction.now_s))
+    store(transaction, [claim for claims in ended_now.values() for claim in claims])
+    return ended_now
+
+
+def holding(transaction: Transaction, holders: Collection[str]) -> set[str]:
+    """Return which of these hold a lease that nobody has ended."""
+    wanted = select(leases.c.holder).where(
+        leases.c.holder.in_(sorted(holders)), leases.c.ended_at_s.is_(None)
+    )
+    return set(transaction.connection.scalars(wanted.distinct()))
+
+
+def count_running(transaction: Transaction, resources: Collection[str]) -> dict[str, int]:
+    """Return how many of these resources each holder holds now."""
+    wanted = select(leases.c.holder, func.count()).where(
+        leases.c.resource.in_(sorted(resources)),
+        leases.c.ended_at_s.is_(None),
+        leases.c.expires_at_s > transaction.now_s,
+    )
+    found = transaction.connection.execute(wanted.group_by(leases.c.holder))
+    return {str(holder): number for holder, number in found}
+
+
+def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
+    """Return claims whose time is over and that nobody has ended, to be changed; the earliest first.
+
+    Those that somebody else changes now are left out.
+    """
+    asked = {"at_s": at_s, "limit": limit}
+    if transaction.is_postgresql:
+        found = transaction.connection.execute(_EXPIRED_POSTGRESQL, asked).all()
+    else:
+        found = _rows_in(transaction.connection.scalar(_EXPIRED_SQLITE, asked))
+    return sorted((_claim(row) for row in found), key=lambda claim: claim.expires_at_s)
+
+
+def is_any_expired(transaction: Transaction, at_s: float) -> bool:
+    """Whether there is a lease whose time is over and that nobody has ended; nothing is locked."""
+    wanted = select(leases.c.number).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s <= at_s)
+    return transaction.connection.execute(wanted.limit(1)).first() is not None
+
+
+def listing(transaction: Transaction, wanted: LeaseFilter, *, after: int, limit: int) -> dict[int, Claim]:
+    """Return leases by the number of their row, ascending from `after`; the last one of each resource."""
+    statement = _filtered(_ALL, wanted).where(leases.c.number > after).order_by(leases.c.number).limit(limit)
+    return {row[0]: _claim(row) for row in transaction.connection.execute(statement)}
+
+
+def count(transaction: Transaction, wanted: LeaseFilter) -> int:
+    """Return how many leases there are."""
+    statement = _filtered(select(func.count()).select_from(leases), wanted)
+    return transaction.connection.scalar(statement) or 0
+
+
+_ALL = select(leases.c.number, *(leases.c[name] for name in _CLAIM_COLUMNS))
+
+
+def _running(at_s: float) -> tuple[Any, Any]:
+    return leases.c.ended_at_s.is_(None), leases.c.expires_at_s > at_s
+
+
+def _filtered(statement: Select[Any], wanted: LeaseFilter) -> Select[Any]:
+    # A row without a lease is that of a resource that nobody has held.
+    statement = statement.where(leases.c.lease_id.is_not(None))
+    if wanted.resource is not None:
+        statement = statement.where(leases.c.resource == wanted.resource)
+    if wanted.resource_prefix is not None:
+        # Not LIKE, which has wildcards and on SQLite takes `A` for `a`.
+        length = len(wanted.resource_prefix)
+        statement = statement.where(func.substr(leases.c.resource, 1, length) == wanted.resource_prefix)
+    if wanted.holder is not None:
+        statement = statement.where(leases.c.holder == wanted.holder)
+    if wanted.running_at_s is not None:
+        statement = statement.where(*_running(wanted.running_at_s))
+    return statement
+
+
+def _json(value: object) -> str:
+    return to_json(value).decode()
+
+
+def _rows_in(json: Any) -> list[Any]:
+    """Return rows as SQLite gave them in one JSON text."""
+    return list(from_json(json))
+
+
+def _claim(row: Sequence[Any]) -> Claim:
+    _, resource, lease_id, holder, incarnation, token, acquired_at_s, expires_at_s, *rest = row
+    ended_at_s, reason, id_secret = rest
+    return Claim(
+        resource=resource,
+        lease_id=lease_id,
+        holder=holder,
+        holder_incarnation=incarnation or 0,
+        token=token,
+        acquired_at_s=acquired_at_s or 0.0,
+        expires_at_s=expires_at_s or 0.0,
+        ended_at_s=ended_at_s,
+        end_reason=None if reason is None else EndReason(reason),
+        id_secret=id_secret,
+    )

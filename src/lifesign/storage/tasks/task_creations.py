@@ -1,0 +1,49 @@
+"""By which key was a task created, so that a retry creates no other?"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select, text, update
+
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import task_creations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCreation:
+    """What somebody asked for, and the task that came of it."""
+
+    creator: str
+    idempotency_key: str
+    digest: str
+    task: int | None = None
+
+
+# Who comes second waits until the first one has ended, and finds what it has done.
+_TAKE = text("""
+    INSERT INTO task_creations (creator, idempotency_key, digest)
+    VALUES (:creator, :idempotency_key, :digest) ON CONFLICT DO NOTHING
+""")
+
+
+def take(transaction: Transaction, wanted: StoredCreation) -> StoredCreation | None:
+    """Take a key for a task that is to be created; return what it was used for if it was."""
+    named = {"creator": wanted.creator, "idempotency_key": wanted.idempotency_key}
+    taken = transaction.connection.execute(_TAKE, {**named, "digest": wanted.digest})
+    if taken.rowcount:
+        return None
+    known = transaction.connection.execute(select(task_creations).filter_by(**named)).mappings().one()
+    return StoredCreation(**{str(name): value for name, value in known.items()})
+
+
+def forget_creator(transaction: Transaction, creator: str) -> None:
+    """Forget all keys of somebody who asks no more."""
+    transaction.connection.execute(delete(task_creations).filter_by(creator=creator))
+
+
+def fill(transaction: Transaction, taken: StoredCreation, task: int) -> None:
+    """Say which task came of it."""
+    transaction.connection.execute(
+        update(task_creations)
+        .filter_by(creator=taken.creator, idempotency_key=taken.idempotency_key)
+        .values(task=task)
+    )

@@ -1,0 +1,228 @@
+"""What is to be done, by whom, and how far is it?
+
+A task's number is that of its lease's row. Whoever changes a task has locked that row (`leases.lock`).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Select, bindparam, func, insert, select, update
+
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import leases, task_needs, task_runs, tasks
+
+ERASED: Final = ""
+"""In place of the name of who created a task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """All that is stored of one task but its runs, reports and budget; the members are the columns."""
+
+    number: int
+    task_id: str
+    title: str
+    status: str
+    status_since_s: float
+    explanation: str | None
+    agent_id: str | None
+    role_id: str | None
+    capabilities: Sequence[str]
+    input: str
+    output: str | None
+    lease_s: float
+    max_attempts: int
+    backoff_s: float
+    attempts: int
+    lost_runs: int
+    runs: int
+    reports: int
+    writes: int
+    not_before_s: float | None
+    progress_at_s: float | None
+    parent: int | None
+    fix_of: int | None
+    created_by: str
+    """As events name actors; empty once the agent that did is erased."""
+    created_at_s: float
+    holder: str | None = None
+    """Of its lease that was granted last, whether it is over or not; read with the task, stored there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks are looked for; empty or None means any."""
+
+    statuses: tuple[str, ...] = ()
+    agent_id: str | None = None
+    role_id: str | None = None
+    parent: int | None = None
+    holder: str | None = None
+    """Who has it, or has had it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """For whom a task is looked for."""
+
+    agent_id: str
+    role_id: str | None
+    """The agent's pool."""
+    capabilities: Sequence[str]
+    """What it can do, or as much of it as it wants to do now."""
+    is_of_pool_only: bool = False
+    """Only tasks that name its pool."""
+    number: int | None = None
+    """Only this task."""
+
+
+_OWN = tuple(column.name for column in tasks.columns)
+_ALL = select(*tasks.columns, leases.c.holder).join(leases, leases.c.number == tasks.c.number)
+# What a transition changes; one statement for any number of tasks.
+_CHANGING = (
+    "status", "status_since_s", "explanation", "output", "attempts", "lost_runs", "runs", "reports",
+    "writes", "not_before_s", "progress_at_s",
+)  # fmt: skip
+_STORE = (
+    update(tasks)
+    .where(tasks.c.number == bindparam("of_number"))
+    .values({name: bindparam(f"to_{name}") for name in _CHANGING})
+)
+
+
+def add(transaction: Transaction, task: StoredTask) -> None:
+    """Store a new task; its lease's row is there and locked."""
+    row = {name: getattr(task, name) for name in _OWN}
+    transaction.connection.execute(insert(tasks), {**row, "capabilities": list(task.capabilities)})
+    needs = [{"task": task.number, "capability": capability} for capability in task.capabilities]
+    if needs:
+        transaction.connection.execute(insert(task_needs), needs)
+
+
+def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
+    """Store what has become of tasks."""
+    rows = [
+        {"of_number": task.number, **{f"to_{name}": getattr(task, name) for name in _CHANGING}}
+        for task in changed
+    ]
+    if rows:
+        transaction.connection.execute(_STORE, rows)
+
+
+def forget_agent(transaction: Transaction, agent_id: str, finished: Collection[str]) -> None:
+    """Take an agent's name off the tasks that it created, and off finished ones that were for it alone.
+
+    What is still to be done stays its own, or anybody might claim it.
+    """
+    transaction.connection.execute(
+        update(tasks).where(tasks.c.created_by == agent_id).values(created_by=ERASED)
+    )
+    was_for_it = (tasks.c.agent_id == agent_id) & tasks.c.status.in_(finished)
+    transaction.connection.execute(update(tasks).where(was_for_it).values(agent_id=None))
+
+
+def number_of(transaction: Transaction, task_id: str) -> int | None:
+    """Return the number of the row of a task's lease; None if there is no such task."""
+    return transaction.connection.scalar(select(tasks.c.number).where(tasks.c.task_id == task_id))
+
+
+def ids_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the ids of tasks by their numbers."""
+    wanted = select(tasks.c.number, tasks.c.task_id).where(tasks.c.number.in_(numbers))
+    return {row[0]: row[1] for row in transaction.connection.execute(wanted)} if numbers else {}
+
+
+def leases_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, float]:
+    """Return how long tasks let themselves be leased, by their numbers."""
+    wanted = select(tasks.c.number, tasks.c.lease_s).where(tasks.c.number.in_(numbers))
+    return {row[0]: row[1] for row in transaction.connection.execute(wanted)} if numbers else {}
+
+
+def find(transaction: Transaction, number: int) -> StoredTask:
+    """Return a task that there is."""
+    return _stored(transaction.connection.execute(_ALL.where(tasks.c.number == number)).mappings().one())
+
+
+def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTask]:
+    """Return tasks by their numbers, ascending; those that are none are left out."""
+    wanted = _ALL.where(tasks.c.number.in_(numbers)).order_by(tasks.c.number)
+    return [_stored(row) for row in transaction.connection.execute(wanted).mappings()] if numbers else []
+
+
+def lock_next(transaction: Transaction, claimant: Claimant, at_s: float) -> int | None:
+    """Return the number of the longest queued task that this agent may have, its lease's row locked.
+
+    Those that somebody else is changing are left out; nobody is waited for.
+    """
+    wanted = (
+        _may_have(select(tasks.c.number).join(leases, leases.c.number == tasks.c.number), claimant)
+        .where(func.coalesce(tasks.c.not_before_s, 0.0) <= at_s)
+        .order_by(tasks.c.number)
+        .limit(1)
+        .with_for_update(of=(leases, tasks), skip_locked=True, key_share=True)
+    )
+    number: int | None = transaction.connection.scalar(wanted)
+    return number
+
+
+def next_due_s(transaction: Transaction, claimant: Claimant) -> float | None:
+    """Return when the first queued task that this agent may have can be claimed; None if there is none."""
+    due = select(func.min(func.coalesce(tasks.c.not_before_s, 0.0))).select_from(tasks)
+    at_s: float | None = transaction.connection.scalar(_may_have(due, claimant))
+    return at_s
+
+
+def listing(
+    transaction: Transaction, wanted: TaskFilter, *, before: int | None, limit: int
+) -> list[StoredTask]:
+    """Return tasks, the newest first, those below the number `before`."""
+    statement = _filtered(_ALL, wanted).order_by(tasks.c.number.desc()).limit(limit)
+    if before is not None:
+        statement = statement.where(tasks.c.number < before)
+    return [_stored(row) for row in transaction.connection.execute(statement).mappings()]
+
+
+def count(transaction: Transaction, wanted: TaskFilter) -> int:
+    """Return how many tasks there are."""
+    statement = _filtered(select(func.count()).select_from(tasks), wanted)
+    return transaction.connection.scalar(statement) or 0
+
+
+def count_children(transaction: Transaction, number: int) -> int:
+    """Return how many tasks were delegated from this one."""
+    return count(transaction, TaskFilter(parent=number))
+
+
+def _may_have(statement: Select[Any], claimant: Claimant) -> Select[Any]:
+    unmet = select(task_needs.c.task).where(
+        task_needs.c.task == tasks.c.number, task_needs.c.capability.not_in(claimant.capabilities)
+    )
+    of_pool = tasks.c.role_id == claimant.role_id
+    if claimant.number is not None:
+        statement = statement.where(tasks.c.number == claimant.number)
+    return statement.where(
+        tasks.c.status == "queued",
+        tasks.c.agent_id.is_(None) | (tasks.c.agent_id == claimant.agent_id),
+        of_pool if claimant.is_of_pool_only else tasks.c.role_id.is_(None) | of_pool,
+        ~unmet.exists(),
+    )
+
+
+def _filtered(statement: Select[Any], wanted: TaskFilter) -> Select[Any]:
+    if wanted.statuses:
+        statement = statement.where(tasks.c.status.in_([str(status) for status in wanted.statuses]))
+    if wanted.agent_id is not None:
+        statement = statement.where(tasks.c.agent_id == wanted.agent_id)
+    if wanted.role_id is not None:
+        statement = statement.where(tasks.c.role_id == wanted.role_id)
+    if wanted.parent is not None:
+        statement = statement.where(tasks.c.parent == wanted.parent)
+    if wanted.holder is not None:
+        worked_at = select(task_runs.c.task).where(task_runs.c.holder == wanted.holder)
+        statement = statement.where(tasks.c.number.in_(worked_at))
+    return statement
+
+
+def _stored(row: Mapping[Any, Any]) -> StoredTask:
+    return StoredTask(**{str(name): value for name, value in row.items()})

@@ -1,0 +1,533 @@
+"""How is an agent's process started, and how is it ended with all that it has started?"""
+
+import asyncio
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
+
+from lifesign.adapter.process import agent_process, process_watcher
+from lifesign.adapter.process.agent_process import AgentProcess, Job
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.process.output import OutputCopy
+from lifesign.errors import CommandFailed
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    between = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == between:
+            time.sleep(0.01)
+        open("daemon", "w").write(str(os.getpid()))
+        time.sleep(1000)
+    os._exit(0)
+while not os.path.exists("daemon") or not open("daemon").read():
+    time.sleep(0.01)
+"""
+"""Leaves a process behind that is in a session of its own and nobody's child, and says so once it is."""
+
+
+@asynccontextmanager
+async def running(
+    directory: Path,
+    *command: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    timer: LeaseTimer | None = None,
+) -> AsyncIterator[AgentProcess]:
+    fd, nowhere = os.open(directory, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
+    output = OutputCopy(fd, stdout_to=nowhere, stderr_to=nowhere)
+    os.close(fd)
+    whole = {"PATH": os.environ["PATH"], **environment}
+    process = None
+    try:
+        process = await AgentProcess.start(
+            Job(command=command, environment=whole, directory=directory, timer=timer), output
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield process
+    finally:
+        if process is not None:
+            await process.kill()
+        output.finish()
+        os.close(nowhere)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def is_alive(pid: int) -> bool:
+    return pid in process_watcher.processes()
+
+
+def pid_in(file: Path) -> int:
+    return until(f"{file.name} is written", lambda: file.exists() and int(file.read_text() or "0"))
+
+
+@pytest.mark.parametrize(("code", "expected"), [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", -11)])
+async def test_its_exit_code_is_told(tmp_path: Path, code: str, expected: int) -> None:
+    async with running(tmp_path, "sh", "-c", code) as process:
+        assert await process.wait() == expected
+        await process.wait_gone()
+
+
+async def test_it_gets_its_environment_and_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_secret")
+    code = "import json, os; print(json.dumps([dict(os.environ), sorted(os.listdir('/proc/self/fd'))]))"
+    odd = {"ODD": os.fsdecode(b"\xff\xfe ok"), "LANG": "C"}
+    async with running(tmp_path, *python(code), environment=odd) as process:
+        assert await process.wait() == 0
+        await process.wait_gone()
+    environment, descriptors = json.loads((tmp_path / "stdout.log").read_text())
+    assert environment.pop("LC_CTYPE", None) in {None, "C.UTF-8"}  # Python's own, in the child
+    assert environment == {"PATH": os.environ["PATH"], **odd}
+    # The fourth is that of the directory which is listed.
+    assert descriptors == ["0", "1", "2", "3"]
+
+
+async def test_signals_are_as_usual_for_it_and_it_leads_a_session_of_its_own(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; "
+        "print([n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN "
+        "and n not in (signal.SIGPIPE, signal.SIGXFSZ)], signal.pthread_sigmask(0, []), "
+        "os.getpid() == os.getpgid(0) == os.getsid(0))"
+    )
+    async with running(tmp_path, *python(code)) as process:
+        await process.wait_gone()
+    assert (tmp_path / "stdout.log").read_text() == "[] set() True\n"
+
+
+async def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="No such file"):
+        async with running(tmp_path, "no-such-program-here"):
+            pass
+    (tmp_path / "text").write_text("not a program")
+    with pytest.raises(CommandFailed, match="Permission denied"):
+        async with running(tmp_path, str(tmp_path / "text")):
+            pass
+
+
+async def test_who_is_asked_to_end_may_clean_up(tmp_path: Path) -> None:
+    code = "trap 'echo bye; exit 3' TERM; echo ready > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        until("it is ready", (tmp_path / "ready").exists)
+        assert await process.end(30, asyncio.Event())
+        assert await process.wait() == 3
+    assert (tmp_path / "stdout.log").read_text() == "bye\n"
+
+
+async def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+    code = "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        pid = pid_in(tmp_path / "ready")
+        assert await process.end(0.2, asyncio.Event())
+        assert await process.wait() == -signal.SIGKILL
+        assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("stopped", ["warden", "keeper", "both", "nobody"])
+async def test_whoever_of_its_watchers_goes_on_kills_all_of_it_when_its_timer_is_due(
+    tmp_path: Path, stopped: str
+) -> None:
+    timer = LeaseTimer(1_000.0)
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DAEMON}time.sleep(1000)"
+    try:
+        async with running(tmp_path, *python(code), timer=timer) as process:
+            daemon = pid_in(tmp_path / "daemon")
+            keeper, watching = keeper_of(process), process_watcher.processes()[process.pid or 0][0]
+            # The keeper goes on by itself.
+            for pid in {"warden": [watching], "keeper": [keeper], "both": [watching, keeper]}.get(
+                stopped, []
+            ):
+                os.kill(pid, signal.SIGSTOP)
+            timer.set(0.0)
+            assert await process.wait() == -signal.SIGKILL
+            until("all is gone", lambda: not is_alive(daemon))
+            await process.wait_gone()
+            assert process.fault == ""
+    finally:
+        timer.close()
+
+
+async def test_its_timer_is_no_descriptor_of_an_agent(tmp_path: Path) -> None:
+    timer = LeaseTimer(1_000.0)
+    try:
+        code = "import os; print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1, 2)), "
+        code += "len(os.listdir('/proc/self/fd')))"
+        async with running(tmp_path, *python(code), timer=timer) as process:
+            await process.wait_gone()
+    finally:
+        timer.close()
+    said = (tmp_path / "stdout.log").read_text()
+    assert "timerfd" not in said
+    assert said.endswith(" 4\n")
+
+
+async def test_what_could_be_taken_of_a_watcher_before_it_hides_is_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, interpreter = tmp_path / "seen", tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nls -l /proc/$$/fd > {seen}\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    timer = LeaseTimer(1_000.0)
+    async with running(tmp_path, "sleep", "1000", timer=timer) as process:
+        held = seen.read_text()
+        assert "socket:" in held
+        assert "timerfd" not in held
+        timer.set(0.0)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+    assert not timer._timers
+
+
+async def test_who_has_switched_off_the_timer_of_a_server_has_not_switched_off_the_agents(
+    tmp_path: Path,
+) -> None:
+    timer = LeaseTimer(1_000.0)
+    async with (
+        running(tmp_path, "sleep", "1000", timer=timer) as agent,
+        running(tmp_path, "sleep", "1000", timer=timer) as server,
+    ):
+        assert server._timer_fd is not None
+        in_1_s = timer.due_ns - 999 * 1_000_000_000
+        for fd in timer._timers:
+            process_watcher.set_timer(fd, timer.due_ns if fd == server._timer_fd else in_1_s)
+        assert await agent.wait() == -signal.SIGKILL
+        assert is_alive(server.pid or 0)
+
+
+@pytest.mark.parametrize("given", ["nothing", "no timer"])
+async def test_a_timer_that_is_none_is_meddling_and_one_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    async def received(asks: socket.socket) -> list[int]:
+        asks.close()
+        return [] if given == "nothing" else [os.open(os.devnull, os.O_RDONLY)]
+
+    monkeypatch.setattr(agent_process, "_received", received)
+    timer = LeaseTimer(1_000.0)
+    if given == "nothing":
+        # What is not known is not set anew: it is due when it was to be at first.
+        timer.set(0.0)
+        async with running(tmp_path, "sleep", "1000", timer=timer) as process:
+            timer.set(1_000.0)
+            assert await process.wait() == -signal.SIGKILL
+        return
+    with pytest.raises(CommandFailed, match="somebody has meddled with what watches over it"):
+        async with running(tmp_path, "sleep", "1000", timer=timer):
+            pytest.fail("nobody watches over it")
+
+
+async def test_a_chain_of_forks_is_ended_though_each_is_gone_before_it_is_looked_at(tmp_path: Path) -> None:
+    chain = (
+        "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('ready', 'w').write('1')\n"
+    )
+    chain += "while True:\n    if os.fork():\n        os._exit(0)\n    os.setsid()"
+    async with running(tmp_path, *python(chain)) as process:
+        pid_in(tmp_path / "ready")
+        assert await process.end(0.1, asyncio.Event())
+        assert process.fault == ""
+
+
+async def test_to_speak_to_watchers_that_have_just_ended_is_no_error(tmp_path: Path) -> None:
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with running(tmp_path, "sleep", "1000") as process:
+        watching = process_watcher.descendants(process._process.pid)
+        keeper = process._process.pid
+        for pid in (keeper, *watching):
+            # Who is below it may have ended with it.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # While the loop hears nothing of it.
+        until("they are gone", lambda: not {keeper, *watching} & process_watcher.processes().keys())
+        process._tell(process_watcher.KILL)
+        await process.wait_gone()
+    del process
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
+
+
+async def test_hurry_ends_the_grace(tmp_path: Path) -> None:
+    code = "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        pid_in(tmp_path / "ready")
+        hurry = asyncio.Event()
+        hurry.set()
+        assert await process.end(10_000, hurry)
+
+
+async def test_what_it_leaves_behind_is_ended_with_it_also_out_of_its_group(tmp_path: Path) -> None:
+    async with running(tmp_path, *python(DAEMON)) as process:
+        assert await process.wait() == 0
+        pid = pid_in(tmp_path / "daemon")
+        assert is_alive(pid)
+        assert await process.end(30, asyncio.Event())
+        assert not is_alive(pid)
+
+
+async def test_a_stopped_agent_hears_that_it_has_to_end(tmp_path: Path) -> None:
+    code = "trap 'exit 5' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        os.kill(pid_in(tmp_path / "ready"), signal.SIGSTOP)
+        assert await process.end(30, asyncio.Event())
+        assert await process.wait() == 5
+
+
+async def test_a_warden_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -> None:
+    code = f"import subprocess\nsubprocess.Popen(['sleep', '1000'])\n{DAEMON}time.sleep(1000)"
+    async with running(tmp_path, *python(code)) as process:
+        pid_in(tmp_path / "daemon")
+        assert process.pid is not None
+        watching = process_watcher.processes()[process.pid][0]
+        below = process_watcher.descendants(watching).keys()
+        # Its first process, that one's child, and what has left them both.
+        assert len(below) == 3
+        os.kill(watching, signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert not below & process_watcher.processes().keys()
+
+
+@pytest.mark.parametrize("is_warden_stopped", [False, True])
+async def test_a_keeper_that_is_killed_takes_the_agent_with_it(
+    tmp_path: Path, *, is_warden_stopped: bool
+) -> None:
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)")) as process:
+        pid_in(tmp_path / "daemon")
+        below = process_watcher.descendants(keeper_of(process)).keys()
+        assert len(below) == 3
+        if is_warden_stopped:
+            os.kill(process_watcher.processes()[process.pid or 0][0], signal.SIGSTOP)
+        os.kill(keeper_of(process), signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        # The warden says so last of all, and has to end yet.
+        until("nothing is left", lambda: not below & process_watcher.processes().keys())
+
+
+async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_below(tmp_path: Path) -> None:
+    marked = {"AGENT_HEALTH_RUN_ID": f"run_of_{tmp_path.name}"}
+    # Of the daemon's child neither session nor environment tells whose it is.
+    child = "subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)"
+    code = DAEMON.replace("time.sleep(1000)", f"import subprocess; {child}; time.sleep(1000)")
+    async with running(tmp_path, *python(f"{code}time.sleep(1000)"), environment=marked) as process:
+        daemon = pid_in(tmp_path / "daemon")
+        until("the daemon has its child", lambda: len(process_watcher.descendants(daemon)) == 1)
+        keeper = keeper_of(process)
+        below = process_watcher.descendants(keeper).keys()
+        assert len(below) == 4
+        # Stopped, none can see the other's end.
+        for pid in (keeper, process_watcher.processes()[process.pid or 0][0]):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (process_watcher.processes()[process.pid or 0][0], keeper):
+            os.kill(pid, signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert not below & process_watcher.processes().keys()
+
+
+async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Path) -> None:
+    once = "kill -STOP $PPID; echo $$ > ready; exec sleep 1000"
+    async with running(tmp_path, "sh", "-c", once) as process:
+        pid = pid_in(tmp_path / "ready")
+        assert await process.end(30, asyncio.Event())
+        assert not is_alive(pid)
+
+
+async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    again_and_again = "( while :; do kill -STOP $PPID; done ) & echo $! > ready; sleep 1000"
+    async with running(tmp_path, "sh", "-c", again_and_again) as process:
+        pid_in(tmp_path / "ready")
+        below = process_watcher.descendants(keeper_of(process)).keys()
+        os.kill(keeper_of(process), signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert process.fault == "what watches over it was killed"
+        assert not below & process_watcher.processes().keys()
+
+
+async def test_an_agent_that_keeps_both_stopped_is_killed_past_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    async with running(tmp_path, "sh", "-c", "echo $$ > ready; exec sleep 1000") as process:
+        watching = (keeper_of(process), process_watcher.processes()[pid_in(tmp_path / "ready")][0])
+        # As if they were stopped again whenever they go on.
+        monkeypatch.setattr(process, "_wake", lambda: None)
+        for pid in watching:
+            os.kill(pid, signal.SIGSTOP)
+        below = {*watching, *process_watcher.descendants(keeper_of(process))}
+        assert await process.end(0.1, asyncio.Event())
+        assert await process.wait() == -signal.SIGKILL
+        assert not below & process_watcher.processes().keys()
+
+
+@pytest.mark.parametrize(
+    "said", [b"started abc\n", b"started 1\n", b"exited 99999999999999999999\n", b"\xff\n", 5_000 * b"1"]
+)
+async def test_what_a_warden_would_never_say_ends_the_agent(tmp_path: Path, said: bytes) -> None:
+    async with running(tmp_path, "sleep", "1000") as process:
+        below = process_watcher.descendants(keeper_of(process)).keys() | {keeper_of(process)}
+        process._status.feed_data(said)
+        assert await process.wait() == -signal.SIGKILL
+        assert process.fault == "somebody has meddled with what watches over it"
+        await process.wait_gone()
+        assert not below & process_watcher.processes().keys()
+
+
+async def test_a_second_exit_counts_for_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, "sleep", "1000") as process:
+        process._status.feed_data(b"exited 3\nexited 0\n")
+        assert await process.wait() == 3
+        assert await process.kill()
+        assert (await process.wait(), process.fault) == (3, "")
+
+
+WHAT_CAN_BE_OPENED = """
+KEEPER=$(ps -o ppid= -p $PPID | tr -d ' ')
+for PID in $$ $PPID $KEEPER; do
+    readlink /proc/$PID/fd/1 && echo descriptors of $PID >> opened
+    cat /proc/$PID/environ && echo environment of $PID >> opened
+done
+echo $$ > own
+"""
+
+
+def test_what_its_watchers_hold_an_agent_cannot_open(tmp_path: Path) -> None:
+    adapter = (
+        "import asyncio; from pathlib import Path\n"
+        "from tests.adapter.process.test_agent_process import running\n"
+        "async def main():\n"
+        f"    async with running(Path({str(tmp_path)!r}), 'sh', '-c', {WHAT_CAN_BE_OPENED!r}) as process:\n"
+        "        await process.wait()\n"
+        "asyncio.run(main())"
+    )
+    # Root may look at all; without its capabilities it is a user like others.
+    as_others = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    subprocess.run([*as_others, *python(adapter)], check=True, cwd=REPOSITORY)
+    own = (tmp_path / "own").read_text()
+    expected = f"descriptors of {own}environment of {own}"
+    assert (tmp_path / "opened").read_text() == expected
+
+
+async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.START_SECONDS", 0)
+    before = process_watcher.descendants(os.getpid()).keys()
+    with pytest.raises(CommandFailed, match="it has not begun within 0 s"):
+        async with running(tmp_path, "sleep", "1000"):
+            pass
+    assert not process_watcher.descendants(os.getpid()).keys() - before
+
+
+@pytest.mark.parametrize("why", ["asked", "due", "no keeper", "no warden", "no keeper, due"])
+async def test_who_denies_its_watchers_any_further_descriptor_is_ended_all_the_same(
+    tmp_path: Path, why: str
+) -> None:
+    timer = LeaseTimer(1_000.0)
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)"), timer=timer) as process:
+        pid_in(tmp_path / "daemon")
+        below = process_watcher.descendants(keeper_of(process)).keys()
+        watching = {"keeper": keeper_of(process), "warden": process_watcher.processes()[process.pid or 0][0]}
+        for pid in watching.values():
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))
+        if why.startswith("no "):
+            os.kill(watching[why[3:9]], signal.SIGKILL)
+        if why.endswith("due"):
+            timer.set(0.0)
+        if why == "asked":
+            assert await process.end(30, asyncio.Event())
+        assert await process.wait() == (-signal.SIGTERM if why == "asked" else -signal.SIGKILL)
+        # Of those that lived, each has ended as it should.
+        until("nothing is left", lambda: not below & process_watcher.processes().keys())
+        await process.wait_gone()
+        assert (process.fault == "") == (not why.startswith("no "))
+
+
+async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)")) as process:
+        daemon, keeper = pid_in(tmp_path / "daemon"), keeper_of(process)
+        watching = process_watcher.processes()[process.pid or 0][0]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            # None can see the other's end: the one is stopped, and its own end would let the other go on.
+            for pid, number in (
+                (keeper, signal.SIGSTOP),
+                (watching, signal.SIGKILL),
+                (keeper, signal.SIGKILL),
+            ):
+                os.kill(pid, number)
+            assert not await process.end(0.1, asyncio.Event())
+            assert await process.wait() == -signal.SIGKILL
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert (process.doubt, process.is_gone) == ("[Errno 24] Too many open files: '/proc'", False)
+        assert is_alive(daemon)
+        os.kill(daemon, signal.SIGKILL)
+
+
+def keeper_of(process: AgentProcess) -> int:
+    parents = {pid: parent for pid, (parent, _, _) in process_watcher.processes().items()}
+    return parents[parents[process.pid or 0]]
+
+
+@pytest.mark.parametrize("are_watchers_stopped", [False, True])
+def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(
+    tmp_path: Path, *, are_watchers_stopped: bool
+) -> None:
+    adapter = (
+        "import asyncio, sys; from pathlib import Path; sys.path.insert(0, 'tests'); "
+        "from tests.adapter.process.test_agent_process import running\n"
+        "async def main():\n"
+        f"    async with running(Path({str(tmp_path)!r}), sys.executable, '-c', sys.argv[1]):\n"
+        "        await asyncio.sleep(1000)\n"
+        "asyncio.run(main())"
+    )
+    code = f"{DAEMON}open('agent', 'w').write(str(os.getpid())); time.sleep(1000)"
+    with subprocess.Popen([*python(adapter), code]) as started:
+        pids = {pid_in(tmp_path / name) for name in ("daemon", "agent")}
+        below = set(process_watcher.descendants(started.pid))
+        assert pids <= below
+        if are_watchers_stopped:
+            for pid in below - pids:
+                os.kill(pid, signal.SIGSTOP)
+        started.kill()
+    until("nothing is left", lambda: not below & process_watcher.processes().keys())
+
+
+async def test_the_end_of_its_output_is_kept(tmp_path: Path) -> None:
+    code = "import sys\nfor n in range(400_000): print(n)\nprint('last', file=sys.stderr)"
+    async with running(tmp_path, *python(code)) as process:
+        assert await process.wait() == 0
+        await process.wait_gone()
+    newer, older = tmp_path / "stdout.log", tmp_path / "stdout.log.older"
+    kept = older.read_text() + newer.read_text()
+    assert 512 * 1024 <= len(kept) <= 1024 * 1024
+    assert kept.endswith("399998\n399999\n")
+    assert (tmp_path / "stderr.log").read_text() == "last\n"

@@ -1,0 +1,31 @@
+"""What goes on of a run whose adapter or watchers are gone, and how is it ended?"""
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lifesign.adapter.process import orphan_cleanup
+from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
+from lifesign.adapter.process.orphan_cleanup import Ended, end_left
+
+
+async def test_a_machine_that_stood_still_does_not_keep_it_from_being_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphan_cleanup, "KILL_SECONDS", 0.0)
+    run_id = f"run_of_{os.getpid()}_{tmp_path.name}"
+    left = await asyncio.create_subprocess_exec("sleep", "1000", env={**os.environ, RUN_ID_VARIABLE: run_id})
+    try:
+        assert (await end_left([run_id])).killed == 1
+    finally:
+        with suppress(ProcessLookupError):
+            left.kill()
+        await left.wait()
+    assert await end_left([run_id]) == Ended(0, 0)
+
+
+async def test_of_no_run_nothing_is_ended() -> None:
+    assert await end_left([]) == Ended(0, 0)

@@ -1,0 +1,125 @@
+"""Which file does a command start, and can whoever is to run it start that? Real users, if root asks."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.adapter.process.program import program_called
+from lifesign.errors import CommandFailed
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user can reach; those of pytest are its own user's."""
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        yield Path(place).resolve()
+
+
+def script(path: Path, first_line: str = "#!/bin/sh", mode: int = 0o755) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(f"{first_line}\n".encode())
+    path.chmod(mode)
+    return path
+
+
+def test_the_first_one_that_can_be_started_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "first" / "work").mkdir(parents=True)
+    script(place / "second" / "work", mode=0o644)
+    third = script(place / "third" / "work")
+    monkeypatch.setenv("PATH", os.pathsep.join(str(place / one) for one in ("first", "second", "third")))
+    assert program_called("work") == third
+    monkeypatch.chdir(place / "third")
+    assert program_called("./work") == third
+    monkeypatch.setenv("PATH", f"{place / 'first'}{os.pathsep}")
+    assert program_called("work") == third
+
+
+def test_one_that_is_not_there_is_told_from_one_that_cannot_be_started(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CommandFailed) as absent:
+        program_called(str(place / "absent"))
+    assert absent.value.reason == ""
+    shut = script(place / "work", mode=0o644)
+    with pytest.raises(CommandFailed) as failed:
+        program_called(str(shut))
+    assert failed.value.reason == f"{shut}: {shut} has mode 0644 and user {os.geteuid()}"
+    monkeypatch.setenv("PATH", str(place))
+    with pytest.raises(CommandFailed, match="has mode 0644"):
+        program_called("work")
+
+
+@pytest.mark.parametrize(
+    ("first_line", "why"),
+    [
+        ("#!/no/such/python -u", "its first line names '/no/such/python', which is not there"),
+        ("#! \t/no/such/python", "its first line names '/no/such/python', which is not there"),
+        ("#!/bin/sh\r", r"its first line names '/bin/sh\\r', which is not there"),
+    ],
+)
+def test_a_script_is_told_whose_interpreter_cannot_be_started(place: Path, first_line: str, why: str) -> None:
+    with pytest.raises(CommandFailed) as failed:
+        program_called(str(script(place / "work", first_line)))
+    assert failed.value.reason == f"{place / 'work'}: {why}".replace("\\\\", "\\")
+
+
+@pytest.mark.parametrize(
+    "first_line", ["#!/bin/sh -e", "#!", "#! ", "#!sh", "echo hello", "#!/usr/bin/env sh", ""]
+)
+def test_what_only_its_start_can_tell_is_left_to_that(place: Path, first_line: str) -> None:
+    work = script(place / "work", first_line)
+    assert program_called(str(work)) == work
+
+
+@pytest.mark.parametrize("shut", ["/proc/1/cwd/x", "/dev/null/x", "/" + "x" * 300, "", "/absent"])
+def test_what_of_path_cannot_be_looked_into_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch, shut: str
+) -> None:
+    work = script(place / "work")
+    monkeypatch.setenv("PATH", f"{shut}{os.pathsep}{place}")
+    assert program_called("work") == work
+    with pytest.raises(CommandFailed):
+        program_called(str(script(place / "other", f"#!/{'x' * 300}\0")))
+
+
+@ONLY_ROOT
+def test_whoever_is_not_root_passes_over_what_is_shut(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(place / "roots" / "work")
+    (place / "roots").chmod(0o700)
+    work = script(place / "work")
+    monkeypatch.setenv("PATH", f"{place / 'roots'}{os.pathsep}{place}")
+    with AgentUser.called("nobody").rights():
+        assert program_called("work") == work
+
+
+@ONLY_ROOT
+def test_what_a_user_cannot_start_is_passed_over_for_what_that_one_can(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = AgentUser.called("nobody")
+    inner = script(place / "roots" / "python")
+    (place / "roots").chmod(0o700)
+    (place / "venv").mkdir(mode=0o755)
+    (place / "venv" / "python").symlink_to(inner)
+    theirs = script(place / "theirs" / "python")
+    (place / "theirs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place / 'venv'}{os.pathsep}{place / 'theirs'}")
+    assert program_called("python") == place / "venv" / "python"
+    assert program_called("python", nobody) == theirs
+    monkeypatch.setenv("PATH", str(place / "venv"))
+    with pytest.raises(CommandFailed) as failed:
+        program_called("python", nobody)
+    linked, shut = place / "venv" / "python", place / "roots"
+    assert failed.value.reason == f"{linked}: {shut} has mode 0700 and user 0"
+    work = script(place / "theirs" / "work", f"#!{linked}")
+    with pytest.raises(CommandFailed, match=f"its first line names '{linked}': {shut} has mode 0700"):
+        program_called(str(work), nobody)
+    assert (os.geteuid(), os.getegid()) == (0, os.getgid())
+    assert os.access(place / "roots", os.W_OK, effective_ids=True)

@@ -1,0 +1,39 @@
+"""Where are the keys that the registry told its agents, and who lives as which of them here?"""
+
+from pathlib import Path
+
+import pytest
+
+from lifesign.adapter.credentials import alone_as, forget, own_key_file
+from lifesign.errors import InvalidSetting
+
+
+def test_one_agent_is_lived_by_one_process_at_a_time(tmp_path: Path) -> None:
+    own_key = own_key_file(tmp_path, "coder.v1")
+    with alone_as("coder.v1", own_key):
+        with (
+            pytest.raises(InvalidSetting, match="no other adapter runs with these workspaces"),
+            alone_as("coder.v1", own_key),
+        ):
+            pass
+        with alone_as("coder.v2", own_key_file(tmp_path, "coder.v2")):
+            pass
+    with alone_as("coder.v1", own_key):
+        pass
+
+
+def test_of_an_agent_that_does_not_come_back_nothing_is_kept(tmp_path: Path) -> None:
+    own_key = own_key_file(tmp_path, "coder")
+    with alone_as("coder", own_key):
+        own_key.touch()
+        forget(own_key)
+    assert list(own_key.parent.iterdir()) == []
+
+
+def test_where_nothing_can_be_kept_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / "own-keys").touch()
+    with (
+        pytest.raises(InvalidSetting, match="a directory to write to"),
+        alone_as("coder", own_key_file(tmp_path, "coder")),
+    ):
+        pass

@@ -1,0 +1,266 @@
+"""How does an adapter live: as which agent, with which task next, until when?"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.support.adapting import World, adapter_process, new_task, shell, world_of
+from tests.support.registry_server import RegistryServer, registry_server
+from tests.support.renewing import LONG_SECONDS, renew_soon
+from tests.support.servers import until
+
+from lifesign.adapter.main_loop import Wanted
+from lifesign.adapter.process import process_watcher
+from lifesign.client.registry_errors import Conflict, Unprocessable
+from lifesign.domain.tasks import lease_renewal
+
+OF_POOL = Wanted(role_id="coder")
+
+
+async def looked(what: str, file: Path) -> int:
+    """Wait for the number in a file without keeping the loop from its work."""
+    return await asyncio.to_thread(
+        until, what, lambda: file.exists() and int(file.read_text().strip() or "0")
+    )
+
+
+async def test_it_takes_one_task_after_another_and_leaves_when_it_is_drained(world: World) -> None:
+    second = await new_task(world.client)
+    async with world.adapting("true", wanted=OF_POOL) as adapter:
+        await adapter.until("completed", task_id=second.task_id)
+        adapter.adapter.drain("enough")
+        outcome = await adapter.outcome()
+        assert outcome.is_done
+        agent_id = adapter.agent_id
+    assert {(await world.client.tasks.get(one)).status for one in (world.task.task_id, second.task_id)} == {
+        "review"
+    }
+    assert (await world.client.agents.get(agent_id)).status == "deregistered"
+
+
+async def test_it_is_alive_for_the_registry_with_the_task_that_it_works_at(world: World) -> None:
+    async with world.adapting(*shell("exec sleep 1000")) as adapter:
+        await adapter.until("started")
+        await adapter.adapter._loop.beat()
+        record = await world.client.agents.get(adapter.agent_id)
+        assert record.status == "active"
+        assert record.role_id == "coder"
+        assert record.said.tasks_in_progress == [world.task.task_id]
+
+
+async def test_a_drain_lets_the_run_in_progress_end(world: World) -> None:
+    go = world.directory / "go"
+    async with world.adapting(*shell(f"until test -e {go}; do sleep 0.05; done")) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain("enough")
+        go.touch()
+        assert (await adapter.outcome()).is_done
+    assert (await world.now()).status == "review"
+
+
+async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: World) -> None:
+    code = "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=0.1) as adapter:
+        await adapter.until("started")
+        await looked("the agent is ready", adapter.workspace() / "pid")
+        adapter.adapter.drain("enough")
+        assert (await adapter.outcome()).end.exit_reason == "killed"
+    assert await world.runs() in ([("killed", 9)], [("killed", -9)])
+    now = await world.now()
+    # That was no fault of the task.
+    assert (now.status, now.attempts, now.lost_runs) == ("queued", 0, 1)
+
+
+@pytest.mark.parametrize(("leaves", "run"), [("true", ("completed", None)), ("false", ("killed", 0))])
+async def test_exit_code_0_of_a_drained_agent_counts_with_an_output_only(
+    world: World, leaves: str, run: tuple[str, int | None]
+) -> None:
+    out = f"{leaves} && echo '{{}}' > $AGENT_HEALTH_WORKSPACE/output.json; exit 0"
+    code = f'trap "{out}" TERM; echo $$ > pid; while :; do sleep 0.05; done'
+    async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=5) as adapter:
+        await adapter.until("started")
+        await looked("the agent is ready", adapter.workspace() / "pid")
+        adapter.adapter.drain("enough")
+        assert (await adapter.outcome()).exit_code == 0
+    assert await world.runs() == [run]
+
+
+async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World) -> None:
+    go = world.directory / "go"
+    code = f"until test -e {go}; do sleep 0.05; done"
+    async with world.adapting(*shell(code), drain_s=60.0, grace_s=60.0) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain("enough")
+        assert (await adapter.until("leaving")).text.endswith("60 s to end, and 60 s once it is asked to")
+        await adapter.adapter._loop.beat()
+        go.touch()
+        assert (await adapter.outcome()).is_done
+        assert "stopping" not in {told.what for told in adapter.told}
+
+
+async def test_of_the_time_that_the_registry_gives_the_grace_is_a_part(world: World) -> None:
+    async with world.adapting(*shell("exec sleep 1000"), grace_s=10.0) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain_asked("a new version", 60.0)
+        assert (await adapter.until("leaving")).text.endswith("50 s to end, and 10 s once it is asked to")
+
+
+@pytest.mark.parametrize("is_told_by_heartbeat", [True, False])
+async def test_another_process_that_takes_the_agents_place_ends_its_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, is_told_by_heartbeat: bool
+) -> None:
+    if not is_told_by_heartbeat:
+        renew_soon(monkeypatch)
+    world = await world.leased_for(LONG_SECONDS)
+    async with world.adapting(*shell("echo $$ > pid; exec sleep 1000")) as adapter:
+        await adapter.until("started")
+        pid = await looked("the agent is ready", adapter.workspace() / "pid")
+        async with adapter.client() as second:
+            await second.agents.register(adapter.agent_id, role_id="coder", supersede=True)
+        if is_told_by_heartbeat:
+            await adapter.adapter._loop.beat()
+        failed = await adapter.until("failed")
+        assert (failed.exit_reason, failed.exit_code) == ("lease_expired", -15)
+        assert pid not in process_watcher.processes()
+
+
+async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_next_one(
+    world: World, registry: RegistryServer
+) -> None:
+    code = (
+        "setsid sh -c 'echo $$ > left; env -i sleep 1000 & echo $! > below; wait' & "
+        "echo $$ > pid; exec sleep 1000"
+    )
+    command = ("--pool", "coder", "--agent-id", "coder-left", "--in-workspace", "--", *shell(code))
+    with adapter_process(registry, world.directory, *command) as first:
+        workspace = Path((await asyncio.to_thread(first.until, "started"))["text"].partition(" works in ")[2])
+        pids = [await looked("it has begun", workspace / name) for name in ("left", "below")]
+        agent = await looked("it has begun", workspace / "pid")
+        watching = process_watcher.processes()[agent][0]
+        keeping = process_watcher.processes()[watching][0]
+        # Stopped, none of the three sees the others' end.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (watching, keeping, first.process.pid):
+                os.kill(pid, number)
+        await asyncio.to_thread(first.process.wait)
+        killed = {agent, watching, keeping}
+        await asyncio.to_thread(
+            until, "these are gone", lambda: not killed & process_watcher.processes().keys()
+        )
+    assert set(pids) <= process_watcher.processes().keys()
+    nothing = Wanted(role_id="nobody", is_once=True, wait_s=0.0)
+    async with world.adapting("true", wanted=nothing) as adapter:
+        await adapter.until("registered")
+        assert not set(pids) & process_watcher.processes().keys()
+        assert adapter.said()[0] == (
+            "pruned",
+            "2 processes of runs whose adapter was killed went on, and are killed",
+        )
+
+
+async def test_a_second_request_ends_it_at_once(world: World) -> None:
+    async with world.adapting(*shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")) as adapter:
+        await adapter.until("started")
+        pid = await looked("the agent is ready", adapter.workspace() / "pid")
+        adapter.adapter.drain("enough")
+        adapter.adapter.drain("now")
+        outcome = await adapter.living
+        # On a machine that stands still it does not stay to hear how that ended.
+        assert outcome is None or outcome.exit_code == -9
+        assert pid not in process_watcher.processes()
+
+
+async def test_a_drain_that_the_registry_asks_for_is_honoured(world: World) -> None:
+    async with world.adapting("true", wanted=OF_POOL) as adapter:
+        await adapter.until("completed")
+        await world.client.agents.send_command(adapter.agent_id, "drain", reason="a new version")
+        await adapter.adapter._loop.beat()
+        await adapter.outcome()
+
+
+async def test_no_task_in_time_is_no_failure(world: World) -> None:
+    await world.client.tasks.cancel(world.task.task_id)
+    async with world.adapting("true", wanted=Wanted(role_id="coder", is_once=True, wait_s=0.0)) as adapter:
+        assert await adapter.living is None
+
+
+async def test_the_answer_to_a_claim_that_was_lost_blocks_nobody(world: World) -> None:
+    async with world.adapting(*shell("exec sleep 1000"), wanted=OF_POOL) as adapter:
+        started = await adapter.until("started")
+        adapter.adapter._run = None
+        async with adapter.client() as own:
+            error = await _refused(own.tasks.claim())
+            assert error.code == "too_many"
+            await adapter.adapter._give_back(own)
+        assert started.task_id == world.task.task_id
+        assert (await world.now()).status == "queued"
+
+
+async def _refused(claim: object) -> Conflict:
+    with pytest.raises(Conflict) as refused:
+        await claim  # type: ignore[misc]
+    return refused.value
+
+
+async def test_a_task_that_is_for_others_ends_it_with_a_reason(world: World) -> None:
+    made = await new_task(world.client, role_id="writers")
+    async with world.adapting("true", wanted=Wanted(task_id=made.task_id, is_once=True)) as adapter:
+        with pytest.raises(Unprocessable, match="a task for this agent"):
+            await adapter.living
+
+
+async def test_a_registry_that_restarts_ends_nothing(tmp_path: Path) -> None:
+    with registry_server(tmp_path) as other:
+        go = tmp_path / "go"
+        async with world_of(other, tmp_path) as there:
+            async with there.adapting(*shell(f"until test -e {go}; do sleep 0.05; done")) as adapter:
+                await adapter.until("started")
+                await asyncio.to_thread(other.stop)
+                go.touch()
+                await asyncio.sleep(0.5)
+                assert not adapter.living.done()
+                await asyncio.to_thread(other.start)
+                assert (await adapter.outcome()).is_done
+            assert (await there.now()).status == "review"
+
+
+async def test_a_registry_that_is_away_ends_the_agent_at_the_leases_own_deadline(tmp_path: Path) -> None:
+    with registry_server(tmp_path) as other:
+        code = "echo $$ > pid; exec sleep 1000"
+        async with world_of(other, tmp_path) as there, there.adapting(*shell(code)) as adapter:
+            await adapter.until("started")
+            pid = await looked("the agent is ready", adapter.workspace() / "pid")
+            await adapter.shorten_lease(1.5)
+            await asyncio.to_thread(other.stop)
+            try:
+                told = await adapter.until("failed")
+                assert told.exit_reason == "lease_expired"
+                assert pid not in process_watcher.processes()
+            finally:
+                await asyncio.to_thread(other.start)
+
+
+async def test_nothing_of_an_agent_that_hears_nothing_is_left_at_the_deadline_however_long_its_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Most of what is left once the registry is away is for the agent to hear of it.
+    monkeypatch.setattr(lease_renewal, "RENEW_RATIO", 0.1)
+    monkeypatch.setattr(lease_renewal, "NOTICE_RATIO", 0.8)
+    with registry_server(tmp_path) as other:
+        code = "trap 'echo asked > asked' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+        lives = world_of(other, tmp_path)
+        async with lives as there, there.adapting(*shell(code), grace_s=100_000.0) as adapter:
+            await adapter.until("started")
+            pid = await looked("the agent is ready", adapter.workspace() / "pid")
+            await adapter.shorten_lease(4.0)
+            await asyncio.to_thread(other.stop)
+            try:
+                told = await adapter.until("failed")
+                assert told.exit_reason == "lease_expired"
+                assert pid not in process_watcher.processes()
+                # It was asked before, while nobody else could have begun.
+                assert (adapter.workspace() / "asked").exists()
+            finally:
+                await asyncio.to_thread(other.start)

@@ -1,0 +1,418 @@
+"""How is a call paid for? Over real sockets: an agent's client, the proxy, a registry, a server of tools."""
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult
+from tests.support import upstream_tools
+from tests.support.mcp_tools import text_of
+from tests.support.misbehaving_tools import INSTEAD, http_misbehaving
+from tests.support.registry_server import RegistryServer, registry_server
+from tests.support.servers import PATIENCE_SECONDS, until
+from tests.support.task_tools import failed
+from tests.support.tool_proxies import Proxied, connected, proxied, read
+from tests.support.upstream_tools import COST_KEY, HttpUpstream
+
+from lifesign.adapter.tools import metered_call
+from lifesign.adapter.tools.metered_call import cost_told
+from lifesign.adapter.tools.tool_proxy import open_tool_proxy
+from lifesign.adapter.tools.upstreams import Price, Upstreams
+from lifesign.domain.tasks.budget import Spend
+
+COSTLY = {"cost_in": COST_KEY, "at_most": {"usd": 0.5, "tokens": 100}}
+
+
+def offering(upstream: HttpUpstream, **limits: Any) -> Upstreams:
+    tools = {
+        "fetch": {"usd_per_call": 0.25},
+        "costly": COSTLY,
+        "fail": {"usd_per_call": 0.25},
+        "refuse": {"usd_per_call": 0.25},
+        "long": {"usd_per_call": 0.25},
+        "wait": {"usd_per_call": 0.25},
+    }
+    return read(limits=limits, upstreams={"acme": {"url": upstream.url, "tools": tools}})
+
+
+def meta_of(result: CallToolResult) -> dict[str, Any]:
+    """What the proxy has added, without its prefix."""
+    told = {name: value for name, value in (result.meta or {}).items() if name.startswith("agent-health/")}
+    return {name.partition("/")[2]: value for name, value in told.items()}
+
+
+async def begun(upstream: HttpUpstream, times: int) -> None:
+    """Wait until `wait` was begun so often."""
+    await asyncio.to_thread(until, "it is begun", lambda: upstream.carried_out().count("wait") >= times)
+
+
+async def budget_is(work: Proxied, **expected: float) -> None:
+    found = await work.budget()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while found != expected:
+            await asyncio.sleep(0.02)
+            found = await work.budget()
+
+
+async def test_a_call_is_paid_for_and_what_is_left_is_told(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    async with proxied(registry, "payer", offering(upstream), budget={"usd": 1.0}) as work:
+        result = await work.call("fetch")
+        assert text_of(result) == "fetch"
+        assert meta_of(result) == {
+            "cost": {"tokens": 0, "usd": 0.25},
+            "available": {"tokens": 0, "usd": 0.75},
+        }
+        assert await work.budget() == {"settled": 0.25}
+        assert work.heard == []
+
+
+async def test_what_is_not_left_is_refused_before_anything_is_carried_out(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    async with proxied(registry, "poor", offering(upstream), budget={"usd": 0.3}) as work:
+        await work.call("fetch")
+        before = upstream.carried_out()
+        code, words = failed(await work.call("fetch"))
+        assert code == "budget_exceeded"
+        assert "nothing was carried out and nothing was spent" in words
+        assert upstream.carried_out() == before
+        assert await work.budget() == {"settled": 0.25}
+        assert work.heard == ["budget_gone"]
+        # It can still say so, and cheaper ones still go.
+        assert not (await work.call("report_progress", {"summary": "s", "blockers": ["money"]})).is_error
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code"),
+    [
+        ("fail", {}, ""),
+        ("refuse", {}, "upstream_refused"),
+        ("costly", {"fails": True}, ""),
+        ("long", {"bytes": 2_000, "fails": True}, "answer_too_large"),
+    ],
+)
+async def test_a_call_that_has_failed_by_the_servers_own_word_costs_nothing(
+    registry: RegistryServer, upstream: HttpUpstream, tool: str, arguments: dict[str, Any], code: str
+) -> None:
+    upstreams = offering(upstream, answer_bytes=1_024)
+    async with proxied(registry, f"fails-{tool}", upstreams, budget={"usd": 0.5, "tokens": 100}) as work:
+        result = await work.call(tool, arguments)
+        assert failed(result)[0] == code
+        assert await work.budget() == {}
+        assert (await work.task()).budget.available.usd == 0.5
+
+
+async def test_structured_content_of_a_failure_is_left_out(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    """It need not keep the promise of the tool's output schema, to which some clients hold it."""
+    tools = {"typed": {"usd_per_call": 0.25}}
+    upstreams = read(limits={}, upstreams={"acme": {"url": upstream.url, "tools": tools}})
+    async with proxied(registry, "typed", upstreams, budget={"usd": 0.5}) as work:
+        good = await work.call("typed", {"word": "hi"})
+        bad = await work.call("typed", {"fails": True})
+    assert good.structured_content == {"word": "hi"}
+    assert (bad.is_error, bad.structured_content, text_of(bad)) == (True, None, "typed")
+
+
+async def test_what_may_have_been_carried_out_is_paid_for(registry: RegistryServer, tmp_path: Path) -> None:
+    command = [sys.executable, upstream_tools.__file__, str(tmp_path / "record")]
+    tools = {name: {"usd_per_call": 0.25} for name in ("long", "wait", "die")} | {"costly": COSTLY}
+    limits = {"answer_bytes": 1_024, "call_seconds": 2}
+    upstreams = read(limits=limits, upstreams={"acme": {"command": command, "tools": tools}})
+    paid = 0.0
+    async with proxied(registry, "unsure", upstreams, budget={"usd": 1.0, "tokens": 100}) as work:
+        for tool, arguments, code, usd in (
+            ("long", {"bytes": 2_000}, "answer_too_large", 0.25),
+            ("costly", {"cost": {"usd": 0.125}, "text": "x" * 2_000}, "answer_too_large", 0.125),
+            ("wait", {}, "upstream_timeout", 0.25),
+            ("die", {}, "upstream_unavailable", 0.25),
+        ):
+            result = await work.call(tool, arguments)
+            paid += usd
+            assert failed(result)[0] == code
+            assert failed(result)[1].endswith("; it may have been carried out, and is paid for")
+            assert meta_of(result)["cost"]["usd"] == usd
+            assert await work.budget() == {"settled": paid}
+        assert failed(await work.call("long", {"bytes": 2_000}))[0] == "budget_exceeded"
+
+
+async def test_what_a_url_answers_instead_is_paid_for_unless_it_is_a_refusal(
+    registry: RegistryServer,
+) -> None:
+    refusals = {"internal_error", "unauthorized"}
+    with http_misbehaving() as url:
+        tools = {tool: {"usd_per_call": 0.25} for tool in INSTEAD}
+        upstreams = read(upstreams={"acme": {"url": url, "tools": tools}})
+        async with proxied(registry, "instead", upstreams, budget={"usd": 2.0}) as work:
+            codes = {tool: failed(await work.call(tool))[0] for tool in INSTEAD}
+            paid = await work.budget()
+    assert {tool for tool, code in codes.items() if code == "upstream_refused"} == refusals
+    assert {tool for tool, code in codes.items() if code == "answer_invalid"} == set(INSTEAD) - refusals
+    assert paid == {"settled": 0.25 * len(set(INSTEAD) - refusals)}
+
+
+@pytest.mark.parametrize("how", ["200", "event"])
+async def test_a_refusal_under_the_code_of_a_closed_connection_costs_nothing(
+    registry: RegistryServer, how: str
+) -> None:
+    with http_misbehaving() as url:
+        upstreams = read(upstreams={"acme": {"url": url, "tools": {"refuse": {"usd_per_call": 0.25}}}})
+        async with proxied(registry, f"refused-{how}", upstreams, budget={"usd": 1.0}) as work:
+            code, words = failed(await work.call("refuse", {"code": -32000, "how": how}))
+            assert (code, await work.budget()) == ("upstream_refused", {})
+            assert "acme refused the call: not today" in words
+            code, _ = failed(await work.call("refuse", {"code": -32000, "how": "no event"}))
+            assert (code, await work.budget()) == ("upstream_unavailable", {"settled": 0.25})
+
+
+async def test_a_call_that_is_too_long_is_told_so(registry: RegistryServer) -> None:
+    async with proxied(registry, "wordy", budget={"usd": 1.0}) as work:
+        with pytest.raises(MCPError, match="a body has at most 262144 bytes"):
+            await work.call("report_progress", {"summary": "x" * 300_000})
+        assert not (await work.call("report_progress", {"summary": "x"})).is_error
+
+
+async def test_what_was_never_sent_costs_nothing(registry: RegistryServer) -> None:
+    async with AsyncExitStack() as opened:
+        with http_misbehaving() as url:
+            upstreams = read(upstreams={"acme": {"url": url, "tools": {"run": {"usd_per_call": 0.25}}}})
+            work = await opened.enter_async_context(
+                proxied(registry, "unsent", upstreams, budget={"usd": 1.0})
+            )
+            assert text_of(await work.call("run")) == "run"
+        for _ in range(2):
+            code, words = failed(await work.call("run"))
+            assert code == "upstream_unavailable"
+            assert words.startswith("upstream_unavailable: acme does not run: it cannot be reached; it is ")
+        assert await work.budget() == {"settled": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("cost", "usd", "tokens"),
+    [
+        ({"usd": 0.2, "tokens": 7}, 0.2, 7),
+        # A part of a micro-dollar is a whole one.
+        ({"usd": 0.1234561}, 0.123457, 0),
+        ({}, 0, 0),
+        # What cannot be meant costs what was reserved.
+        ({"usd": -1}, 0.5, 100),
+        ({"usd": "much"}, 0.5, 100),
+        (None, 0.5, 100),
+    ],
+    ids=str,
+)
+async def test_a_cost_that_the_server_reports_is_settled_as_it_is(
+    registry: RegistryServer, upstream: HttpUpstream, cost: object, usd: float, tokens: int
+) -> None:
+    name = f"costs-{str(cost).encode().hex()[:40]}"
+    async with proxied(registry, name, offering(upstream), budget={"usd": 1.0, "tokens": 200}) as work:
+        result = await work.call("costly", {} if cost is None else {"cost": cost})
+        settled = (await work.task()).budget.settled
+        assert (settled.usd, settled.tokens) == (usd, tokens)
+        assert meta_of(result)["cost"] == {"usd": usd, "tokens": tokens}
+        assert "overReserved" not in meta_of(result)
+
+
+async def test_a_cost_above_what_was_reserved_is_settled_and_told(
+    registry: RegistryServer, upstream: HttpUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxied(registry, "over", offering(upstream), budget={"usd": 0.6, "tokens": 100}) as work:
+        result = await work.call("costly", {"cost": {"usd": 0.75}})
+        assert meta_of(result)["overReserved"] is True
+        assert await work.budget() == {"settled": 0.6, "overrun": 0.15}
+        assert "costly did cost more than its price says" in caplog.text
+
+
+async def test_a_failure_that_did_cost_something_is_paid_for(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    async with proxied(registry, "unlucky", offering(upstream), budget={"usd": 1.0, "tokens": 100}) as work:
+        result = await work.call("costly", {"cost": {"usd": 0.5}, "fails": True})
+        assert result.is_error
+        assert await work.budget() == {"settled": 0.5}
+
+
+async def test_case_12_a_hundred_calls_at_once_never_exceed_the_envelope(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    before = upstream.carried_out().count("fetch")
+    async with proxied(
+        registry, "crowd", offering(upstream, calls_at_once=100), timeout_seconds=30, budget={"usd": 2.5}
+    ) as work:
+        results = await asyncio.gather(*(work.call("fetch") for _ in range(100)))
+        codes = [failed(result)[0] for result in results if result.is_error]
+        assert codes == ["budget_exceeded"] * 90
+        assert upstream.carried_out().count("fetch") - before == 10
+        assert await work.budget() == {"settled": 2.5}
+
+
+async def test_case_12_what_a_dead_holder_had_reserved_comes_back(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    begun_before = upstream.carried_out().count("wait")
+    async with proxied(registry, "dies", offering(upstream), budget={"usd": 1.0}) as work:
+        calling = asyncio.create_task(work.call("wait"))
+        await begun(upstream, begun_before + 1)
+        assert await work.budget() == {"reserved": 0.25}
+        # Its lease is over, as it is when nobody renews it.
+        await work.holder.own.leases.release(work.holder.grant.lease.lease_id)
+        assert await work.budget() == {}
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+
+
+async def test_what_the_agent_does_not_wait_for_is_paid_for_all_the_same(
+    registry: RegistryServer, upstream: HttpUpstream, tmp_path: Path
+) -> None:
+    begun_before = upstream.carried_out().count("wait")
+    async with proxied(registry, "leaves", offering(upstream), budget={"usd": 1.0}) as work:
+        assert work.open is not None
+        async with connected(work.open) as other:
+            calling = asyncio.create_task(other.call_tool("wait", {"until": str(tmp_path / "go")}))
+            await begun(upstream, begun_before + 1)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        assert await work.budget() == {"reserved": 0.25}
+        (tmp_path / "go").touch()
+        await budget_is(work, settled=0.25)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("mark_complete", {"output": {}}), ("request_human_help", {"reason": "which?"})]
+)
+async def test_nobody_hands_in_what_goes_on_and_is_not_paid_for(
+    registry: RegistryServer, upstream: HttpUpstream, tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    begun_before = upstream.carried_out().count("wait")
+    async with proxied(registry, f"hurries-{tool}", offering(upstream), budget={"usd": 1.0}) as work:
+        calling = asyncio.create_task(work.call("wait", {"until": str(tmp_path / "go")}))
+        await begun(upstream, begun_before + 1)
+        code, words = failed(await work.call(tool, arguments))
+        assert code == "busy"
+        assert words.startswith("busy: 1 call of tools that cost something goes on; nothing was handed in: ")
+        assert (await work.task()).status == "assigned"
+        (tmp_path / "go").touch()
+        await calling
+        assert not (await work.call(tool, arguments)).is_error
+        assert await work.budget() == {"settled": 0.25}
+
+
+async def test_while_a_run_is_handed_in_nothing_begins_that_is_to_be_paid_for(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    before = upstream.carried_out()
+    async with proxied(registry, "both", offering(upstream), budget={"usd": 1.0}) as work:
+        # The tools are known, so that nothing is waited for in between.
+        assert work.model is not None
+        await work.model.list_tools()
+        ended, fetched = await asyncio.gather(work.call("mark_complete", {"output": {}}), work.call("fetch"))
+        task = await work.task()
+    if ended.is_error:
+        assert (failed(ended)[0], task.status, text_of(fetched)) == ("busy", "assigned", "fetch")
+        assert upstream.carried_out()[len(before) :] == ["fetch"]
+    else:
+        assert failed(fetched)[0] in {"busy", "run_ended"}
+        assert upstream.carried_out() == before
+
+
+async def test_what_the_runs_end_cuts_off_costs_what_it_may(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    begun_before = upstream.carried_out().count("wait")
+    async with proxied(registry, "exits", offering(upstream), budget={"usd": 1.0}) as work:
+        async with open_tool_proxy(work.held, offering(upstream)) as other, connected(other) as model:
+            calling = asyncio.create_task(model.call_tool("wait", {}))
+            await begun(upstream, begun_before + 1)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        assert await work.budget() == {"settled": 0.25}
+
+
+async def test_a_run_that_lost_its_task_is_refused_everything(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    async with proxied(registry, "stale", offering(upstream), budget={"usd": 1.0}) as work:
+        await work.holder.own.leases.release(work.holder.grant.lease.lease_id)
+        before = upstream.carried_out()
+        codes = [
+            failed(await work.call("fetch"))[0],
+            failed(await work.call("report_progress", {"summary": "late"}))[0],
+            failed(await work.call("mark_complete", {"output": {}}))[0],
+        ]
+        assert codes == ["stale_token"] * 3
+        assert upstream.carried_out() == before
+        assert work.heard == []
+
+
+async def test_by_the_holders_own_deadline_nothing_is_carried_out(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    async with proxied(registry, "expired", offering(upstream), budget={"usd": 1.0}) as work:
+        before = upstream.carried_out()
+        work.is_held = False
+        for tool, arguments in (("fetch", {}), ("report_progress", {"summary": "late"})):
+            assert failed(await work.call(tool, arguments))[0] == "lease_lost"
+        assert upstream.carried_out() == before
+        assert (await work.task()).status == "assigned"
+        assert await work.budget() == {}
+
+
+async def test_lease_that_is_lost_while_a_call_is_reserved_stops_the_call(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    before = upstream.carried_out()
+    async with proxied(registry, "lost-in-between", budget={"usd": 1}) as work:
+        # Held when the call arrives, and no more once the registry has reserved it.
+        answers = iter([True, False])
+        held = replace(work.held, is_held=lambda: next(answers))
+        async with open_tool_proxy(held, offering(upstream)) as other, connected(other) as model:
+            assert failed(await model.call_tool("fetch", {}))[0] == "lease_lost"
+        assert await work.budget() == {}
+    assert upstream.carried_out() == before
+
+
+async def test_a_registry_that_is_away_stops_calls_and_hears_later_what_one_did_cost(
+    upstream: HttpUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metered_call, "RETRY_SECONDS", 0.05)
+    begun_before = upstream.carried_out().count("wait")
+    with registry_server(tmp_path) as registry:
+        async with proxied(
+            registry, "away", offering(upstream), timeout_seconds=1, budget={"usd": 1.0}
+        ) as work:
+            calling = asyncio.create_task(work.call("wait", {"until": str(tmp_path / "go")}))
+            await begun(upstream, begun_before + 1)
+            await asyncio.to_thread(registry.stop)
+            before = upstream.carried_out()
+            assert failed(await work.call("fetch"))[0] == "orchestrator_unavailable"
+            assert upstream.carried_out() == before
+            (tmp_path / "go").touch()
+            result = await calling
+            assert (text_of(result), meta_of(result)["unsettled"]) == ("wait", True)
+            await asyncio.to_thread(registry.start)
+            await budget_is(work, settled=0.25)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [None, {}, {"other": 1}, {COST_KEY: 3}, {COST_KEY: {"usd": True}}, {COST_KEY: {"tokens": 1.5}},
+     {COST_KEY: {"usd": float("inf")}}, {COST_KEY: {"usd": 1e300}}, {COST_KEY: {"tokens": -1}}],
+    ids=str,
+)  # fmt: skip
+def test_what_no_cost_can_be_is_none(told: dict[str, Any] | None) -> None:
+    price = Price.model_validate(COSTLY)
+    assert cost_told(price, CallToolResult(content=[], _meta=told)) is None
+
+
+def test_who_has_a_price_is_not_asked() -> None:
+    result = CallToolResult(content=[], _meta={COST_KEY: {"usd": 9}})
+    assert cost_told(Price(usd_per_call=1), result) is None
+    assert Price(usd_per_call=1, tokens_per_call=3).most() == Spend(usd=1, tokens=3)

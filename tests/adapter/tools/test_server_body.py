@@ -1,0 +1,88 @@
+"""How much is read of what a server at a URL answers, and what is said in place of more? A real socket."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from tests.support.misbehaving_tools import http_misbehaving, tool_answer
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.adapter.tools.server_body import BoundedBodies
+from lifesign.adapter.tools.server_line import SAID, TOO_LONG, UNREADABLE
+
+WHOLE = tool_answer(7, "long", {"bytes": 5_000})
+
+
+async def said(max_bytes: int, **asked: Any) -> httpx2.Response:
+    with http_misbehaving() as url:
+        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), max_bytes)
+        async with httpx2.AsyncClient(transport=bodies, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+            return await http.post(url, json={"method": "tools/call", **asked})
+
+
+@pytest.mark.parametrize(("spare_bytes", "code"), [(0, None), (1, None), (-1, TOO_LONG)])
+async def test_a_body_comes_whole_or_not_at_all(spare_bytes: int, code: int | None) -> None:
+    params = {"name": "long", "arguments": {"bytes": 5_000}}
+    answer = await said(len(WHOLE) + spare_bytes, id=7, params=params)
+    if code is None:
+        assert answer.content == WHOLE
+    else:
+        assert (answer.json()["id"], answer.json()["error"]["code"]) == (7, code)
+
+
+async def test_what_is_packed_is_not_unpacked() -> None:
+    answer = await said(1_000_000, id=8, params={"name": "packed"})
+    assert (answer.json()["id"], answer.json()["error"]["code"]) == (8, UNREADABLE)
+
+
+async def test_a_question_that_was_none_gets_no_answer_in_place_of_one_without_an_end() -> None:
+    answer = await said(1_000, params={"name": "endless"})
+    assert (answer.status_code, answer.content) == (202, b"")
+
+
+class _InParts(httpx2.AsyncByteStream):
+    def __init__(self, body: bytes, part_bytes: int) -> None:
+        self._parts = [body[at : at + part_bytes] for at in range(0, len(body), part_bytes)]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            yield part
+
+
+async def events_of(body: bytes, part_bytes: int) -> bytes:
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        headers = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=headers, stream=_InParts(body, part_bytes))
+
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 10_000)
+    async with httpx2.AsyncClient(transport=bodies) as http:
+        answered = await http.post("http://tools.example/", json={"method": "tools/call", "id": 1})
+        return answered.content
+
+
+def as_lines(events: bytes) -> bytes:
+    return events.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+@pytest.mark.parametrize("part_bytes", [1, 2, 3, 5, 10_000])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+async def test_events_go_on_as_they_are_but_for_an_error_that_could_be_taken_for_none(
+    end: str, part_bytes: int
+) -> None:
+    lines = [": ping", "", "id: 1", "event: message", 'data: {"a":', 'data: "error"}', "", "data: x", "", ""]
+    before = end.join(lines).encode()
+    assert await events_of(before, part_bytes) == before
+    harmless, like_none = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": "no"}}).encode()
+        for code in (-32603, -32000)
+    ]
+    for error, code in ((harmless, -32603), (like_none, SAID)):
+        event = end.join(["id: 2", f"data: {error.decode()}", "", ""]).encode()
+        went = as_lines(await events_of(before + event + before, part_bytes))
+        assert went.startswith(as_lines(before))
+        assert went.endswith(as_lines(before))
+        fields = went.removeprefix(as_lines(before)).split(b"\n\n")[0].splitlines()
+        assert fields[0] == b"id: 2"
+        assert json.loads(fields[1].removeprefix(b"data: "))["error"]["code"] == code

@@ -1,0 +1,74 @@
+"""What does one line of a server of tools say: a message, a bad answer to which call, or nothing at all?"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import JSONRPCError, JSONRPCResponse
+
+from lifesign.adapter.tools.server_line import UNREADABLE, NotText, answered_call, read_line
+
+DEEP = "[" * 20_000 + "]" * 20_000
+
+
+def test_an_answer_is_read() -> None:
+    said = read_line(b'{"jsonrpc": "2.0", "id": 7, "result": {"content": []}}')
+    assert isinstance(said, JSONRPCResponse)
+    assert (said.id, said.result) == (7, {"content": []})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"jsonrpc":"2.0","id":7,"result":%s}',
+        '{"id": 7, "jsonrpc": "2.0", "result": %s}',
+        '{"id":7,"error":%s,"jsonrpc":"2.0"}',
+        '{"jsonrpc":"2.0","result":%s,"id":7}',
+        '{"result":%s,"id":7,"jsonrpc":"2.0"}\r',
+    ],
+)
+def test_an_answer_that_is_none_fails_its_call(line: str) -> None:
+    for result in ('"nope"', DEEP):
+        said = read_line((line % result).encode())
+        assert isinstance(said, JSONRPCError)
+        assert (said.id, said.error.code) == (7, UNREADABLE)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hello",
+        "",
+        "{}",
+        '{"level": "info", "id": 7}',
+        # A question of the server has a number of its own.
+        '{"jsonrpc":"2.0","id":7,"method":3}',
+        '{"jsonrpc":"2.0","method":3,"id":7}',
+        # The number of something within.
+        '{"jsonrpc":"2.0","result":{"a":1,"id":7}}',
+        '{"jsonrpc":"2.0","result":"a,\\"id\\":7}',
+    ],
+)
+def test_what_is_no_answer_is_nobodys(line: str) -> None:
+    assert read_line(line.encode()) is None
+
+
+def test_what_is_no_text_is_told_from_what_is_no_message() -> None:
+    with pytest.raises(NotText, match="not UTF-8"):
+        read_line(b"\xff\xfe\x00\x01")
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
+def test_only_the_number_of_the_answer_itself_counts(within: object) -> None:
+    """Each of these is no JSON-RPC, for the version is missing."""
+    for text in (json.dumps, lambda said: json.dumps(said, ensure_ascii=False)):
+        last = read_line(text({"result": {"id": 5, "within": within}, "id": 7}).encode())
+        assert isinstance(last, JSONRPCError)
+        assert last.id == 7
+        assert read_line(text({"result": {"within": within, "id": 5}}).encode()) is None
+
+
+def test_of_a_line_that_is_cut_only_its_beginning_counts() -> None:
+    assert answered_call(b'{"jsonrpc":"2.0","id":7,"result":{"content":[') == 7
+    assert answered_call(b'{"jsonrpc":"2.0","result":{"content":[{"a":1,"id":7}') is None

@@ -1,0 +1,152 @@
+"""How is a server of tools spoken with over its pipes, whatever it writes? Real processes."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCNotification, JSONRPCResponse
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
+
+from lifesign.adapter.process.lease_timer import LeaseTimer
+from lifesign.adapter.tools import server_pipes as module
+from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
+from lifesign.errors import CommandFailed
+
+ASKED = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
+ANSWER = '{"jsonrpc":"2.0","id":1,"result":{}}'
+LEAVES_TWO = (
+    'echo $$ > own; (trap "" TERM; exec sleep 1000) & echo $! > child; setsid sleep 1000 & echo $! > apart; '
+    "cat > rest"
+)
+"""One child hears no SIGTERM, the other one has left the session; the server ends with its input."""
+STUBBORN = 'trap "" TERM; (trap "" TERM; exec sleep 1000) & echo $! > child; echo $$ > own; wait; wait'
+
+
+def program(script: str, directory: Path, timer: LeaseTimer | None = None) -> ServerProgram:
+    return ServerProgram(
+        name="acme",
+        command=["sh", "-c", script],
+        environment={},
+        directory=directory,
+        max_line_bytes=64,
+        timer=timer,
+    )
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def pid_in(file: Path) -> int:
+    return until(f"{file.name} is written", lambda: file.exists() and int(file.read_text() or "0"))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_what_it_is_asked_it_reads_and_what_it_says_is_read(tmp_path: Path) -> None:
+    end = ServerEnd()
+    script = f"read line; echo '{ANSWER}'; printf '%s' \"$line\" > asked; cat > rest"
+    async with server_pipes(program(script, tmp_path), end) as (incoming, outgoing):
+        await outgoing.send(ASKED)
+        said = await incoming.receive()
+        assert isinstance(said, SessionMessage)
+        assert isinstance(said.message, JSONRPCResponse)
+        assert not end.is_there.is_set()
+    assert (tmp_path / "asked").read_text() == '{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    assert end.is_there.is_set()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 3", "it has ended"),
+        ("printf '\\377\\376\\n'; cat", "it has written what is not UTF-8"),
+        ("printf '%065d\\n' 1; cat", "it has written a line of more than 64 bytes"),
+        # No end of the line is waited for.
+        ("printf '%065d' 1; cat", "it has written a line of more than 64 bytes"),
+        ("yes no-message", "it has written more than 10000 lines without a message"),
+        # A child of it holds its pipes.
+        ("sleep 1000 & exit 3", "it has ended"),
+        ("yes no-end-at-all | tr -d '\\n'", "it has written a line of more than 64 bytes"),
+    ],
+)
+async def test_whatever_ends_the_reading_is_known_at_once(
+    tmp_path: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
+    end = ServerEnd()
+    async with server_pipes(program(script, tmp_path), end) as (incoming, _):
+        async for _message in incoming:
+            pytest.fail("there is no message")
+        await end.is_there.wait()
+    assert end.why == why
+
+
+async def test_nothing_that_it_has_started_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
+    async with server_pipes(program(STUBBORN, tmp_path), ServerEnd()):
+        await asyncio.to_thread(until, "it is started", (tmp_path / "own").exists)
+        await asyncio.to_thread(until, "it is written", lambda: (tmp_path / "own").read_text() != "")
+        pids = [int((tmp_path / name).read_text()) for name in ("own", "child")]
+        assert not any(is_gone(pid) for pid in pids)
+    for pid in pids:
+        await asyncio.to_thread(until, "it is gone", lambda pid=pid: is_gone(pid))
+
+
+async def test_so_is_what_outlives_a_server_that_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
+    async with server_pipes(program(LEAVES_TWO, tmp_path), ServerEnd()):
+        pids = [await asyncio.to_thread(pid_in, tmp_path / name) for name in ("child", "apart")]
+        assert not any(is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_server_that_does_not_look_at_its_input_ends_with_an_adapter_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio; from pathlib import Path\n"
+        "from tests.adapter.tools.test_server_pipes import ServerEnd, program, server_pipes\n"
+        "async def main():\n"
+        f"    deaf = program({f'{LEAVES_TWO}; sleep 1000'!r}, Path({str(tmp_path)!r}))\n"
+        "    async with server_pipes(deaf, ServerEnd()):\n"
+        "        await asyncio.sleep(1000)\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY) as adapter:
+        pids = [pid_in(tmp_path / name) for name in ("own", "child", "apart")]
+        adapter.kill()
+    until("nothing is left", lambda: all(is_gone(pid) for pid in pids))
+
+
+async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Path) -> None:
+    before = open_files()
+    absent = ServerProgram(
+        name="acme", command=["/no/such"], environment={}, directory=tmp_path, max_line_bytes=64
+    )
+    with pytest.raises(CommandFailed, match="No such file"):
+        async with server_pipes(absent, ServerEnd()):
+            pytest.fail("it is not there")
+    await asyncio.to_thread(until, "all is closed", lambda: open_files() <= before)
+
+
+async def test_it_ends_with_the_lease_of_the_run_that_it_serves(tmp_path: Path) -> None:
+    timer, end = LeaseTimer(1_000.0), ServerEnd()
+    try:
+        script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
+        async with server_pipes(program(script, tmp_path, timer), end):
+            pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
+            timer.set(0.0)
+            await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)
+            until("nothing of it is left", lambda: is_gone(pid))
+    finally:
+        timer.close()

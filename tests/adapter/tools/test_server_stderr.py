@@ -1,0 +1,45 @@
+"""What becomes of what a server of tools writes beside its answers?"""
+
+import os
+
+import pytest
+
+from lifesign.adapter.tools.server_stderr import MAX_LINE_BYTES, MAX_LINES_PER_SECOND, ServerWords, WordsPipe
+
+
+def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 10.0
+    words = ServerWords("acme", lambda: now_s)
+    for number in range(MAX_LINES_PER_SECOND + 7):
+        words.tell(b"line %d" % number)
+    assert len(caplog.messages) == MAX_LINES_PER_SECOND
+    now_s = 11.5
+    words.tell(b"again")
+    assert caplog.messages[-2:] == ["acme wrote 7 more lines, which are left out", "acme wrote: again"]
+
+
+def test_what_a_server_left_out_before_its_end_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = WordsPipe(ServerWords("acme", lambda: 10.0))
+    writing = os.dup(pipe.write_fd)
+    pipe.begin()
+    with os.fdopen(writing, "wb") as opened:
+        opened.write(b"line\n" * (MAX_LINES_PER_SECOND + 7))
+    pipe.finish()
+    assert caplog.messages[MAX_LINES_PER_SECOND:] == ["acme wrote 7 more lines, which are left out"]
+    pipe.finish()
+    assert len(caplog.messages) == MAX_LINES_PER_SECOND + 1
+
+
+def test_a_pipe_is_read_to_its_end_and_a_line_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = WordsPipe(ServerWords("acme"))
+    writing = os.dup(pipe.write_fd)
+    pipe.begin()
+    with os.fdopen(writing, "wb") as opened:
+        opened.write(b"one\n\n\xfftwo\n" + b"x" * 300_000 + b"\nlast")
+    pipe.finish()
+    assert not pipe.is_alive()
+    assert caplog.messages[0] == "acme wrote: one"
+    assert caplog.messages[1] == "acme wrote: \ufffdtwo"
+    assert caplog.messages[2].startswith("acme wrote: xxx")
+    assert max(map(len, caplog.messages)) <= MAX_LINE_BYTES + len("acme wrote: ")
+    assert caplog.messages[-1] == "acme wrote: last"

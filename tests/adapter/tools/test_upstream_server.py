@@ -1,0 +1,338 @@
+"""How is one upstream MCP server kept alive, and asked? Real processes."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import upstream_tools
+from tests.support.mcp_tools import text_of
+from tests.support.misbehaving_tools import http_misbehaving
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+
+from lifesign.adapter.run_events import SPOKEN_WITH
+from lifesign.adapter.tools import upstream_server
+from lifesign.adapter.tools.call_failed import NotCarriedOut
+from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
+from lifesign.adapter.tools.upstream_server import UpstreamServer
+from lifesign.adapter.tools.upstreams import Limits, Upstream
+from lifesign.mcp.tool import ToolFailed
+
+PROGRAM = str(REPOSITORY / "tests" / "support" / "upstream_tools.py")
+MISBEHAVING = [sys.executable, "-S", str(REPOSITORY / "tests" / "support" / "misbehaving_tools.py")]
+FAR_TOO_LONG = 80 * 1_048_576
+
+
+@asynccontextmanager
+async def started(
+    command: list[str] | None,
+    secrets: Mapping[str, str] | None = None,
+    *,
+    name: str = "acme",
+    start_seconds: float = 30,
+    **said: Any,
+) -> AsyncIterator[UpstreamServer]:
+    upstream = Upstream.model_validate(
+        {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **said}
+    )
+    limits = Limits(start_seconds=start_seconds)
+    server = UpstreamServer(name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def program(record: Path | str) -> list[str]:
+    return [sys.executable, PROGRAM, str(record)]
+
+
+async def running(server: UpstreamServer, tool: str = "fetch") -> None:
+    """Wait until it answers."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                await server.call(tool, {})
+            except ToolFailed:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+async def test_one_that_dies_fails_the_call_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started(program(tmp_path / "record")) as server:
+        assert text_of(await server.call("fetch", {})) == "fetch"
+        assert set(server.tools) == {*upstream_tools.NAMES, upstream_tools.TYPED.name}
+        with pytest.raises(
+            ToolFailed,
+            match="acme is gone in the middle of the call; whether it was carried out is not known: it has",
+        ) as gone:
+            await server.call("die", {})
+        assert gone.value.code == "upstream_unavailable"
+        # Nobody waits for one that is down.
+        with pytest.raises(ToolFailed, match=r"acme does not run: it has ended; it is (being )?started"):
+            await server.call("fetch", {})
+        await running(server)
+
+
+async def test_a_secret_reaches_the_server_and_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_of_the_adapter")
+    (tmp_path / "key").write_text("from a file\n")
+    said = {"ONE": {"variable": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
+    async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=said) as server:
+        found = [
+            text_of(await server.call("environment", {"name": name}))
+            for name in ("ONE", "TWO", "AGENT_HEALTH_KEY", "MINE")
+        ]
+    assert found == ["s3cret", "Bearer from a file", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("command", "start_seconds", "why"),
+    [
+        (["/no/such/program"], 30, "No such file or directory"),
+        ([sys.executable, "-c", "print('hello')"], 30, "it has ended"),
+        (program("never"), 1, "it did not start within 1 s"),
+    ],
+    ids=["absent", "no server", "silent"],
+)
+async def test_one_that_does_not_start_is_told_with_the_reason(
+    command: list[str], start_seconds: float, why: str
+) -> None:
+    async with started(command, start_seconds=start_seconds) as server:
+        with pytest.raises(ToolFailed, match=f"acme does not run: {why}; it is started again in 0.[0-9] s"):
+            await server.call("fetch", {})
+        assert not server.tools
+
+
+async def test_a_secret_that_is_gone_by_then_is_named() -> None:
+    async with started(["/bin/true"], environment={"ONE": {"variable": "MINE"}}) as server:
+        with pytest.raises(ToolFailed, match="acme does not run: variable: expected one that is set: MINE"):
+            await server.call("fetch", {})
+
+
+@pytest.mark.parametrize(
+    ("tool", "code", "words"),
+    [
+        ("no_result", "answer_invalid", "what acme answered is not what a tool may answer; whether it was"),
+        (
+            "no_number",
+            "answer_invalid",
+            "acme answered with a number that JSON does not have; whether it was",
+        ),
+        ("no_object", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+        ("deep", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+    ],
+)
+async def test_a_bad_answer_fails_its_call_and_no_other(
+    tool: str, code: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        waiting = asyncio.create_task(server.call("wait", {}))
+        with pytest.raises(ToolFailed, match=words) as failed:
+            await server.call(tool, {})
+        assert failed.value.code == code
+        assert text_of(await server.call("run", {})) == "run"
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert "does not run" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_what_is_no_text_ends_all_calls_at_once_and_the_server_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        calls = [server.call("wait", {}), server.call("no_text", {})]
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        for failure in failures:
+            assert isinstance(failure, ToolFailed)
+            assert failure.code == "upstream_unavailable"
+            assert "it has written what is not UTF-8; it is" in str(failure)
+        await running(server, "run")
+
+
+@pytest.mark.parametrize(
+    ("tool", "other"), [("long", "upstream_unavailable"), ("late_id", "answer_too_large")]
+)
+async def test_an_answer_without_an_end_fails_its_call_and_the_server_is_started_again(
+    tool: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        calls = [server.call("wait", {}), server.call(tool, {"bytes": FAR_TOO_LONG})]
+        waited, too_large = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(too_large, ToolFailed)
+        assert too_large.code == "answer_too_large"
+        assert "acme wrote more than 4194304 bytes on one line: ask for less" in str(too_large)
+        # Where it is not known which call is answered, all may be.
+        assert isinstance(waited, ToolFailed)
+        assert waited.code == other
+        await running(server, "run")
+
+
+async def test_one_that_dies_between_two_calls_is_started_again_unasked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started([*MISBEHAVING[:2], "-c", "import sys; sys.exit(3)"]) as server:
+        await server.ready()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while caplog.text.count("acme does not run") < 2:  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0.02)
+
+
+async def test_a_tool_that_it_does_not_have_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    price = {"usd_per_call": 0}
+    named: dict[str, Any] = {"tools": {"run": price, "absent": price}, "offer_all": False, "price": None}
+    async with started(MISBEHAVING, **named) as server:
+        await server.check("run")
+        with pytest.raises(ToolFailed, match="acme has no tool 'absent', though the tools file") as missing:
+            await server.check("absent")
+    assert missing.value.code == "tool_missing"
+    told = "acme has no absent, though the tools file names it; it has run, no_text, "
+    assert caplog.text.count(told) == 1
+
+
+async def test_what_it_writes_beside_its_answers_is_logged_in_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async with started(MISBEHAVING) as server:
+        assert text_of(await server.call("stray", {})) == "stray"
+    told = {record.getMessage() for record in caplog.records if "wrote: " in record.getMessage()}
+    assert {"acme wrote: \x1b[2J to standard output", "acme wrote: \x1b[2J to standard error"} < told
+    assert max(map(len, told)) < 4_200
+
+
+async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            for tool in ("no_text", "no_result", "no_object", "deep"):
+                with pytest.raises(ToolFailed, match="what acme answered") as failed:
+                    await server.call(tool, {})
+                assert failed.value.code == "answer_invalid"
+                assert text_of(await server.call("run", {})) == "run"
+            with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
+                await server.call("wait", {})
+            assert closed.value.code == "upstream_unavailable"
+            await running(server, "run")
+
+
+CODES = (-32000, -32700, -32603, UNREADABLE, TOO_LONG, NOT_SENT)
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_an_error_of_the_servers_own_is_a_refusal_whatever_its_code(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(MISBEHAVING) as server:
+        with pytest.raises(NotCarriedOut, match="acme refused the call: not today") as refused:
+            await server.call("refuse", {"code": code})
+        assert refused.value.code == "upstream_refused"
+        assert text_of(await server.call("run", {})) == "run"
+        assert "does not run" not in caplog.text
+        with pytest.raises(NotCarriedOut, match="acme refused the call: not today"):
+            await server.call("refuse", {"code": code, "how": "and go"})
+
+
+@pytest.mark.parametrize(
+    "how", ["200", "400", "404", "500", "event", "event of many lines", "event without an end"]
+)
+@pytest.mark.parametrize("code", CODES)
+async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
+    how: str, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            with pytest.raises(NotCarriedOut, match="acme refused the call: not today") as refused:
+                await server.call("refuse", {"code": code, "how": how})
+            assert refused.value.code == "upstream_refused"
+            assert text_of(await server.call("run", {})) == "run"
+    assert "does not run" not in caplog.text
+
+
+async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
+                await server.call("refuse", {"code": -32000, "how": "no event"})
+            assert not isinstance(closed.value, NotCarriedOut)
+            assert closed.value.code == "upstream_unavailable"
+            await running(server, "run")
+
+
+@contextmanager
+def heard() -> Iterator[set[tuple[str, str]]]:
+    """What the SDK logs, and of which server."""
+    said: set[tuple[str, str]] = set()
+
+    class Hearing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.add((SPOKEN_WITH.get(), record.getMessage()))
+
+    sdk, hearing = logging.getLogger("mcp"), Hearing(logging.WARNING)
+    sdk.addHandler(hearing)
+    try:
+        yield said
+    finally:
+        sdk.removeHandler(hearing)
+
+
+async def test_what_the_sdk_logs_is_of_the_server_that_it_speaks_with() -> None:
+    with http_misbehaving() as url, heard() as said:
+        async with started(None, url=url) as one, started(None, url=url, name="other") as other:
+            failed = await asyncio.gather(
+                one.call("no_text", {}), other.call("no_text", {}), return_exceptions=True
+            )
+            assert all(isinstance(one, ToolFailed) for one in failed)
+    assert said == {("acme", "Error parsing JSON response"), ("other", "Error parsing JSON response")}
+    assert SPOKEN_WITH.get() == ""
+
+
+@pytest.mark.parametrize(
+    ("tool", "code", "words"),
+    [
+        ("endless", "answer_too_large", "acme wrote more than 4194304 bytes in one answer: ask for less"),
+        ("chatter", "answer_too_large", "acme wrote more than 4194304 bytes in one answer: ask for less"),
+        (
+            "endless_event",
+            "answer_too_large",
+            "acme wrote more than 4194304 bytes in one answer: ask for less",
+        ),
+        (
+            "endless_lines",
+            "answer_too_large",
+            "acme wrote more than 4194304 bytes in one answer: ask for less",
+        ),
+        ("long_event", "answer_too_large", "acme answered with 1100079 bytes, of which 1048576 are taken"),
+        ("packed", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+    ],
+)
+async def test_what_a_url_answers_is_bounded_as_it_comes_in(
+    tool: str, code: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            with pytest.raises(ToolFailed, match=words) as failed:
+                await server.call(tool, {})
+            assert failed.value.code == code
+            assert text_of(await server.call("run", {})) == "run"
+    assert "does not run" not in caplog.text

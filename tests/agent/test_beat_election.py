@@ -1,0 +1,179 @@
+"""Which of several worker processes beats for their agent, and for how much?"""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.agent import beat_election
+from lifesign.agent.beat_election import HAS_LEFT, WorkerCrew, default_directory
+
+# Locks belong to openings of files: several crews of one process are like those of several.
+
+
+def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
+    first, second = WorkerCrew.join(tmp_path / "a"), WorkerCrew.join(tmp_path / "a")
+    assert (first.lead(), second.lead(), first.lead()) == (True, False, True)
+    first.give_lead()
+    assert (second.lead(), first.lead()) == (True, False)
+    assert not second.leave()
+    assert first.lead()
+    assert first.leave()
+
+
+@pytest.mark.parametrize("step", ["try_lock", "allocate", "map_shared"])
+def test_a_worker_that_joins_while_another_one_looks_at_the_loads_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    first = WorkerCrew.join(tmp_path)
+    does: Callable[..., Any] = getattr(beat_election, step)
+
+    def looked_at(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(beat_election, step, does)
+        first.total_load()
+        try:
+            return does(*args, **named)
+        finally:
+            first.total_load()
+            monkeypatch.setattr(beat_election, step, looked_at)
+
+    monkeypatch.setattr(beat_election, step, looked_at)
+    second = WorkerCrew.join(tmp_path)
+    monkeypatch.undo()
+    second.set_load(3)
+    assert first.total_load() == 3
+    assert not first.is_alone()
+    second.leave()
+    assert first.is_alone()
+    first.leave()
+
+
+def test_workers_join_and_leave_while_another_one_looks_at_the_loads(tmp_path: Path) -> None:
+    def come_and_go() -> None:
+        for _ in range(200):
+            WorkerCrew.join(tmp_path).leave()
+
+    first = WorkerCrew.join(tmp_path)
+    with ThreadPoolExecutor(2) as executor:
+        coming = [executor.submit(come_and_go) for _ in range(2)]
+        while not all(one.done() for one in coming):
+            first.total_load()
+    for one in coming:
+        one.result()
+    assert first.is_alone()
+    first.leave()
+
+
+def test_a_worker_that_finds_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = WorkerCrew.join(tmp_path)
+
+    def no_room(_fd: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(beat_election, "allocate", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        WorkerCrew.join(tmp_path)
+    assert first.is_alone()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crew", first._own.name]
+    assert first.leave()
+
+
+def test_what_was_begun_by_a_worker_that_was_killed_goes_once_nobody_is_there(tmp_path: Path) -> None:
+    (tmp_path / "new-1-abcd").touch(mode=0o600)
+    (tmp_path / "load-1-abcd").touch(mode=0o600)
+    crew = WorkerCrew.join(tmp_path)
+    assert crew.is_alone()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crew", crew._own.name]
+    crew.leave()
+
+
+def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        "from lifesign.agent.beat_election import WorkerCrew\n"
+        "crew = WorkerCrew.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_life(7)\n"
+        "print('leads', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"leads\n"
+        crew = WorkerCrew.join(tmp_path)
+        crew.set_load(2)
+        assert (crew.lead(), crew.total_load(), crew.is_alone()) == (False, 5, False)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(PATIENCE_SECONDS)
+        assert (crew.lead(), crew.total_load(), crew.is_alone()) == (True, 2, True)
+        assert crew.life() == 7
+    assert [path.name for path in tmp_path.glob("load-*")] == [crew._own.name]
+    assert crew.leave()
+
+
+def test_a_life_is_told_to_later_workers_and_forgotten_with_the_last(tmp_path: Path) -> None:
+    first = WorkerCrew.join(tmp_path)
+    assert first.life() is None
+    first.note_life(4)
+    second = WorkerCrew.join(tmp_path)
+    assert second.life() == 4
+    first.note_life(HAS_LEFT)
+    assert second.life() == HAS_LEFT
+    assert not first.leave()
+    assert second.leave()
+    # All were started anew, or all were killed: what was true then may not be now.
+    third = WorkerCrew.join(tmp_path)
+    assert third.life() is None
+    third.note_life(5)
+    third.note_life(None)
+    assert third.life() is None
+    third.leave()
+
+
+def test_of_workers_that_go_at_once_exactly_one_is_the_last(tmp_path: Path) -> None:
+    for _ in range(20):
+        crews = [WorkerCrew.join(tmp_path) for _ in range(8)]
+        with ThreadPoolExecutor(8) as executor:
+            assert sum(executor.map(WorkerCrew.leave, crews)) == 1
+
+
+def test_whatever_stands_in_a_life_that_is_none_is_none(tmp_path: Path) -> None:
+    crew = WorkerCrew.join(tmp_path)
+    (tmp_path / "life").write_bytes(b"\xff" * 100)
+    assert crew.life() is None
+    crew.leave()
+
+
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(PermissionError, match="only we may write"):
+        WorkerCrew.join(place)
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="only we may write"):
+        WorkerCrew.join(linked)
+
+
+def test_the_place_that_is_chosen_is_this_users_and_this_agents_alone(tmp_path: Path) -> None:
+    place = default_directory("https://registry.example", "a")
+    assert place != default_directory("https://registry.example", "b")
+    assert place != default_directory("https://other.example", "a")
+    assert str(os.geteuid()) in place.parent.name
+    before = os.umask(0)
+    try:
+        crew = WorkerCrew.join(tmp_path / "made" / "here")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "made", tmp_path / "made" / "here"]
+    assert [stat.S_IMODE(place.stat().st_mode) for place in made] == [0o700, 0o700]
+    crew.leave()

@@ -1,0 +1,94 @@
+"""By which key does an agent speak, and where is its own kept?"""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from lifesign.agent.credentials import AgentKeys, registry_url
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.secret_file import MAX_SECRET_BYTES
+from lifesign.errors import InvalidSetting
+
+
+def test_a_kept_key_goes_before_a_given_one_and_that_before_the_environments(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    environment = {KEY_VARIABLE: "ahk_environment"}
+    assert AgentKeys(environment=environment).current() == "ahk_environment"
+    assert AgentKeys(key="ahk_given", environment=environment).current() == "ahk_given"
+    keys = AgentKeys(key="ahk_given", key_file=file, environment=environment)
+    assert keys.current() == "ahk_given"
+    keys.keep("ahk_own")
+    assert keys.current() == "ahk_own"
+    assert AgentKeys(key="ahk_given", key_file=file, environment=environment).current() == "ahk_own"
+
+
+def test_a_key_that_another_process_was_given_meanwhile_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+    AgentKeys(key="ahk_given", key_file=file, environment={}).keep("ahk_own")
+    assert keys.current() == "ahk_own"
+
+
+def test_the_own_key_is_kept_where_nobody_else_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    AgentKeys(key="ahk_given", key_file=file, environment={}).keep("ahk_own")
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("ahk_own\n", 0o600)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_key_file_that_others_may_read_is_complained_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "a.key"
+    file.write_text("ahk_own")
+    file.chmod(0o644)
+    assert AgentKeys(key_file=file, environment={}).current() == "ahk_own"
+    assert "chmod 600" in caplog.text
+    assert len(caplog.records) == 1
+    assert "ahk_own" not in caplog.text
+
+
+def test_a_key_that_cannot_be_kept_is_complained_of_and_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = AgentKeys(key="ahk_given", key_file=tmp_path / "absent" / "a.key", environment={})
+    keys.keep("ahk_own")
+    assert keys.current() == "ahk_own"
+    assert "cannot be kept" in caplog.text
+    assert "ahk_own" not in caplog.text
+
+
+def test_a_key_that_is_nowhere_kept_is_complained_of(caplog: pytest.LogCaptureFixture) -> None:
+    AgentKeys(key="ahk_given", environment={}).keep("ahk_own")
+    assert "give a key_file" in caplog.text
+    caplog.clear()
+    # Nobody comes back for it.
+    AgentKeys(key="ahk_given", environment={}, comes_back=False).keep("ahk_own")
+    assert caplog.text == ""
+
+
+def test_no_key_and_what_is_none_are_refused_without_showing_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="key_file"):
+        AgentKeys(environment={})
+    with pytest.raises(InvalidSetting) as wrong:
+        AgentKeys(key="two words", environment={})
+    assert "two words" not in str(wrong.value)
+    file = tmp_path / "a.key"
+    file.write_text("x" * (MAX_SECRET_BYTES + 1))
+    file.chmod(0o600)
+    with pytest.raises(InvalidSetting, match="at most 8192 bytes"):
+        AgentKeys(key_file=file, environment={})
+    with pytest.raises(InvalidSetting, match="readable file"):
+        AgentKeys(key_file=tmp_path, environment={})
+
+
+def test_keys_are_not_shown() -> None:
+    assert "ahk_given" not in repr(AgentKeys(key="ahk_given", environment={}))
+
+
+def test_the_registry_is_where_it_is_said_to_be() -> None:
+    assert registry_url("http://a", {"AGENT_HEALTH_REGISTRY": "http://b"}) == "http://a"
+    assert registry_url(None, {"AGENT_HEALTH_REGISTRY": "http://b"}) == "http://b"
+    with pytest.raises(InvalidSetting, match="AGENT_HEALTH_REGISTRY"):
+        registry_url(None, {})

@@ -1,0 +1,85 @@
+"""Which place has an agent in the registry: which life of which record, and by which key?"""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scripted_registry
+from tests.support.virtual_loop import in_virtual_time
+
+from lifesign.agent.credentials import AgentKeys
+from lifesign.agent.profile import AgentProfile
+from lifesign.agent.registration import MAX_LEAVE_TRIES, Place
+from lifesign.client.registry_errors import InvalidAnswer
+
+
+@contextlib.asynccontextmanager
+async def placed() -> AsyncIterator[tuple[Place, ScriptedRegistry]]:
+    async with scripted_registry() as registry:
+        keys = AgentKeys(key=KEY, environment={})
+        place = Place(AgentProfile(agent_id="a"), keys, registry.url)
+        try:
+            yield place, registry
+        finally:
+            await place.close()
+
+
+@in_virtual_time
+async def test_who_leaves_ends_its_own_life() -> None:
+    async with placed() as (place, registry):
+        await place.register(supersede=True)
+        await place.leave()
+        assert (registry.status, place.incarnation) == ("deregistered", None)
+
+
+@in_virtual_time
+async def test_who_leaves_does_not_end_the_life_of_another_process() -> None:
+    async with placed() as (place, registry):
+        await place.register(supersede=True)
+        registry.incarnation += 1
+        await place.leave()
+        assert registry.status == "active"
+        assert "DELETE" not in registry.deeds()
+
+
+@in_virtual_time
+async def test_a_record_that_was_changed_just_then_is_looked_at_again() -> None:
+    async with placed() as (place, registry):
+        await place.register(supersede=True)
+        registry.answers("DELETE", refusal(412, "stale_version"))
+        await place.leave()
+        assert registry.status == "deregistered"
+        await place.register(supersede=True)
+        registry.answers("DELETE", *[refusal(412, "stale_version")] * 100)
+        await place.leave()
+        assert registry.deeds().count("DELETE") == 2 + MAX_LEAVE_TRIES
+
+
+@pytest.mark.parametrize("answer", [(409, "no_transition"), (410, "agent_gone"), (404, "agent_not_found")])
+def test_who_is_off_the_list_already_has_left(answer: tuple[int, str]) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        async with placed() as (place, registry):
+            await place.register(supersede=True)
+            registry.answers("DELETE", refusal(*answer))
+            await place.leave()
+            assert place.incarnation is None
+
+    test()
+
+
+@in_virtual_time
+async def test_who_never_had_a_place_asks_nothing() -> None:
+    async with placed() as (place, registry):
+        await place.leave()
+        assert registry.asked == []
+
+
+@in_virtual_time
+async def test_a_registry_that_registers_somebody_else_is_not_believed() -> None:
+    async with placed() as (place, registry):
+        await place.register(supersede=True)
+        other = {**registry.record(), "agent_id": "b"}
+        registry.answers("POST", (201, other))
+        with pytest.raises(InvalidAnswer, match="instead of a"):
+            await place.register(supersede=True)

@@ -1,0 +1,121 @@
+"""The tables of a census."""
+
+import pytest
+from tests.support.census_facts import MADE_AT_S, facts
+
+from lifesign.census import report as census_module
+from lifesign.census import tables as tables_module
+from lifesign.census.report import CensusFacts, HostCount, RunFacts, take_census
+from lifesign.census.result_groups import Group
+from lifesign.census.tables import GROUP_WORDS, OWN_NETWORK, RESULT_WORDS, duration, headline, percent, tables
+from lifesign.domain.observation.results import ResultClass
+
+
+def test_every_class_and_every_group_has_words() -> None:
+    assert set(RESULT_WORDS) == set(ResultClass)
+    assert set(GROUP_WORDS) == set(Group)
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        (None, "-"),
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        # 1 of 181,666 is not nothing, and 181,665 of them are not all.
+        (1 / 181_666, "<0.1 %"),
+        (1 - 1 / 181_666, ">99.9 %"),
+        (0.0121, "1.2 %"),
+        (0.988, "98.8 %"),
+    ],
+)
+def test_a_share_never_reads_as_all_or_nothing_unless_it_is(part: float | None, shown: str) -> None:
+    assert percent(part) == shown
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(0.123, "0.123 ms"), (233.4, "233 ms"), (1978, "1.98 s")])
+def test_a_latency_is_short(ms: float, shown: str) -> None:
+    assert duration(ms) == shown
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        ([], "There are no targets."),
+        ([HostCount("a.example", None, None, 1)], "Of 1 target nothing is known yet."),
+        ([HostCount("a.example", None, None, 2)], "Of 2 targets nothing is known yet."),
+        (
+            [
+                HostCount("a.example", ResultClass.OK, None, 2201),
+                HostCount("a.example", ResultClass.REFUSED, None, 179_465),
+            ],
+            "2,201 of 181,666 measured targets are alive (1.2 %).",
+        ),
+    ],
+)
+def test_the_headline_tells_the_share_of_the_measured(hosts: list[HostCount], told: str) -> None:
+    assert headline(take_census(facts(hosts=hosts))) == told
+
+
+@pytest.mark.parametrize(
+    ("results", "is_told"),
+    [
+        ([ResultClass.REFUSED, ResultClass.TIMEOUT, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE], True),
+        ([ResultClass.INTERNAL], True),
+        ([ResultClass.REFUSED, ResultClass.BLOCKED_ADDRESS, None], True),
+        ([ResultClass.REFUSED, ResultClass.OK], False),
+        ([ResultClass.REFUSED, ResultClass.NOT_AN_AGENT], False),
+        ([ResultClass.REFUSED, ResultClass.RATE_LIMITED], False),
+        ([ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED], False),
+        ([None], False),
+        ([], False),
+    ],
+)
+def test_where_nothing_answered_the_first_line_names_the_probers_own_network(
+    results: list[ResultClass | None], *, is_told: bool
+) -> None:
+    hosts = [HostCount("a.example", result, None, 1) for result in results]
+    assert (OWN_NETWORK in headline(take_census(facts(hosts=hosts, runs=())))) is is_told
+
+
+@pytest.mark.parametrize(("measured", "is_told"), [(0, True), (1, False)])
+def test_a_last_run_in_which_nothing_answered_is_told_too(measured: int, *, is_told: bool) -> None:
+    hosts = [HostCount("a.example", ResultClass.OK, None, 5)]
+    counts: dict[ResultClass | None, int] = {ResultClass.NOT_MEASURED: 5 - measured, ResultClass.OK: measured}
+    run = RunFacts(began_at_s=MADE_AT_S - 60, ended_at_s=MADE_AT_S - 1, counts=counts)
+    assert (OWN_NETWORK in headline(take_census(facts(hosts=hosts, runs=[run])))) is is_told
+
+
+def test_all_rows_of_a_table_have_its_columns() -> None:
+    shown = {table.key: table for table in tables(take_census(facts()))}
+    assert list(shown) == [
+        "targets", "results", "layers", "latencies", "platforms", "directories", "generations", "health",
+        "shown", "gone", "runs",
+    ]  # fmt: skip
+    for table in shown.values():
+        assert all(len(row) == len(table.heads) for row in table.rows)
+
+
+def test_every_share_says_of_what_it_is_one() -> None:
+    heads = {table.key: table.heads[-1] for table in tables(take_census(facts()))}
+    living = dict.fromkeys(("generations", "health", "shown"), "of the living")
+    parts = dict.fromkeys(("platforms", "directories"), "alive of measured")
+    assert heads == {
+        "targets": "of all", "results": "of all", "layers": "of the layer's", "gone": "of the gone",
+        "latencies": "p99", "runs": "change", **living, **parts,
+    }  # fmt: skip
+
+
+def test_a_table_without_rows_is_not_shown() -> None:
+    census = take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
+    assert [table.key for table in tables(census)] == ["targets"]
+
+
+def test_platforms_that_are_not_shown_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census_module, "MAX_PLATFORMS", 2)
+    monkeypatch.setattr(tables_module, "MAX_SHOWN", 1)
+    shown = {table.key: table for table in tables(take_census(facts()))}
+    assert len(shown["platforms"].rows) == 1
+    assert shown["platforms"].note == (
+        "By registrable domain. 3 more platforms with 39 targets: 20.0 % to 20.0 % alive."
+    )

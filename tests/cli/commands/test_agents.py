@@ -1,0 +1,483 @@
+"""Which agents are there, and what becomes of them? Asked on the command line."""
+
+import asyncio
+import json
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.reporting import report
+from tests.support.suspension import suspend
+
+from lifesign.cli import main
+from lifesign.cli.output.agent_page import page
+from lifesign.client import RegistryClient
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.net.target import target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+
+EVIL = "\x1b]0;owned\x07\u202e\x7f\n"
+Captured = pytest.CaptureFixture[str]
+
+
+def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
+    """Run a command and return what it prints; its errors are printed to nobody else."""
+    assert main(["agents", *arguments]) == ends, capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert ADMIN_KEY not in captured.out + captured.err
+    assert bool(captured.err) == (ends != 0)
+    return captured.out if ends == 0 else captured.err
+
+
+def json_of(capsys: Captured, *arguments: str) -> Any:
+    return json.loads(shown_by(capsys, *arguments, "--json"))
+
+
+def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "short", "--role", "billing", "--max-tasks", "5", "--name", "Billing 1")
+    shown_by(capsys, "register", "a-longer-name", "--role", "billing")
+    lines = shown_by(capsys, "list", "--role", "billing").splitlines()
+    assert lines[0].split() == ["AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST", "HEARTBEAT", "NAME"]
+    assert {line.index(word) for line, word in zip(lines, ("STATUS", "active", "active"), strict=False)} == {
+        lines[0].index("STATUS")
+    }
+    assert "0/5" in lines[1]
+    assert lines[1].endswith("Billing 1")
+    assert "0/?" in lines[2]
+    assert lines[3] == "the pool can take 5 more tasks"
+
+
+def test_metadata_is_shown_as_json() -> None:
+    time, metadata = "2026-11-20T12:00:00Z", {"a": True, "b": {"c": [1, None]}, "d": "true", "e": "é"}
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": metadata,
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+    }  # fmt: skip
+    shown = [line.text for line in page(AgentRecord.model_validate(record)) if line.label == "metadata"]
+    assert shown == ["a: true", 'b: {"c": [1, null]}', 'd: "true"', 'e: "é"']
+
+
+def test_a_record_shows_which_targets_the_agent_claims() -> None:
+    time, target = "2026-11-20T12:00:00Z", {"target_id": "tgt_1", "url": "https://agent.example/"}
+    links = [
+        {**target, "state": "linked", "proof": "card", "proven_at": time, "linked_at": time},
+        {**target, "state": "proven", "proof": "token", "proven_at": time},
+        {**target, "state": "claimed"},
+    ]
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "links": links,
+    }  # fmt: skip
+    shown = [line.text for line in page(AgentRecord.model_validate(record)) if "agent.example" in line.text]
+    assert [text.partition("example/: ")[2].split()[0] for text in shown] == ["linked", "proven", "not"]
+
+
+def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
+    for number in range(3):
+        shown_by(capsys, "register", f"a-{number}", "--capability", "x", "--capability", f"y{number}")
+    shown_by(capsys, "deregister", "a-0")
+
+    def listed(*options: str) -> list[str]:
+        return [agent["agent_id"] for agent in json_of(capsys, "list", *options)["agents"]]
+
+    # What who is gone said last of its work is over.
+    assert "0/?" not in shown_by(capsys, "list", "--status", "deregistered")
+    assert "load" not in shown_by(capsys, "show", "a-0")
+    assert "load" in shown_by(capsys, "show", "a-1")
+    assert listed() == ["a-1", "a-2"]
+    assert listed("--status", "all") == ["a-0", "a-1", "a-2"]
+    assert listed("--status", "dead", "--status", "deregistered") == ["a-0"]
+    assert listed("--capability", "y1", "--capability", "y2") == ["a-1", "a-2"]
+    assert listed("--free", "1") == []
+    assert "1 of 2 (see --limit)" in shown_by(capsys, "list", "--limit", "1")
+
+
+def test_more_than_a_page_is_listed(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.cli.commands.agents.PAGE", 2)
+    for number in range(5):
+        shown_by(capsys, "register", f"a-{number}")
+    assert len(json_of(capsys, "list")["agents"]) == 5
+    assert len(json_of(capsys, "list", "--limit", "3")["agents"]) == 3
+
+
+def test_a_record_tells_all_that_is_known(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a", "--card-url", "https://agent.example/card", "--endpoint", "https://x")
+    shown = shown_by(capsys, "show", "a")
+    for expected in (
+        "agent       a\n", "status      active since", "because     registered", "https://x",
+        "https://agent.example/card", "life 1", 'version     "1"', "dead after 5 min",
+    ):  # fmt: skip
+        assert expected in shown
+    assert "ahk_" not in shown
+    assert json_of(capsys, "show", "a")["etag"] == '"1"'
+
+
+def test_who_is_watched_by_probes_alone_shows_no_heartbeat(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    card = "https://agent.example/card"
+    shown_by(capsys, "register", "beats")
+    shown_by(capsys, "register", "probed", "--card-url", card, "--monitoring", "probe")
+    for option, word in (("", "heartbeat   last 20"), ("--json", "last_heartbeat_at")):
+        options = [option] if option else []
+        assert word in shown_by(capsys, "show", "beats", *options)
+        assert word not in shown_by(capsys, "show", "probed", *options)
+    beats, probed = shown_by(capsys, "list").splitlines()[1:]
+    assert beats.split()[-1].startswith("20")
+    assert probed.split() == ["probed", "active", "unknown", "(not_yet_probed)", "0/?", card]
+
+
+def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
+    registry: RegistryServer, capsys: Captured, tmp_path: Path
+) -> None:
+    assert json_of(capsys, "register", "a")["agent_key"].startswith("ahk_")
+    assert "ahk_" in shown_by(capsys, "register", "b")
+    for agent_id, options in (("c", ()), ("f", ("--json",))):
+        file = tmp_path / f"{agent_id}.key"
+        assert main(["agents", "register", agent_id, "--write-key", str(file), *options]) == 0
+        told = capsys.readouterr()
+        assert "ahk_" not in told.out + told.err
+        assert told.err == f"its key is in {file}\n"
+    # Who registers again by its own key keeps it.
+    unwritten = tmp_path / "new.key"
+    again = ["register", "c", "--supersede", "--write-key", str(unwritten)]
+    assert main(["agents", *again, "--key-file", str(tmp_path / "c.key")]) == 0
+    assert capsys.readouterr().err == f"c has its key already: {unwritten} is not written\n"
+    assert not unwritten.exists()
+    file = tmp_path / "c.key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json_of(capsys, "list", "--key-file", str(file))["total"] == 1
+    # What is there stays there, and nobody was registered.
+    shown_by(capsys, "register", "d", "--write-key", str(file), ends=3)
+    shown_by(capsys, "show", "d", ends=1)
+    # A refusal leaves no empty file behind.
+    shown_by(capsys, "register", "c", "--write-key", str(tmp_path / "e.key"), ends=1)
+    assert not (tmp_path / "e.key").exists()
+
+
+def listed(registry: RegistryServer, *urls: str) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", urls)
+
+    asyncio.run(fill())
+
+
+def test_an_agent_is_shown_by_the_url_at_which_it_is_probed(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    card = "https://agent.example/card"
+    shown_by(capsys, "register", "billing-1", "--card-url", card, "--monitoring", "probe")
+    assert json_of(capsys, "show", "HTTPS://agent.example:443/card")["agent_id"] == "billing-1"
+    assert json_of(capsys, "show", "agent.example/card")["agent_id"] == "billing-1"
+    # The same host says nothing, and who sends heartbeats alone is not looked at anywhere.
+    shown_by(capsys, "register", "billing-2", "--card-url", f"{card}/2")
+    for url in ("https://agent.example/", f"{card}/2"):
+        assert f"nobody is probed at {url}" in shown_by(capsys, "show", url, ends=1)
+    assert "'nobody'" in shown_by(capsys, "show", "nobody", ends=1)
+    assert "only http and https" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
+
+
+def test_an_agent_whose_robots_txt_closed_says_since_when_nobody_looked(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    url = "https://closed.example/"
+    listed(registry, url)
+    closed = LayerResult(result=ResultClass.NOT_MEASURED, reason="its robots.txt keeps us out")
+
+    async def look() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            for layer in (LayerResult(result=ResultClass.OK), closed):
+                seen = Observation(target_url=url, observed_at=datetime.now(UTC), discovery=layer)
+                memory = ProbeMemory(is_unwelcome=layer is closed)
+                await report(client, seen, memories=[memory])
+
+    asyncio.run(look())
+    assert json_of(capsys, "show", url)["seen"]["unmeasured"]["reason"] == closed.reason
+    (told,) = [line for line in shown_by(capsys, "show", url).splitlines() if "not measured" in line]
+    assert told.startswith("but ")
+    assert told.endswith(f": {closed.reason}")
+
+
+def test_whom_a_url_does_not_single_out_is_named_by_its_id(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    url = "https://agent.example/card"
+    listed(registry, url)
+    assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
+    shown_by(capsys, "register", "billing-1", "--card-url", url, "--monitoring", "probe")
+    told = shown_by(capsys, "show", url, ends=3)
+    assert f"by its id: {target_id(url)}, billing-1;" in told
+    # Who is probed no more does not stand in the way.
+    shown_by(capsys, "deregister", "billing-1")
+    assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
+
+
+@pytest.mark.parametrize(
+    "command", ["drain", "deregister", "erase", "command {} drain", "maintenance {} --for 1h --reason disk"]
+)
+def test_who_is_changed_is_named_by_its_id(command: str, capsys: Captured) -> None:
+    url = "https://agent.example"
+    arguments = [word.format(url) for word in (command if "{}" in command else f"{command} {{}}").split()]
+    assert "expected an agent's id, not a URL" in shown_by(capsys, *arguments, ends=3)
+
+
+def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    assert json_of(capsys, "command", "a", "drain", "--reason", "new version")["reason"] == "new version"
+    assert "drain (command_" in shown_by(capsys, "command", "a", "drain", "--expires-in", "60")
+    shown = shown_by(capsys, "drain", "a", "--drain-timeout", "600")
+    assert "drains by   20" in shown
+    shown_by(capsys, "register", "b")
+    assert json_of(capsys, "drain", "b")["status"] == "draining"
+    shown_by(capsys, "register", "c")
+    assert "deregistered" in shown_by(capsys, "deregister", "c")
+    assert re.search(r"because +deregistered: asked by admin, key:key_\w+\n", shown_by(capsys, "show", "c"))
+    assert json_of(capsys, "register", "c", "--supersede")["incarnation"] == 2
+    assert json_of(capsys, "deregister", "c") == {"agent_id": "c", "status": "deregistered"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "nobody"), ("drain", "nobody"), ("command", "nobody", "drain")],
+)
+def test_a_refusal_ends_with_one(
+    registry: RegistryServer, capsys: Captured, arguments: tuple[str, ...]
+) -> None:
+    error = shown_by(capsys, *arguments, ends=1)
+    assert error.startswith("agent-health: HTTP 4")
+    assert error.count("\n") == 1
+
+
+def test_a_key_that_is_good_for_less_is_refused_with_one(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+    assert "(not_allowed)" in shown_by(capsys, "register", "a", ends=1)
+    monkeypatch.setenv(KEY_VARIABLE, "ahk_nobodys")
+    assert "(unknown_key)" in shown_by(capsys, "list", ends=1)
+
+
+def test_a_registry_that_is_not_there_ends_with_two(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
+    assert "Connection refused" in shown_by(capsys, "list", ends=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "--registry", "nonsense"],
+        ["list", "--registry", "http://registry.example"],
+        ["list", "--limit", "0"],
+        ["list", "--key-file", "/nonexistent"],
+        ["command", "a", "dance"],
+        ["register", "a b"],
+        ["register", "--monitoring", "telepathy"],
+        ["show", ".."],
+        ["show"],
+        [],
+    ],
+)
+def test_wrong_usage_ends_with_three_and_asks_nobody(
+    arguments: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
+    assert shown_by(capsys, *arguments, ends=3).startswith("agent-health: ")
+
+
+def test_without_a_key_nobody_is_asked(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
+    assert "--key-file" in shown_by(capsys, "list", ends=3)
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    assert "--key-file" in shown_by(capsys, "list", "--key-file", str(empty), ends=3)
+
+
+@pytest.fixture
+def evil_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A registry that sends what steers terminals."""
+
+    class Evil(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time = "2026-11-20T12:00:00Z"
+            summary = {
+                "agent_id": EVIL, "name": EVIL, "role_id": EVIL, "capabilities": [EVIL], "status": "active",
+                "capacity": {}, "health": "unknown", "monitoring": "heartbeat", "last_heartbeat_at": time,
+            }  # fmt: skip
+            record = {
+                **summary, "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {EVIL: EVIL},
+                "registered_at": time, "version": 1, "incarnation": 1, "etag": EVIL, "reason": "registered",
+                "status_since": time, "explanation": EVIL,
+                "said": {"last_heartbeat_at": time, "current_load": 0, "tasks_in_progress": [EVIL]},
+            }  # fmt: skip
+            status, body = 200, {"agents": [summary], "total": 1}
+            if self.path.endswith("/evil"):
+                body = record
+            elif self.path.endswith("/nobody"):
+                error = {"code": EVIL, "message": EVIL, "details": {}}
+                status, body = 404, {"error": error, "message": EVIL}
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Evil)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv(URL_VARIABLE, f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "evil"], ["show", "nobody"]])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nothing_of_a_registry_steers_the_terminal(
+    evil_registry: None, capsys: Captured, arguments: list[str], options: list[str]
+) -> None:
+    main(["agents", *arguments, *options])
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert "owned" in shown
+    assert all(line.isprintable() for line in shown.split("\n"))
+
+
+def test_the_key_is_no_argument(capsys: Captured) -> None:
+    assert "No such option" in shown_by(capsys, "list", "--key", "x", ends=3)
+
+
+def test_a_listing_of_nobody_says_so(registry: RegistryServer, capsys: Captured) -> None:
+    assert shown_by(capsys, "list") == "no agent matches that is active\n"
+    assert shown_by(capsys, "list", "--status", "all") == "no agent matches\n"
+    assert json_of(capsys, "list")["agents"] == []
+
+
+def test_what_waits_for_an_agent_stands_in_its_page(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    shown_by(capsys, "command", "a", "drain", "--reason", "new disk")
+    assert "is told     drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")
+
+
+def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: Captured) -> None:
+    for number in range(3):
+        shown_by(capsys, "register", f"a-{number}", "--role", "hidden")
+    assert "not active" not in shown_by(capsys, "list", "--role", "hidden")
+    shown_by(capsys, "deregister", "a-0")
+    assert "1 more is not active (--status all)\n" in shown_by(capsys, "list", "--role", "hidden")
+    shown_by(capsys, "deregister", "a-1")
+    assert "2 more are not active" in shown_by(capsys, "list", "--role", "hidden")
+    assert json_of(capsys, "list", "--role", "hidden")["not_active"] == 2
+    shown_by(capsys, "deregister", "a-2")
+    assert shown_by(capsys, "list", "--role", "hidden") == (
+        "no agent matches that is active\n3 more are not active (--status all)\n"
+    )
+    for word in ("all", "any"):
+        found = json_of(capsys, "list", "--role", "hidden", "--status", word)
+        assert (found["total"], "not_active" in found) == (3, False)
+    refused = shown_by(capsys, "list", "--status", "alive", ends=3)
+    assert "--status: expected one of active, unhealthy, draining, dead, deregistered, or all" in refused
+
+
+def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "silent")
+    assert json_of(capsys, "show", "silent")["decisions_held"] is False
+    registry.write(suspend)
+
+    def told(*arguments: str) -> str:
+        assert main(["agents", *arguments]) == 0
+        return capsys.readouterr().err
+
+    for arguments in (["list"], ["show", "silent"]):
+        assert told(*arguments).startswith(
+            "agent-health: decisions are held: nobody is taken down for silence"
+        )
+        assert told(*arguments, "--json") == ""
+    for arguments in (["list", "--json"], ["show", "silent", "--json"]):
+        assert main(["agents", *arguments]) == 0
+        assert json.loads(capsys.readouterr().out)["decisions_held"] is True
+    assert main(["doctor", "--registry", registry.url, "--port", "1", "--json"]) in {0, 1}
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (held,) = [one for one in findings if one["about"] == "decisions"]
+    assert (held["verdict"], held["told"].split(" since ")[0]) == ("warning", "held")
+    assert "30 agents are silent" in held["told"]
+
+
+def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:
+    told = shown_by(capsys, "register", "a b", ends=3)
+    assert told == "agent-health: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
+
+
+def test_json_has_all_agents_unless_a_limit_is_given(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.cli.commands.agents.PAGE", 2)
+    monkeypatch.setattr("lifesign.cli.commands.agents.USUAL_IN_TABLE", 3)
+    for name in "abcde":
+        shown_by(capsys, "register", name)
+    assert len(json_of(capsys, "list")["agents"]) == 5
+    assert len(json_of(capsys, "list", "--limit", "4")["agents"]) == 4
+    assert "3 of 5 (see --limit)" in shown_by(capsys, "list")
+
+
+@pytest.mark.parametrize("option", ["--health", "--status"])
+def test_a_word_that_an_option_does_not_know_is_refused_with_those_that_it_does(
+    registry: RegistryServer, capsys: Captured, option: str
+) -> None:
+    assert f"{option}: expected one of " in shown_by(capsys, "list", option, "nosuch", ends=3)
+
+
+def record_of(**members: Any) -> AgentRecord:
+    """Return the record of an active agent, with some members changed."""
+    time = "2026-11-20T12:00:00Z"
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+    }  # fmt: skip
+    return AgentRecord.model_validate(record | members)
+
+
+def test_record_with_old_evidence_shows_reason_and_age() -> None:
+    evidence_at = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)
+    record = record_of(monitoring="probe", unknown_reason="no_prober", evidence_at=evidence_at)
+    lines = [(line.label, line.text) for line in page(record)]
+    place = lines.index(("health", "unknown (no_prober)"))
+    assert "3 h 5 min ago" in lines[place + 1][1]
+
+
+@pytest.mark.parametrize(("failures", "told"), [(1, []), (2, ["its last 2 probes failed"])])
+def test_record_of_an_active_agent_names_its_last_failures(failures: int, told: list[str]) -> None:
+    seen = {"failures_in_row": failures, "recent_interactions": "1" + "0" * failures}
+    assert [line.text for line in page(record_of(seen=seen)) if line.label == "but"] == told

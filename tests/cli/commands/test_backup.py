@@ -1,0 +1,244 @@
+"""Do `backup` and `restore` say how they ended, and leave nothing half done?"""
+
+import gzip
+import json
+import os
+import sqlite3
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import bare_url, migrated_url
+from tests.support.registry_server import RegistryServer
+
+from lifesign.cli import main
+from lifesign.storage.engine import schema
+from lifesign.storage.maintenance.backup_file import BackupHeader, writing
+
+
+@pytest.fixture
+def filled(database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The URL of a database with a key in it."""
+    url = migrated_url(database_kind, tmp_path)
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    capsys.readouterr()
+    return url
+
+
+def test_what_was_backed_up_is_restored_into_an_empty_database(
+    filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", filled]) == 0
+    assert "0 agents, 1 event, " in capsys.readouterr().out
+    empty = bare_url(database_kind, tmp_path)
+    assert main(["restore", str(file), "--database", empty]) == 0
+    assert "epoch" in capsys.readouterr().out
+    assert main(["restore", str(file), "--database", empty]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert main(["restore", str(file), "--database", empty, "--force"]) == 0
+
+
+def test_a_restore_says_which_keys_stay_revoked_and_of_which_nobody_knows(
+    filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", filled]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list", "--database", filled, "--json"]) == 0
+    [key_id] = [key["key_id"] for key in json.loads(capsys.readouterr().out)["keys"]]
+    assert main(["keys", "revoke", key_id, "--database", filled]) == 0
+    assert main(["restore", str(file), "--database", filled, "--force"]) == 0
+    said = capsys.readouterr().err
+    assert "withdrawn since the backup, and so again: 1 key\n" in said
+    assert "good again" not in said
+    empty = bare_url(database_kind, tmp_path)
+    assert main(["restore", str(file), "--database", empty]) == 0
+    said = capsys.readouterr().err
+    assert "good again, whoever revoked them since 2" in said
+    assert f"  {key_id} admin alice\n" in said
+    assert main(["restore", str(file), "--database", bare_url(database_kind, tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unknown_keys"] == [key_id]
+
+
+def test_a_file_that_is_no_backup_ends_with_one_and_makes_no_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "registry.gz").write_text("nonsense")
+    database = f"sqlite:///{tmp_path}/new.db"
+    assert main(["restore", str(tmp_path / "registry.gz"), "--database", database]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["restore", str(tmp_path / "absent.gz"), "--database", database]) == 1
+    assert "No such file" in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
+    database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "before.gz"
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    older, newest = "0013", schema.newest_revision()
+    columns = ["key_id", "digest", "role", "name", "created_at_s", "agent_id", "expires_at_s", "revoked_at_s"]
+    with writing(file, BackupHeader(revision=older, created_at_s=1.0)) as writer:
+        writer.begin_table("keys", columns)
+        writer.add_row(["key_1", "0" * 64, "admin", "alice", 1.0, None, None, None])
+    empty = bare_url(database_kind, tmp_path)
+    assert main(["restore", str(file), "--database", empty]) == 0
+    said = capsys.readouterr()
+    assert f"brought from revision {older} to {newest}\n" in said.out
+    assert "  key_1 admin alice\n" in said.err
+    assert main(["keys", "list", "--database", empty]) == 0
+    assert "alice" in capsys.readouterr().out
+    assert main(["restore", str(file), "--database", empty, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["revision"] == older
+    # What was written on the way holds secrets.
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_backup_of_a_newer_version_is_refused_before_a_database_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with writing(tmp_path / "newer.gz", BackupHeader(revision="9999", created_at_s=1.0)):
+        pass
+    arguments = ["restore", str(tmp_path / "newer.gz"), "--database", f"sqlite:///{tmp_path}/new.db"]
+    assert main(arguments) == 1
+    assert "install the newer version" in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_database_that_is_not_there_is_not_backed_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", str(tmp_path / "b.gz"), "--database", f"sqlite:///{tmp_path}/absent.db"]) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("how", ["plain", "another_way", "linked"])
+def test_the_database_itself_is_never_replaced_by_its_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, how: str
+) -> None:
+    file = tmp_path / "registry.db"
+    url = f"sqlite:///{file}"
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    before = file.read_bytes()
+    target = Path(f"{file}{suffix}")
+    if how == "another_way":
+        target = tmp_path / "x" / ".." / target.name
+        (tmp_path / "x").mkdir()
+    elif how == "linked":
+        (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+        target = tmp_path / "link" / target.name
+    capsys.readouterr()
+    assert main(["backup", str(target), "--database", url]) == 3
+    said = capsys.readouterr().err
+    assert "the database itself" in said
+    assert said.count("\n") == 1
+    assert file.read_bytes() == before
+    assert main(["keys", "list", "--database", url]) == 0
+
+
+def test_only_an_older_backup_is_replaced(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "b.gz"
+    (tmp_path / "link").symlink_to(tmp_path / "registry-file")
+    (tmp_path / "registry-file").write_bytes(b"SQLite format 3\0 and all that somebody knows")
+    (tmp_path / "empty").touch()
+    (tmp_path / "other.gz").write_bytes(gzip.compress(b'{"format": "of somebody else"}\n'))
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "registry-file", "empty", "other.gz", "pipe", "."):
+        before = {one.name: one.lstat().st_ino for one in tmp_path.iterdir()}
+        assert main(["backup", str(tmp_path / name), "--database", filled]) == 3
+        assert "an older backup" in capsys.readouterr().err
+        assert {one.name: one.lstat().st_ino for one in tmp_path.iterdir()} == before
+    assert main(["backup", str(file), "--database", filled]) == 0
+    # One that is cut off is a backup too.
+    file.write_bytes(file.read_bytes()[:-40])
+    assert main(["backup", str(file), "--database", filled]) == 0
+
+
+def test_standard_output_is_no_place_for_a_backup(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["backup", "-", "--database", filled]) == 3
+    assert "which standard output cannot be; got '-'" in capsys.readouterr().err
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_directory_that_is_not_there_ends_with_one(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", str(tmp_path / "absent" / "b.gz"), "--database", filled]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_file_that_a_server_has_open_is_not_restored_to(
+    registry: RegistryServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", registry.database_url]) == 0
+    assert main(["agents", "register", "since-the-backup"]) == 0
+    capsys.readouterr()
+    for options in ([], ["--force"]):
+        assert main(["restore", str(file), "--database", registry.database_url, *options]) == 1
+        said = capsys.readouterr().err
+        assert "registry.db is in use: stop the server" in said
+        assert said.count("\n") == 1
+    assert main(["agents", "show", "since-the-backup"]) == 0
+    registry.stop()
+    assert main(["restore", str(file), "--database", registry.database_url, "--force"]) == 0
+    registry.start()
+    assert main(["agents", "show", "since-the-backup", "--registry", registry.url]) == 1
+
+
+def test_a_command_that_is_just_at_its_end_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, url = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/registry.db"
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    assert main(["backup", str(file), "--database", url]) == 0
+    other = sqlite3.connect(tmp_path / "registry.db", check_same_thread=False)
+    other.execute("PRAGMA journal_mode=WAL")
+    other.execute("SELECT count(*) FROM registry").fetchall()
+    leaving = threading.Timer(0.2, other.close)
+    leaving.start()
+    try:
+        assert main(["restore", str(file), "--database", url, "--force"]) == 0
+    finally:
+        leaving.join()
+
+
+def test_a_file_that_is_no_database_is_not_restored_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, url = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/registry.db"
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    assert main(["backup", str(file), "--database", url]) == 0
+    (tmp_path / "diary.db").write_bytes(b"Dear diary, " * 1_000)
+    capsys.readouterr()
+    assert main(["restore", str(file), "--database", f"sqlite:///{tmp_path}/diary.db", "--force"]) == 1
+    assert "file is not a database" in capsys.readouterr().err
+    assert (tmp_path / "diary.db").read_bytes() == b"Dear diary, " * 1_000
+
+
+def test_what_was_done_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> dict[str, Any]:
+        assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
+        return dict(json.loads(capsys.readouterr().out))
+
+    first, second = (["--database", f"sqlite:///{tmp_path}/{name}.db"] for name in ("first", "second"))
+    upgrade = told("migrate", *first)
+    assert upgrade["before"] is None
+    key = told("keys", "create", "--role", "reader", "--name", "r", *first)["key_id"]
+    assert told("keys", "revoke", key, *first) == {"key_id": key, "is_revoked": True}
+    written = told("backup", str(tmp_path / "b.gz"), *first)
+    assert written["rows"]["keys"] == 1
+    assert told("restore", str(tmp_path / "b.gz"), *second)["agents"] == 0
+    assert told("migrate", *second) == {"before": upgrade["after"], "after": upgrade["after"]}

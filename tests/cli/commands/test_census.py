@@ -1,0 +1,681 @@
+"""What share of a list is alive? Asked on the command line."""
+
+import asyncio
+import csv
+import errno
+import io
+import json
+import os
+import re
+import signal
+import sqlite3
+import sys
+from asyncio.subprocess import PIPE
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from sqlalchemy import delete, update
+from tests.support.agent_check import card
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving, silence
+from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.registry_server import RegistryServer
+from tests.support.small_disk import fill, mounted
+
+from lifesign.cli import main
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.crawl import process as process_module
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.tables import census_runs, probed
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "census.schema.json").read_text())
+COMMAND = Path(sys.executable).with_name("agent-health")
+ALLOW = ("--allow-network", "127.0.0.0/8")
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+async def census(*arguments: str) -> int:
+    # The command opens a loop of its own.
+    return await asyncio.to_thread(main, ["census", *arguments])
+
+
+async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        assert await census("agents.txt", *ALLOW, "--contact", "mailto:me@agent.example") == 0
+        shown = capsys.readouterr()
+        assert "mailto:me@agent.example" in servers["bare"].heads[0]
+        assert shown.out.startswith(
+            "# Census: agents\n\n3 of 6 measured targets are alive (50.0 %), 1 of them behind a gate.\n"
+        )
+        assert "6 of 6 probed" in shown.err
+        assert "not begun to answer after 10 s, or not ended after 20 s in all." in shown.out
+        for path in list(servers["bare"].replies):
+            servers["bare"].replies[path] = answer(500)
+        assert await census("agents.txt", *ALLOW, "--format", "json", "--timeout", "7") == 0
+    shown = capsys.readouterr()
+    counted = json.loads(shown.out)
+    assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
+    assert counted["groups"] == {"alive": 2, "not_alive": 4, "unknown": 0, "never_measured": 0}
+    assert [run["groups"]["alive"] for run in counted["runs"]] == [3, 2]
+    assert round(counted["runs"][1]["change"], 3) == -0.167
+    assert counted["directories"][0]["name"] == "agents.txt"
+    assert {layer["layer"] for layer in counted["layers"]} >= {"discovery", "readiness"}
+    assert counted["layers"][0]["latency"]["count"] > 0
+    assert {row["name"]: row["count"] for row in counted["shown"]} == {
+        "a card, a health document": 1,
+        "a gate: credentials or money first": 1,
+    }
+    # The first time was within the same hour, and is not counted again.
+    assert all(layer["count"] <= 6 for layer in counted["layers"])
+    assert (counted["since"], counted["until"]) == tuple(
+        counted["runs"][1][at] for at in ("began_at", "ended_at")
+    )
+    assert counted["deadlines"] == {
+        "connect_seconds": 5,
+        "first_byte_seconds": 10,
+        "total_seconds": 7,
+    }
+    # Nobody is asked for what is known already, how long it had for its answer too.
+    assert await census("agents.db", "--format", "csv") == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert ["deadlines", "", "total_seconds", "7"] in [[*row[:3], row[3].removesuffix(".0")] for row in rows]
+    assert ["targets", "", "alive", "2"] in rows
+    assert await census("agents.txt", "--no-crawl", "--output", "report") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [
+        "report/census.md",
+        "report/census.json",
+        "report/census.csv",
+        "report/census.html",
+        "report/targets.csv",
+        "2 of 6 measured targets are alive (33.3 %), 1 of them behind a gate.",
+    ]
+    assert all((tmp_path / line).read_text() for line in told[:5])
+    written = (tmp_path / "report/targets.csv").read_bytes().decode()
+    rows = list(csv.reader(io.StringIO(written, newline="")))
+    assert [len(rows), sorted(row[2] for row in rows[1:])] == [
+        7,
+        ["gated", "http_error", "http_error", "not_an_agent", "ok", "refused"],
+    ]
+
+
+async def test_a_card_that_is_known_counts_in_each_run_of_a_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def targets() -> list[list[str]]:
+        assert main(["targets", "list", "--database", "sqlite:///one.db", "--csv"]) == 0
+        return list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
+
+    counted, known = [], []
+    async with serving({}) as server:
+        server.replies |= {CARD_PATH: as_json(card(url=f"{server.url}/rpc")), "/rpc": answer(401)}
+        (tmp_path / "one.txt").write_text(server.url)
+        for _ in range(2):
+            assert await census("one.txt", *ALLOW, "--format", "json") == 0
+            shown = capsys.readouterr()
+            assert "1 alive (ok 1)" in shown.err
+            counted.append(json.loads(shown.out))
+            known.append(await asyncio.to_thread(targets))
+        cards = [head for head in server.heads if CARD_PATH in head]
+    assert len(cards) == 1
+    for census_of_run in counted:
+        assert [(row["result"], row["count"]) for row in census_of_run["results"]] == [("ok", 1)]
+    ((_, _, result, since, *_),) = known[0]
+    assert [row[2:4] for row in known[1]] == [[result, since]]
+    discovery = [run["layers"][0] for run in counted]
+    assert [(layer["layer"], layer["count"], layer["not_asked"]) for layer in discovery] == [
+        ("discovery", 1, 0),
+        ("discovery", 0, 1),
+    ]
+    assert await census("one.db") == 0
+    report = capsys.readouterr().out
+    assert re.search(r"^\| card +\| known, not read again \| +1 \| +- \|$", report, re.MULTILINE)
+
+
+async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def targets() -> str:
+        assert main(["targets", "list", "--database", "sqlite:///one.db", "--csv"]) == 0
+        return capsys.readouterr().out
+
+    shown, known = [], []
+    busy = answer(503, Retry_After="600")
+    async with serving({CARD_PATH: busy, "/.well-known/agent.json": busy, HEALTH_PATH: busy}) as server:
+        (tmp_path / "one.txt").write_text(server.url)
+        for _ in range(2):
+            assert await census("one.txt", *ALLOW, "--format", "json") == 0
+            shown.append(capsys.readouterr())
+            known.append(await asyncio.to_thread(targets))
+    assert "1 unknown (not_measured 1)" in shown[1].err
+    assert known[0] == known[1]
+    counted = json.loads(shown[1].out)
+    assert counted["groups"]["not_alive"] == 1
+    assert [(run["groups"]["not_alive"], run["groups"]["unknown"]) for run in counted["runs"]] == [
+        (1, 0),
+        (0, 1),
+    ]
+    assert await census("one.db") == 0
+    told = capsys.readouterr().out
+    assert "0 of 1 measured target is alive (0 %)." in told
+    assert "In the last run 1 was not measured, and counts as seen before." in told
+
+
+async def test_what_was_counted_before_the_clock_was_set_back_keeps_nobody_from_being_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        first = json.loads(capsys.readouterr().out)
+        set_back("agents.db", 2 * 86_400.0)
+        asked = len(servers["bare"].heads)
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        shown = capsys.readouterr()
+        assert len(servers["bare"].heads) > asked
+    counted = json.loads(shown.out)
+    assert "the last run lies in the future: the clock was set back" in shown.err
+    assert "6 of 6 probed" in shown.err
+    assert counted["groups"] == first["groups"]
+    # The layers are those of the pass that was made now.
+    assert counted["until"] < counted["runs"][-1]["began_at"]
+    assert counted["layers"][0]["count"] == first["layers"][0]["count"]
+    assert await census("agents.db") == 0
+    assert "The last run lies in the future: the clock was set back since." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("", "nothing was named"), (".", "no regular file"), ("pipe", "no regular file"),
+        ("none.txt", "No such file"), ("-", "No such file"), ("x" * 300, "File name too long"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_that_can_be_read_is_wrong_usage_and_leaves_nothing(
+    source: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["census", source]) == 3
+    told = capsys.readouterr().err
+    assert "LIST: expected a file that can be read, a URL, or a database (" in told
+    assert why in told
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
+async def test_a_pass_that_asked_nobody_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "none.txt").write_text("https://agent.example\n")
+    (tmp_path / "none.yml").write_text(
+        "{name: none, contact: 'mailto:me@agent.example', directories: [{file: none.txt}],"
+        " opt_out: {hosts: [agent.example]}}"
+    )
+    assert await census("none.yml", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == []
+
+
+async def test_a_catalog_that_opted_out_is_not_read_though_another_leads_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = {"identifier": "urn:closed", "type": "application/ai-catalog+json"}
+    agent = {"identifier": "urn:one", "type": "application/a2a-agent-card+json"}
+    async with serving({}, host="127.0.0.2") as closed, serving({}) as server:
+        entries = [{**nested, "url": f"{closed.url}/catalog"}, {**agent, "url": f"{server.url}/card.json"}]
+        server.replies["/catalog"] = as_json({"specVersion": "1.0", "entries": entries})
+        (tmp_path / "one.yml").write_text(
+            f"{{name: one, directories: [{{url: '{server.url}/catalog'}}], contact: 'mailto:me@a.example',"
+            " networks: {allow: [127.0.0.0/8]}, opt_out: {hosts: [127.0.0.2]}}"
+        )
+        assert await census("one.yml", "--format", "json") == 0
+        assert closed.heads == []
+    shown = capsys.readouterr()
+    assert "opted out: 127.0.0.2" in shown.err
+    assert json.loads(shown.out)["listed"] == 1
+
+
+def set_back(file: str, by_s: float) -> None:
+    """Let all that a crawl has left look as if the clock had been ahead by so much."""
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(
+            "UPDATE census_runs SET began_at_s = began_at_s + ?1, ended_at_s = ended_at_s + ?1", [by_s]
+        )
+        database.execute("UPDATE probed SET observed_at_s = observed_at_s + ?", [by_s])
+        for name in ("probed_at_s", "robots_read_at_s", "card_read_at_s"):
+            changed = f"json_replace(memory, '$.{name}', memory ->> '{name}' + ?)"
+            database.execute(f"UPDATE probed SET memory = {changed}", [by_s])  # noqa: S608 - our own names
+
+
+async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/\n")
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    assert await census("mixed.yml", "--database", "sqlite:///here.db", "--format", "html") == 0
+    assert "<title>Census: mixed</title>" in capsys.readouterr().out
+    assert (tmp_path / "here.db").exists()
+
+
+async def test_a_registry_is_counted_as_a_database_is(
+    tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path):
+        assert await census("mixed.yml", "--registry", registry.url, "--format", "json") == 0
+    there = json.loads(capsys.readouterr().out)
+    assert await census(registry.database_url, "--format", "json") == 0
+    here = json.loads(capsys.readouterr().out)
+    moving = {"made_at", "until"}
+    assert {key: there[key] for key in there.keys() - moving} == {
+        key: here[key] for key in here.keys() - moving
+    }
+    assert there["groups"]["alive"] == 3
+    assert [run["groups"]["alive"] for run in there["runs"]] == [3]
+    assert {row["name"] for row in there["generations"]} == {"0.3", "(not known)"}
+    # What is known is told without a list, and nobody is asked.
+    assert await census("--registry", registry.url) == 0
+    assert capsys.readouterr().out.startswith("# Census: mixed\n\n3 of 6 measured targets are alive")
+
+
+async def test_census_of_a_registry_without_a_prober_knows_nothing_and_says_why(
+    tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path):
+        assert await census("mixed.yml", "--registry", registry.url) == 0
+    await asyncio.to_thread(registry.write, make_old)
+    capsys.readouterr()
+    assert await census("--registry", registry.url) == 0
+    assert "3 of 6 measured targets are alive" in capsys.readouterr().out, "as old as its pass"
+    await asyncio.to_thread(registry.write, forget_runs)
+    assert await census("--registry", registry.url, "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["groups"]["alive"] == told["groups"]["not_alive"] == 0
+    assert told["alive_ratio"] is None
+    assert [(row["name"], row["count"]) for row in told["old"]] == [("no_prober", 6)]
+    assert told["evidence_at"] < told["made_at"]
+    assert await census("--registry", registry.url) == 0
+    report = capsys.readouterr().out
+    assert "no prober reports results (6)" in report
+    assert "The newest result was measured" in report
+    listed = ["targets", "list", "--registry", registry.url]
+    assert await asyncio.to_thread(main, [*listed, "--json"]) == 0
+    assert {row["is"] for row in json.loads(capsys.readouterr().out)["targets"]} <= {"unknown"}
+    assert await asyncio.to_thread(main, [*listed, "--alive"]) == 0
+    assert capsys.readouterr().out == "no target matches\n"
+    assert await asyncio.to_thread(main, listed) == 0
+    assert "no prober reports results; the last measured probe was" in capsys.readouterr().out
+
+
+def forget_runs(transaction: Transaction) -> None:
+    transaction.connection.execute(delete(census_runs))
+
+
+def make_old(transaction: Transaction) -> None:
+    """Let all evidence be an hour older."""
+    moved = {
+        name: probed.c[name] - 3_600 for name in ("evidence_at_s", "evidence_until_s", "results_until_s")
+    }
+    transaction.connection.execute(update(probed).values(moved))
+
+
+def test_hosts_that_cannot_exist_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = "".join(f"http://127.0.0.1:9/{number}\n" for number in range(3))
+    (tmp_path / "list.txt").write_text(f"{good}exa_mple..com\n{'a' * 64}.example\n256.1.1.1\n")
+    assert main(["census", "list.txt", *ALLOW, "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["listed"] == 3
+    assert "3 neither a URL nor a domain" in shown.err
+    assert "exa_mple..com" in shown.err
+
+
+def test_another_list_of_the_same_name_does_not_take_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "list.txt").write_text(f"http://127.0.0.1:9/{name}\n")
+    assert main(["census", "a/list.txt"]) == 0
+    for more in ((), ("--no-crawl",)):
+        capsys.readouterr()
+        assert main(["census", "b/list.txt", *more]) == 3
+        complaint = capsys.readouterr().err.splitlines()[-1]
+        assert f"{tmp_path}/a/list.txt" in complaint
+        assert "b/list.txt" in complaint
+        assert "--database" in complaint
+        assert "sqlite:///list.db" in complaint
+    # Spelled otherwise it is the list that was counted; nothing was begun meanwhile and left open.
+    assert main(["census", str(tmp_path / "b/../a/list.txt"), "--format", "json"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert (counted["listed"], [run["ended_at"] is None for run in counted["runs"]]) == (1, [False, False])
+    (tmp_path / "a/list.txt").rename(tmp_path / "b/list.txt")
+    assert main(["census", "b/list.txt", "--moved"]) == 0
+    assert main(["census", "b/list.txt", "--no-crawl"]) == 0
+
+
+async def test_lists_whose_names_differ_in_case_alone_do_not_take_each_other_s_place(
+    tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for directory, name in (("one", "Agents.txt"), ("one", "agents.txt"), ("two", "Agents.txt")):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        (tmp_path / directory / name).write_text(f"http://127.0.0.1:9/{name}\n")
+    for place, apart in (
+        (("--database", "sqlite:///here.db"), "--database URL keeps another list apart"),
+        (("--registry", registry.url), "a name in a definition keeps another list apart"),
+    ):
+        assert await census("one/Agents.txt", *ALLOW, *place) == 0
+        capsys.readouterr()
+        assert await census("one/agents.txt", *ALLOW, *place) == 3
+        complaint = capsys.readouterr().err.splitlines()[-1]
+        assert "the list agents.txt: expected " in complaint
+        assert "one/Agents.txt" in complaint.partition(", whence")[0]
+        assert apart in complaint
+        assert await census("one/agents.txt", *ALLOW, *place, "--moved", "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["listed"] == 1
+    # Machines that share a registry have copies in several places; another list is no copy.
+    for copied, code in (("Agents.txt", 3), ("agents.txt", 0)):
+        (tmp_path / "two/agents.txt").write_bytes((tmp_path / "one" / copied).read_bytes())
+        assert await census("two/agents.txt", *ALLOW, "--registry", registry.url) == code
+
+
+async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = as_json({"specVersion": "1.0", "entries": [{"url": "http://127.0.0.1:9/c"}]})
+    pages = {f"/{name}": answer(200, f"http://127.0.0.1:9/{name}\n".encode()) for name in ("a", "b")}
+    async with serving({**pages, "/.well-known/ai-catalog.json": catalog}) as server:
+        assert await census(f"{server.url}/a", *ALLOW) == 0
+        for other in (f"{server.url}/b", server.url):
+            capsys.readouterr()
+            assert await census(other, *ALLOW) == 3
+            complaint = capsys.readouterr().err.splitlines()[-1]
+            assert f"expected {server.url}/a, whence database sqlite:///127.0.0.1.db has it" in complaint
+            assert "--database URL keeps another list apart" in complaint
+            assert f"got '{other}" in complaint
+        assert await census(f"{server.url}/a", *ALLOW, "--no-crawl", "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["listed"] == 1
+        # A host alone is known by whichever of its places had the list.
+        for _ in range(2):
+            assert await census(server.url, *ALLOW, "--database", "sqlite:///host.db") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "LIST|PROBE.yml|DATABASE"),
+        (["none.txt"], "none.txt"),
+        (["list.txt", "--format", "xml"], "--format"),
+        (["list.txt", "--timeout", "0"], "--timeout"),
+        (["probe.yml", "--timeout", "5"], "--timeout"),
+        (["list.yaml", "--allow-network", "127.0.0.0/8"], "a list is read as text, CSV, JSON or JSON Lines"),
+        (["sqlite:///a.db", "--timeout", "5"], "--timeout"),
+        (["list.txt", "--contact", "me"], "contact"),
+        (["list.txt", "--allow-network", "all"], "network"),
+        (["list.txt", "--output", "list.txt"], "--output"),
+        (["list.txt", "--no-crawl"], "list.db"),
+        (["sqlite:///none.db"], "none.db"),
+        (["mysql://a/b"], "only http and https"),
+        (["probe.yml", "--contact", "mailto:a@agent.example"], "--contact"),
+        (["ftp://a.example/list"], "list"),
+        (["sqlite:///a.db", "--registry", "http://127.0.0.1:1"], "--registry"),
+        (["--registry", "http://127.0.0.1:1"], "--key-file"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    (tmp_path / "list.txt").write_text("https://agent.example\n")
+    (tmp_path / "probe.yml").write_text(DEFINITION)
+    assert main(["census", *arguments]) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("body", [b'{"neither": "fish nor fowl"}', bytes(range(256)), b""])
+def test_a_list_that_cannot_be_read_has_no_census_and_leaves_nothing(
+    body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "list.txt").write_bytes(body)
+    assert main(["census", "list.txt"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "list.txt: not read" in shown.err
+    assert [file.name for file in tmp_path.iterdir()] == ["list.txt"]
+
+
+async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_that(tmp_path: Path) -> None:
+    async with serving({"/list.txt": silence}) as server:
+        process = await asyncio.create_subprocess_exec(
+            *(COMMAND, "census", f"{server.url}/list.txt", *ALLOW),
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=tmp_path,
+        )
+        assert process.stderr is not None
+        await process.stderr.readuntil(b": reading ")
+        process.send_signal(signal.SIGINT)
+        out, told = await process.communicate()
+    assert process.returncode == 2, told
+    assert out == b""
+    assert told.splitlines()[-1].startswith(b"not all were probed: the same command goes on")
+    assert not await asyncio.to_thread(os.listdir, tmp_path)
+
+
+async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path):
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["not_read"] == []
+        (tmp_path / "agents.txt").write_text("")
+        assert await census("agents.txt", *ALLOW) == 4
+        told = "agents.txt could not be read: who it listed before was counted."
+        assert capsys.readouterr().out.splitlines()[2].endswith(told)
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 4
+        counted = json.loads(capsys.readouterr().out)
+        assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
+        assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
+        # Whoever looks at it later learns it too, in every form.
+        assert await census("agents.db", "--output", "report") == 0
+        assert told in capsys.readouterr().out
+        for file in ("census.md", "census.html"):
+            assert told in (tmp_path / "report" / file).read_text()
+        assert json.loads((tmp_path / "report/census.json").read_text())["not_read"] == ["agents.txt"]
+        assert "directories,agents.txt,not_read,1" in (tmp_path / "report/census.csv").read_text()
+        # Once it can be read again, the next count has nothing to tell.
+        (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["not_read"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ((), True),
+        (("--contact", "mailto:me@agent.example"), False),
+        (("--allow-network", "127.0.0.1/32"), False),
+        (("--no-crawl",), False),
+    ],
+)
+def test_whoever_asks_strangers_without_a_contact_is_told_once(
+    options: tuple[str, ...], *, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
+    main(["census", "list.txt", *options])
+    shown = capsys.readouterr()
+    assert shown.err.count("--contact mailto:you@example.org") == is_told
+    assert "--contact" not in shown.out
+
+
+def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "list.txt"]) == 0
+    (tmp_path / "list.txt").write_bytes(bytes(range(256)))
+    main(["census", "list.txt"])
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "empty.db.crawl").touch()
+    assert main(["census", "list.txt", "--database", "sqlite:///empty.db"]) == 1
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names >= {"list.txt", "list.db", "list.db.crawl", "empty.db", "empty.db.crawl"}
+    assert main(["census", "list.db"]) == 0
+
+
+def test_a_database_is_told_of_to_whom_may_not_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "50%? list.txt").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "50%? list.txt", *ALLOW, "--database", "sqlite:///sealed.db"]) == 0
+    (tmp_path / "sealed.db").rename(tmp_path / "50% sealed.db")
+    may = os.access
+    # Root may write whatever its mode, and the tests may be root's.
+    monkeypatch.setattr(os, "access", lambda file, mode, **how: not mode & os.W_OK and may(file, mode, **how))
+    before = sorted(file.name for file in tmp_path.iterdir())
+    capsys.readouterr()
+    assert main(["census", "50% sealed.db"]) == 0
+    assert "0 of 1 measured target" in capsys.readouterr().out
+    assert main(["targets", "list", "--database", "sqlite:///50% sealed.db", "--csv"]) == 0
+    assert "refused" in capsys.readouterr().out
+    assert main(["directories", "list", "--database", "sqlite:///50% sealed.db"]) == 0
+    assert "50-list.txt" in capsys.readouterr().out
+    assert sorted(file.name for file in tmp_path.iterdir()) == before
+    # Whoever wants to write is told why that is not possible.
+    assert main(["census", "50%? list.txt", *ALLOW, "--database", "sqlite:///50% sealed.db"]) == 3
+    assert "its owner or mode forbids it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        ("agents.db", "a file that can be read (its owner or mode forbids it)"),
+        ("agents.db-wal", "in agents.db-wal beside it (its owner or mode forbids it)"),
+        ("agents.db-shm", "in agents.db-shm beside it (only who may write can make it)"),
+    ],
+)
+def test_whoever_may_not_read_all_of_a_database_is_told_which_file_that_is(
+    closed: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "agents.txt", *ALLOW]) == 0
+    (tmp_path / "agents.db-wal").write_bytes(b"the latest changes")
+    may = os.access
+
+    def may_look(file: str | Path, mode: int, **how: bool) -> bool:
+        return not mode & os.W_OK and Path(file).name != closed and may(file, mode, **how)
+
+    monkeypatch.setattr(os, "access", may_look)
+    assert main(["census", "agents.db", "--no-crawl"]) == 3
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_that_may_not_be_read_is_neither_a_list_nor_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.db").write_text("http://127.0.0.1:9/\n")
+
+    def closed(_file: Path, *_how: object) -> None:
+        # Root may read whatever its mode, and the tests may be root's.
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", closed)
+        assert main(["census", "agents.db"]) == 3
+    assert "LIST: expected a file that can be read (Permission denied)" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
+    with mounted(tmp_path / "small", "size=100k") as small:
+        assert main(["census", "agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db"]) == 1
+        assert "the database takes no changes (database or disk is full)" in capsys.readouterr().err
+        assert list(small.iterdir()) == []
+
+
+@pytest.mark.fault
+async def test_a_disk_that_fills_up_in_the_middle_ends_a_pass_and_the_same_command_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process_module, "DATABASE_PATIENCE_SECONDS", 1.0)
+    with mounted(tmp_path / "small", "size=8m") as small:
+
+        async def filling(writer: asyncio.StreamWriter, head: str) -> None:
+            fill(small)
+            await answer(404)(writer, head)
+
+        async with serving({CARD_PATH: filling}) as server:
+            (tmp_path / "agents.txt").write_text("".join(f"{server.url}/{n}\n" for n in range(3)))
+            command = ("agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db")
+            assert await census(*command) == 1
+            told = capsys.readouterr()
+            assert told.out == ""
+            assert "for 1 s nothing could be stored" in told.err
+            assert "database or disk is full" in told.err
+            assert "the same command goes on with those that are left" in told.err
+            with closing(sqlite3.connect("small/agents.db")) as database:
+                assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            server.replies[CARD_PATH] = answer(404)
+            (small / "filling").unlink()
+            assert await census(*command) == 0
+            told = capsys.readouterr()
+            assert "going on with the pass that began at" in told.err
+            assert "0 of 3 measured targets are alive" in told.out
+
+
+def test_a_file_that_is_no_database_of_ours_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + bytes(4080))
+    assert main(["census", "other.db"]) == 1
+    assert capsys.readouterr().err.count("\n") >= 1
+
+
+async def test_a_list_may_be_called_whatever_a_file_may_be_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "agents\x1b[31m.txt"
+    tmp_path.joinpath(name).write_text("http://127.0.0.1:9/\n")
+    assert await census(name, *ALLOW) == 0
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert "refused" in shown.out
+
+
+async def test_whoever_tries_a_network_of_his_own_is_told_how_to_open_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("agents.txt").write_text("http://127.0.0.1:9/\n")
+    assert await census("agents.txt") == 0
+    assert "--allow-network" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("database", [(), ("--database", "sqlite:///./agents.db"), ("--no-crawl",)])
+def test_a_list_is_not_taken_for_the_database_of_what_is_found(
+    database: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "agents.db", *database]) == 3
+    told = capsys.readouterr().err
+    assert "this is the list that is read" in told
+    assert "--database sqlite:///results.db" in told
+    assert tmp_path.joinpath("agents.db").read_text() == "http://127.0.0.1:9/\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["agents.db"]
+
+
+async def test_a_list_that_is_called_like_a_database_has_one_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")
+    assert await census("agents.db", *ALLOW, "--database", "sqlite:///results.db") == 0
+    assert "refused" in capsys.readouterr().out

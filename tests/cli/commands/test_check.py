@@ -1,0 +1,307 @@
+"""Should I call this agent? Asked on the command line."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    redirect,
+    serving,
+)
+
+from lifesign.cli import main
+from lifesign.cli.commands.check import EXIT_CODES, TOKEN_VARIABLE
+from lifesign.domain.health.document import HealthStatus
+
+EVIL = "Evil\x1b[2J\u202e\r\nagent"
+
+
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+
+async def run(replies: dict[str, Reply], *options: str) -> tuple[int, HostileServer]:
+    async with serving(replies) as server:
+        # The command opens a loop of its own.
+        return await asyncio.to_thread(main, ["check", server.url, *options]), server
+
+
+def full(status: str = "degraded", **members: Any) -> dict[str, Any]:
+    health = {"status": status, "uptime_seconds": 90_000, "last_healthy_at": "2026-07-01T12:00:00Z"}
+    calibration = {
+        "response_ratio": 0.9,
+        "error_ratio": 0.1,
+        "latency_p50_ms": 12.5,
+        "latency_p99_ms": 1200,
+        "measurement_window_seconds": 86400,
+        "sample_count": 1000,
+    }
+    decay = {"calibration_trend": "declining", "days_since_model_change": None}
+    return document(health=health, calibration=calibration, decay=decay, **members)
+
+
+def test_every_status_has_an_exit_code() -> None:
+    assert EXIT_CODES.keys() == set(HealthStatus)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("healthy", 0), ("degraded", 1), ("unhealthy", 2), ("unknown", 3)]
+)
+async def test_it_ends_like_a_monitoring_plugin(
+    status: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended, _ = await run({HEALTH_PATH: as_json(document(status))})
+    assert ended == code
+    assert status in capsys.readouterr().out
+
+
+async def test_what_cannot_be_read_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, _ = await run({HEALTH_PATH: answer(500)})
+    assert ended == 3
+    shown = capsys.readouterr().out
+    assert "unknown: proceed and monitor" in shown
+    assert "HTTP 500" in shown
+    assert "trusted" not in shown
+
+
+async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    await run({CARD_PATH: as_json(card(provider={"organization": "Example"})), HEALTH_PATH: as_json(full())})
+    shown = capsys.readouterr().out
+    for expected in (
+        "agent       An agent", "degraded: proceed with caution", "worsening", "0.9 answered, 0.1 failed",
+        "1000 within 1 d", "p50 12.5 ms, p99 1200 ms", "declining", "1 d 1 h", "2026-07-01T12:00:00",
+        "not_https", "by Example", "A2A 0.3", "not proof that it can be trusted",
+    ):  # fmt: skip
+        assert expected in shown
+
+
+async def test_an_id_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    said = full(agent_id="urn:example:one")
+    await run({HEALTH_PATH: as_json(said)})
+    shown = capsys.readouterr().out
+    assert shown.startswith("agent       urn:example:one\n")
+    assert shown.count("urn:example:one") == 1
+    await run({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(said)})
+    assert "\nid          urn:example:one\n" in capsys.readouterr().out
+
+
+async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = full(agent_id=EVIL, extensions={f"com.example.{EVIL}": 1})
+    replies = {CARD_PATH: as_json(card(name=EVIL, version=EVIL)), HEALTH_PATH: as_json(evil)}
+    for options in ([], ["--json"]):
+        await run(replies, *options)
+        shown = capsys.readouterr().out
+        assert all(line.isprintable() for line in shown.split("\n"))
+
+
+def sampled(count: int, **members: Any) -> dict[str, Any]:
+    calibration = {"measurement_window_seconds": 86400, "sample_count": count}
+    return document("unknown", calibration=calibration, **members)
+
+
+@pytest.mark.parametrize(
+    ("count", "age_s", "caching", "hint"),
+    [
+        (0, 12, "max-age=48", "s old"),
+        (9, 12, "max-age=48", "check again in 49 s"),
+        (10, 12, "max-age=48", None),
+        (0, 60, "max-age=0", None),
+        (0, 12, "no-cache", None),
+    ],
+)
+async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
+    count: int, age_s: int, caching: str, hint: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new agent shows 0 samples until its document is made anew."""
+    made_at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+    reply = as_json(sampled(count, timestamp=made_at), Cache_Control=caching)
+    ended, _ = await run({HEALTH_PATH: reply})
+    shown = capsys.readouterr().out
+    assert ended == 3
+    assert ("\nhint " in shown) == (hint is not None)
+    assert hint is None or hint in " ".join(shown.split())
+
+
+async def test_compressed_answers_have_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "io.github.agent-health.inspection"
+    value: dict[str, Any] = {
+        "rule": "mostly_not_inspected",
+        "inspected": 0,
+        "not_inspected": {"oversized": 5},
+    }
+    await run({HEALTH_PATH: as_json(sampled(20, extensions={key: value}))})
+    shown = capsys.readouterr().out
+    assert "\nhint " not in shown
+    assert "5 of 5 answers could not be inspected: 5 oversized" in shown
+    assert "ratios      left out" in shown
+    value["not_inspected"]["compressed"] = 7
+    await run({HEALTH_PATH: as_json(sampled(20, extensions={key: value}))})
+    shown = capsys.readouterr().out
+    assert "\nhint " in shown
+    assert "7 answers reached AgentHealthMiddleware compressed" in " ".join(shown.split())
+
+
+async def test_json_has_the_keys_that_help_describes(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(full("unhealthy"))}
+    ended, server = await run(replies, "--json")
+    shown = json.loads(capsys.readouterr().out)
+    assert ended == 2
+    assert list(shown) == ["url", "status", "decision", "card", "health", "document", "findings"]
+    assert (shown["url"], shown["status"]) == (server.url, "unhealthy")
+    assert shown["decision"]["action"] == "avoid"
+    assert shown["decision"]["retry_after_seconds"] == 300
+    assert shown["card"]["name"] == "An agent"
+    assert shown["health"]["result"] == "ok"
+    assert shown["document"]["decay"] == {"calibration_trend": "declining", "days_since_model_change": None}
+    assert [finding["name"] for finding in shown["findings"]][-1] == "not_https"
+
+
+async def test_json_has_the_same_keys_if_nothing_could_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    await run({HEALTH_PATH: as_json(full())}, "--json")
+    known = json.loads(capsys.readouterr().out)
+    await run({}, "--json")
+    unknown = json.loads(capsys.readouterr().out)
+    assert known.keys() == unknown.keys()
+    assert known["card"].keys() == unknown["card"].keys()
+    assert known["health"].keys() == unknown["health"].keys()
+    assert unknown["document"] is None
+
+
+async def test_a_token_comes_from_a_file_or_else_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "from-environment")
+    _, server = await run({HEALTH_PATH: as_json(full())})
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer from-environment"
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    _, server = await run({HEALTH_PATH: as_json(full())}, "--token-file", str(file))
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer from-file"
+
+
+@pytest.mark.parametrize("content", ["", "two words", "\u00e4\u00f6", "x" * 8000])
+async def test_a_file_without_a_token_is_wrong_usage(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(content)
+    ended, server = await run({}, "--token-file", str(file))
+    assert (ended, server.heads) == (3, [])
+    assert not content or content not in capsys.readouterr().err
+
+
+async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(
+        {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, host="127.0.0.2"
+    ) as moved:
+        replies: dict[str, Reply] = {CARD_PATH: redirect(moved.url + CARD_PATH)}
+        refused, _ = await run(replies)
+        assert moved.heads == []
+        assert "'127.0.0.2' is not contacted: 127.0.0.2 is loopback" in capsys.readouterr().out
+        allowed, _ = await run(replies, "--allow-network", "127.0.0.0/8")
+    assert (refused, allowed) == (3, 0)
+
+
+async def test_a_document_from_the_future_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
+    ended, _ = await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
+    assert ended == 3
+    assert "age         10 d 1 h in the future\n" in capsys.readouterr().out
+
+
+async def test_whoever_named_no_scheme_is_told_which_was_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    hint = "https:// was assumed"
+    async with serving({HEALTH_PATH: as_json(document())}) as server:
+        # It waits for a handshake that never comes.
+        hurry = ["--timeout", "0.5"]
+        await asyncio.to_thread(main, ["check", server.url.removeprefix("http://"), *hurry])
+        assert hint in capsys.readouterr().out
+        await asyncio.to_thread(main, ["check", server.url.replace("http://", "https://"), *hurry])
+        assert hint not in capsys.readouterr().out
+
+
+async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await asyncio.to_thread(main, ["check", "127.0.0.1:1", "--json"]) == EXIT_CODES["unknown"]
+    assert json.loads(capsys.readouterr().out)["url"] == "https://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("", ""), (" ", " "), ("-", "-"), ("/etc/passwd", "/etc/passwd"), ("::1", "::1"), ("a b", "a b"),
+        ("http://", "http://"), ("me:hunter2@a.example", "...@a.example"),
+        ("http://me:hun/ter2@a.example/", "...@a.example/"),
+    ],
+)  # fmt: skip
+def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
+    typed: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--", typed]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("agent-health: URL: expected an agent's URL")
+    assert told.endswith(f"; got {shown!r}\n")
+    assert "ter2" not in told
+
+
+async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, server = await run({}, "--allow-network", "nearby")
+    assert (ended, server.heads) == (3, [])
+    expected = "agent-health: --allow-network: expected a network such as 10.1.0.0/16; got 'nearby'\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"), [(["http://a.example", "--timeout", "nan"], "--timeout"), (["ftp://a"], "URL")]
+)
+@pytest.mark.parametrize("command", ["check", "validate"])
+def test_what_is_wrong_is_called_by_its_option(
+    command: str, arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if command == "validate" and option == "URL":
+        arguments = ["http://user@a.example"]
+    assert main([command, *arguments]) == 3
+    assert capsys.readouterr().err.startswith(f"agent-health: {option}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("agent.example:99999", "a port from 1 to 65535"),
+        ("agent.example:abc", "a port from 1 to 65535"),
+        ("http://[::1]:0", "a port from 1 to 65535"),
+        ("2001:db8::1", "an IPv6 address in brackets ([2001:db8::1]:8080)"),
+        ("ftp://agent.example", "only http and https"),
+        ("https://", "a host name, such as agent.example"),
+        ("http://2130706433:19300", "an IPv4 address is written as four decimal numbers"),
+        ("exa_mple..com", "a host name does not begin with a dot, and has no two in a row"),
+        (".agent.example", "a host name does not begin with a dot, and has no two in a row"),
+        (f"{'a' * 64}.example", "between two dots of a host name stand at most 63 characters"),
+        ("a.b" * 90, "a host name has at most 253 characters"),
+        (
+            "a.-b.example",
+            "expected a host name: letters, digits, _ and, not at either end of a part, hyphens",
+        ),
+        ("256.1.1.1", "an IPv4 address is written as four decimal numbers"),
+        ("http://127.0.0.1.:9", "an absolute http(s) URL"),
+        ("http://127.1", "an IPv4 address is written as four decimal numbers"),
+        ("http://0x7f000001/agent", "an IPv4 address is written as four decimal numbers"),
+    ],
+)
+def test_what_is_no_address_is_told_with_what_is_wrong(
+    url: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", url]) == 3
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert shown.out == "", "nobody was asked"

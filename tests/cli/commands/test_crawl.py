@@ -1,0 +1,477 @@
+"""Who of a directory is alive? Asked again and again, or once, on the command line."""
+
+import asyncio
+import inspect
+import json
+import signal
+from pathlib import Path
+from unittest.mock import AsyncMock
+
+import pytest
+from tests.support.crawling import Shown
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, serving
+from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.cli import main
+from lifesign.cli.commands.crawl import ended
+from lifesign.cli.output.census_report import Report
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.crawl import run as run_module
+from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.local_ledger import LocalLedger
+from lifesign.crawl.run import Crawl, Crawled, stopped_by_signals
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.net.target import SHARDS, target_id
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import StoreUnavailable
+from lifesign.prober.definition.file import read_definition, read_definition_file
+from lifesign.prober.definition.models import Timeouts
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import SqliteDatabase, open_database
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENT_HEALTH_PROBER_DATABASE", raising=False)
+
+
+def files(directory: Path) -> set[str]:
+    """What lies in a directory, the files that go with a database left out."""
+    return {file.name for file in directory.iterdir() if not file.name.endswith(("-wal", "-shm"))}
+
+
+async def crawl(*arguments: str) -> int:
+    # The command opens a loop of its own.
+    return await asyncio.to_thread(main, ["crawl", *arguments])
+
+
+async def statuses(database_url: str, *targets: str) -> dict[str, str]:
+    """The status of each target that a database knows as an agent."""
+    names = {target_id(f"{target}/"): target for target in targets}
+    database = open_database(database_url)
+    try:
+        found = await database.read(lambda transaction: agent_rows.find_named(transaction, sorted(names)))
+    finally:
+        await database.close()
+    return {names[agent.agent_id]: agent.status for agent in found}
+
+
+async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        assert await crawl("mixed.yml", "--once") == 0
+        told = capsys.readouterr().err
+        assert "mixed: database sqlite:///mixed.db" in told
+        assert "agents.txt: 6 targets" in told
+        assert "6 of 6 probed" in told
+        assert "3 alive, 3 not alive" in told
+        assert "or why it does not: agent-health targets list --database sqlite:///mixed.db" in told
+        assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
+        urls = {kind: server.url for kind, server in servers.items()}
+        # Once more, for programs.
+        assert await crawl("mixed.yml", "--once", "--log-format", "json") == 0
+        said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert said[0]["event"] == "mixed: database sqlite:///mixed.db"
+        assert {(line["level"], line["logger"]) for line in said} == {("INFO", "lifesign.crawl")}
+        # The same database again, and who was seen is seen anew.
+        options = ("--database", "sqlite:///mixed.db", "--report", "report")
+        assert await crawl("mixed.yml", "--once", *options) == 0
+        assert files(tmp_path / "report") == {
+            "census.md",
+            "census.json",
+            "census.csv",
+            "census.html",
+            "targets.csv",
+        }
+        told = capsys.readouterr().err
+        assert "agents.txt: unchanged, 6 targets" in told
+        assert "6 of 6 probed" in told
+    found = await statuses("sqlite:///mixed.db", *urls.values())
+    assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
+
+
+async def test_a_definition_that_changes_tells_what_it_has_left_and_where_results_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
+    file = tmp_path / "mixed.yml"
+    file.write_text(f"{DEFINITION}results: {{jsonl: seen.jsonl}}\n")
+    assert await crawl("mixed.yml", "--once", "--database", "sqlite:///other.db") == 0
+    lines = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    assert {line["target_url"] for line in lines} == {"http://127.0.0.1:1/a", "http://127.0.0.1:1/b"}
+    assert not (tmp_path / "mixed.db").exists()
+    file.write_text(DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [http://127.0.0.1:1]"))
+    capsys.readouterr()
+    assert await crawl("mixed.yml", "--once", "--database", "sqlite:///other.db") == 0
+    told = capsys.readouterr().err
+    assert "agents.txt: not in this definition, but probed too: 2 targets" in told
+    assert "agent-health directories remove agents.txt --database sqlite:///other.db" in told
+
+
+async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nobody listens there.
+    resolver = "resolver: {servers: ['127.0.0.1:9']}\n"
+    listed = DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [https://a.example]")
+    (tmp_path / "mixed.yml").write_text(listed + resolver)
+    assert await crawl("mixed.yml", "--once") == 0
+    told = capsys.readouterr().err
+    assert "look-up of names stayed unanswered" in told
+    assert "limits.concurrency" in told
+    assert "resolver.servers" in told
+    assert ": 1 unknown (internal 1)" in told
+
+
+def linked(link: Path, *, to: str) -> None:
+    link.symlink_to(to)
+
+
+async def test_whoever_crawls_has_the_database_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path), open_local_home("sqlite:///mixed.db"):
+        linked(tmp_path / "link.db", to="mixed.db")
+        for database in ("mixed.db", "link.db"):
+            assert await crawl("mixed.yml", "--once", "--database", f"sqlite:///{database}") == 3
+            told = capsys.readouterr().err
+            assert "no other crawl is using" in told
+            assert "wait for its end" in told
+
+
+async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:
+    async with open_local_home("sqlite:///mixed.db") as home:
+        # It is gone without a word, and all shards are still its own for a minute.
+        killed = LocalLedger(home.database)
+        assert len((await killed.claim("worker-7", 60.0, {})).claims) == SHARDS
+    async with open_local_home("sqlite:///mixed.db") as home:
+        next_one = LocalLedger(home.database)
+        assert len((await next_one.claim("worker-1", 60.0, {})).claims) == SHARDS
+
+
+async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:
+    directory = tmp_path / "report"
+    report = Report(directory=directory, name="mixed", deadlines=Timeouts(total_seconds=7).deadlines)
+    async with open_local_home("sqlite:///mixed.db", report) as home:
+        directory.mkdir()
+        jobs = home.jobs()
+        assert set(jobs) == {"imports", "pruning", "report"}
+        for _, deed in jobs.values():
+            done = deed()
+            assert inspect.isawaitable(done)
+            await done
+    assert "census.html" in files(directory)
+    # No pass has told its name.
+    written = (directory / "census.md").read_text()
+    assert written.startswith("# Census: mixed\n")
+    assert "Timeout is what has not ended after 7 s in all." in written
+
+
+async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    listed = tmp_path / "agents.txt"
+    listed.write_text("".join(f"http://127.0.0.1:1/{number}\n" for number in range(46)))
+    assert await crawl("mixed.yml", "--once") == 0
+    listed.write_text("http://127.0.0.1:1/1\n")
+    capsys.readouterr()
+    assert await crawl("mixed.yml", "--once") == 0
+    told = capsys.readouterr().err
+    assert "agents.txt: held" in told
+    assert "agent-health directories confirm agents.txt --database sqlite:///mixed.db" in told
+    assert "46 of 46 probed" in told
+
+
+async def test_a_directory_that_cannot_be_read_is_a_failure_if_nobody_was_probed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    (tmp_path / "agents.txt").write_text("<p>back soon</p>\n")
+    assert await crawl("mixed.yml", "--once") == 1
+    assert "agents.txt: not read" in capsys.readouterr().err
+
+
+async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    shown = Shown()
+
+    async def full(_database: SqliteDatabase, _deed: object) -> None:
+        raise StoreUnavailable("database or disk is full")
+
+    async with open_local_home("sqlite:///mixed.db") as home:
+        run = await home.begin_run("mixed", Timeouts().deadlines)
+        with monkeypatch.context() as patched:
+            patched.setattr(home, "begin_run", AsyncMock(return_value=run))
+            patched.setattr(SqliteDatabase, "write", full)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                crawled = await Crawl(definition, home, shown, asyncio.Event()).once(processes=1)
+    assert ended(crawled, is_once=True) == 1
+    assert "agents.txt: not stored: database or disk is full" in shown.lines
+
+
+@pytest.mark.parametrize("once", [(), ("--once",)], ids=["watch", "once"])
+async def test_a_list_that_is_not_there_is_told_before_anything_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], once: tuple[str, ...]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    assert await crawl("mixed.yml", *once) == 3
+    told = capsys.readouterr().err
+    assert "mixed.yml: line" in told
+    assert "/directories/0/file: expected a list that can be read: agents.txt (No such file" in told
+    assert files(tmp_path) == {"mixed.yml"}
+
+
+async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_path: Path) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        definition = read_definition_file(tmp_path / "mixed.yml")
+        stop, shown = asyncio.Event(), Shown()
+        async with open_local_home("sqlite:///mixed.db") as home:
+            crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+            await shown.until(lambda state: state.results.get(ResultClass.OK, 0) >= 2)
+            for path in (CARD_PATH, HEALTH_PATH, "/"):
+                servers["healthy"].replies[path] = answer(500)
+                servers["bare"].replies[path] = answer(500)
+            before = shown.state.results.get(ResultClass.HTTP_ERROR, 0)
+            await shown.until(lambda state: state.results.get(ResultClass.HTTP_ERROR, 0) >= before + 2)
+            stop.set()
+            crawled = await crawling
+    assert crawled.is_done
+    assert crawled.probed >= 8
+    assert shown.state.total is None
+    assert sum(shown.state.results.values()) == 6, "each counts once"
+
+
+async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_through(tmp_path: Path) -> None:
+    stop, shown = asyncio.Event(), Shown()
+
+    async def stop_and_answer(writer: asyncio.StreamWriter, head: str) -> None:
+        stop.set()
+        await answer(404)(writer, head)
+
+    async with serving({CARD_PATH: stop_and_answer}) as server:
+        (tmp_path / "agents.txt").write_text(server.url)
+        definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+        async with open_local_home("sqlite:///mixed.db") as home:
+            crawled = await Crawl(definition, home, shown, stop).once(processes=1)
+            assert (crawled.is_done, crawled.probed) == (True, 1)
+            assert shown.state.total == 1
+            again = await home.begin_run("mixed", Timeouts().deadlines)
+            assert not again.is_resumed
+            await home.drop_run(again)
+
+
+async def test_a_pass_that_was_killed_after_its_last_answer_is_told_when_it_goes_on(tmp_path: Path) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        definition = read_definition_file(tmp_path / "mixed.yml")
+        async with open_local_home("sqlite:///mixed.db") as home:
+            first, shown = Crawl(definition, home, Shown(), asyncio.Event()), Shown()
+            begun = await home.begin_run("mixed", Timeouts().deadlines)
+            home.end_run = AsyncMock(return_value={})  # type: ignore[method-assign]
+            assert (await first.once(processes=1)).probed == 6
+            del home.end_run
+            asked = {kind: len(server.paths) for kind, server in servers.items()}
+            crawled = await Crawl(definition, home, shown, asyncio.Event()).once(processes=1)
+            assert (await home.begin_run("mixed", Timeouts().deadlines)).run_id != begun.run_id
+    assert (crawled.is_done, crawled.probed) == (True, 0)
+    assert {kind: len(server.paths) for kind, server in servers.items()} == asked
+    told = [line for line in shown.lines if line.startswith("all were probed before")]
+    assert len(told) == 1
+    assert "3 alive, 3 not alive" in told[0]
+
+
+async def test_a_crawl_that_is_stopped_before_its_list_was_read_does_not_say_that_nobody_is_left(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/")
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    stop, shown = asyncio.Event(), Shown()
+    stop.set()
+    before = shown.state
+    async with open_local_home("sqlite:///mixed.db") as home:
+        assert not (await Crawl(definition, home, shown, stop).once(processes=1)).is_done
+    assert shown.state is before
+
+
+async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "SHOW_SECONDS", 0.001)
+    (tmp_path / "agents.txt").write_text(
+        "".join(f"http://127.0.0.1:1/{number}\n" for number in range(20_000))
+    )
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    stop, shown = asyncio.Event(), Shown()
+    async with open_local_home("sqlite:///mixed.db") as home:
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+        await shown.until(lambda _: bool(shown.steps))
+        stop.set()
+        await crawling
+    assert (shown.steps[0].directory, shown.steps[0].doing) == ("agents.txt", "lines read")
+
+
+async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    source = definition.directories[0].model_copy(update={"refresh_seconds": 1.0})
+    definition = definition.model_copy(update={"directories": (source,)})
+    stop, shown = asyncio.Event(), Shown()
+    async with open_local_home("sqlite:///mixed.db") as home:
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+        await shown.until_said("agents.txt: 1 target")
+        (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
+        await shown.until_said("agents.txt: 2 targets, 1 new, 0 left")
+        stop.set()
+        await crawling
+    # What stays as it was is not told again and again.
+    assert len([line for line in shown.lines if "unchanged" in line]) <= 1
+
+
+async def test_a_crawl_for_a_registry_leaves_nothing_here_and_its_agents_there(
+    tmp_path: Path,
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
+    async with mixed_directory(tmp_path) as servers:
+        options = ("--registry", registry.url, "--report", "report")
+        assert await crawl("mixed.yml", "--once", *options) == 0
+        told = capsys.readouterr().err
+        assert f"mixed: registry {registry.url}" in told
+        assert "6 of 6 probed" in told
+        urls = {kind: server.url for kind, server in servers.items()}
+    assert files(tmp_path) == {"agents.txt", "mixed.yml", "registry.db", "report"}
+    assert "census.json" in files(tmp_path / "report")
+    found = await statuses(registry.database_url, *urls.values())
+    assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
+
+
+async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_probed(
+    tmp_path: Path,
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "mixed.yml").write_text(f"{DEFINITION}results: {{registry: {registry.url}}}\n")
+    (tmp_path / "agents.txt").touch()
+    key_file = tmp_path / "key"
+    key_file.write_text(KEYS[Role.READER])
+    assert await crawl("mixed.yml", "--once", "--key-file", str(key_file)) == 1
+    assert "may not lease shards" in capsys.readouterr().err
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert await crawl("mixed.yml", "--once") == 3
+    assert "--key-file" in capsys.readouterr().err
+    nobody = ("--registry", "http://127.0.0.1:1", "--key-file", str(key_file))
+    assert await crawl("mixed.yml", "--once", *nobody) == 1
+    assert "no connection to 127.0.0.1:1" in capsys.readouterr().err
+
+
+async def test_what_is_no_registry_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    (tmp_path / "agents.txt").touch()
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
+    page = answer(200, b"<title>Files</title>", Content_Type="text/html")
+    for replies, told in (
+        ({}, "there is no registry's API here"),
+        ({"/api/v1/directories": page}, "this is no agent-health registry"),
+    ):
+        async with serving(replies) as server:
+            assert await crawl("mixed.yml", "--once", "--registry", server.url) == 1
+            assert told in capsys.readouterr().err
+            assert {head.split()[0] for head in server.heads} == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("crawled", "mode", "code"),
+    [
+        (Crawled(is_done=True, probed=5), "once", 0),
+        (Crawled(is_done=True, probed=5, failed=("a",)), "once", 4),
+        (Crawled(is_done=True, probed=5, failed=("a",)), "watch", 0),
+        (Crawled(is_done=True, probed=0, failed=("a",)), "once", 1),
+        (Crawled(is_done=False, probed=5), "once", 2),
+        (Crawled(is_done=False, probed=0), "watch", 0),
+    ],
+)
+def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code: int) -> None:
+    assert ended(crawled, is_once=mode == "once") == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "PROBE.yml"),
+        (["none.yml"], "none.yml"),
+        (["mixed.yml", "--workers", "0"], "--workers"),
+        (["mixed.yml", "--database", "mysql://x/y"], "database"),
+        (["mixed.yml", "--database", "sqlite:///no/such/place.db"], "place.db"),
+        (["mixed.yml", "--database", "sqlite:///a.db", "--registry", "http://127.0.0.1:1"], "--database"),
+        (["mixed.yml", "--registry", "http://registry.example"], "https"),
+        (["mixed.yml", "--report", "mixed.yml"], "--report"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    (tmp_path / "agents.txt").touch()
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
+    assert main(["crawl", *arguments]) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_a_definition_is_checked_without_probing_anybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mixed.yml"
+    (tmp_path / "agents.txt").write_text("agent.example\n")
+    (tmp_path / "closed.txt").write_text("a.example\n")
+    file.write_text(DEFINITION.replace("opt_out: {", "opt_out: {files: [closed.txt], "))
+    before = files(tmp_path)
+    assert main(["crawl", str(file), "--check"]) == 0
+    assert capsys.readouterr().out.endswith("mixed.yml: mixed is in order\n")
+    (tmp_path / "closed.txt").write_text("a.example\nftp://b\n")
+    assert main(["crawl", str(file), "--check"]) == 3
+    assert "closed.txt, line 2" in capsys.readouterr().err
+    (tmp_path / "closed.txt").write_text("a.example\n")
+    for prose in (b"hello world foo\n", b"", bytes(range(256)), b'{"type": "object", "properties": {}}'):
+        (tmp_path / "agents.txt").write_bytes(prose)
+        assert main(["crawl", str(file), "--check"]) == 3
+        told = capsys.readouterr()
+        assert "the list agents.txt: expected one that can be read (" in told.err
+        assert told.out == ""
+    (tmp_path / "agents.txt").write_text("agent.example\n")
+    file.write_text(f"{DEFINITION}targets: ['javascript:1']\n")
+    assert main(["crawl", str(file), "--check"]) == 0
+    told = capsys.readouterr()
+    assert told.err.endswith("which only a network of its own would know: https://javascript:1/\n")
+    assert told.out.endswith("mixed.yml: mixed is in order\n")
+    assert files(tmp_path) == before
+
+
+async def test_a_crawl_ends_when_it_is_told_to_though_nobody_hears_what_it_says() -> None:
+    def say(_text: str) -> None:
+        raise BrokenPipeError
+
+    loop = asyncio.get_running_loop()
+    said: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: said.append(context.get("exception")))
+    stop = asyncio.Event()
+    with stopped_by_signals(stop, say):
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stop.wait()
+    assert isinstance(said[0], BrokenPipeError)

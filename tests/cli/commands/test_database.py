@@ -1,0 +1,187 @@
+"""The command `database adopt`, and what `serve`, `restore` and `doctor` make of a marker."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.databases import bare_url, migrated_url
+from tests.support.registry_process import with_database
+
+from lifesign.cli import main
+from lifesign.domain.events.chain import Checkpoint
+from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.registry.marker.database_identity import current_marker
+from lifesign.registry.marker.marker_file import MarkerFile, marker_file
+
+
+@pytest.fixture
+def url(database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The URL of a database with a key in it."""
+    url = migrated_url(database_kind, tmp_path)
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    capsys.readouterr()
+    return url
+
+
+@pytest.fixture
+def file(url: str, tmp_path: Path) -> MarkerFile:
+    return marker_file(url, tmp_path / "state")
+
+
+def current(url: str) -> DatabaseMarker:
+    return asyncio.run(with_database(url, lambda database: database.write(current_marker)))
+
+
+def of_another(file: MarkerFile) -> None:
+    """Let the host know another installation under this URL."""
+    head = Checkpoint(7, "a" * 64)
+    file.write(DatabaseMarker(installation_id="ins_other", epoch=70_000, head=head))
+
+
+def adopt(url: str, file: MarkerFile, *options: str) -> int:
+    return main(["database", "adopt", "--database", url, "--state-dir", str(file.directory), *options])
+
+
+def test_another_database_is_adopted_once(
+    url: str, file: MarkerFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_another(file)
+    assert adopt(url, file, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"adopted": True, "epoch": 70_001, "marker": str(file.path)}
+    assert file.read() == current(url)
+    assert adopt(url, file, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == said | {"adopted": False}
+    assert adopt(url, file) == 0
+    assert "nothing to adopt" in capsys.readouterr().out
+
+
+def test_without_a_marker_a_database_that_may_be_an_old_copy_is_adopted(
+    url: str, file: MarkerFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = current(url)
+    assert adopt(url, file, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["adopted"]
+    assert said["epoch"] > before.epoch
+    assert file.read() == current(url)
+    assert adopt(url, file) == 0
+    assert "nothing to adopt" in capsys.readouterr().out
+
+
+def test_an_absent_file_is_created_if_one_is_known_and_adopted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    file = marker_file(url, tmp_path / "state")
+    assert adopt(url, file) == 3
+    assert not (tmp_path / "new.db").exists()
+    of_another(file)
+    assert adopt(url, file) == 0
+    assert "epoch 70001" in capsys.readouterr().out
+    assert file.read() == current(url)
+
+
+def test_a_file_that_is_in_use_or_another_programs_is_not_adopted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "theirs.db"
+    url = f"sqlite:///{file}"
+    marker = marker_file(url, tmp_path / "state")
+    of_another(marker)
+    make = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('CREATE TABLE notes (text)')"
+    subprocess.run([sys.executable, "-c", make, str(file)], check=True)
+    before = file.read_bytes()
+    assert adopt(url, marker) == 1
+    assert "another program" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert (marker.read() or current(url)).installation_id == "ins_other"
+
+
+def test_a_directory_that_cannot_be_written_to_is_told_before_anything_is_changed(
+    url: str, file: MarkerFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["database", "adopt", "--database", url, "--state-dir", str(tmp_path / "file")]) == 3
+    assert "state_dir" in capsys.readouterr().err
+    assert current(url).epoch == 0
+
+
+def test_a_restore_updates_the_marker_that_a_host_has(
+    url: str, file: MarkerFile, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also into an empty database from a backup that knows nothing of the marker's installation."""
+    backup = str(tmp_path / "backup.gz")
+    assert main(["backup", backup, "--database", url]) == 0
+    state = ["--state-dir", str(file.directory)]
+    assert main(["restore", backup, "--database", url, "--force", *state]) == 0
+    # A host that serves no such database gets no marker.
+    assert file.read() is None
+    empty = bare_url(database_kind, tmp_path)
+    marker = marker_file(empty, file.directory)
+    of_another(marker)
+    assert main(["restore", backup, "--database", empty, *state]) == 0
+    assert marker.read() == current(empty)
+    assert capsys.readouterr().err.count("warning") == 0
+
+
+def test_a_restore_that_cannot_update_the_marker_says_so_and_has_restored(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backup = str(tmp_path / "backup.gz")
+    (tmp_path / "file").touch()
+    assert main(["backup", backup, "--database", url]) == 0
+    state = ["--state-dir", str(tmp_path / "file")]
+    assert main(["restore", backup, "--database", url, "--force", *state]) == 0
+    told = capsys.readouterr().err
+    assert "warning: the marker of the database was not updated" in told
+    assert current(url).epoch > 0
+
+
+@pytest.mark.parametrize(("state", "verdict"), [
+    ("absent", "skipped"),
+    ("same", "ok"),
+    ("other", "fault"),
+    ("damaged", "warning"),
+    ("unreadable", "fault"),
+])  # fmt: skip
+def test_the_doctor_looks_at_the_marker(
+    url: str, file: MarkerFile, state: str, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    match state:
+        case "same":
+            file.write(current(url))
+        case "other":
+            of_another(file)
+        case "damaged":
+            of_another(file)
+            file.path.write_text("{")
+        case "unreadable":
+            file.path.mkdir(parents=True)
+        case _:
+            pass
+    before = sorted(file.directory.parent.rglob("*"))
+    main(["doctor", "--database", url, "--state-dir", str(file.directory), "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (found,) = [finding for finding in findings if finding["about"] == "marker"]
+    assert found["verdict"] == verdict
+    assert bool(found["advice"]) is (verdict != "ok")
+    assert sorted(file.directory.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("is_absent", [True, False])
+def test_the_doctor_knows_that_a_database_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_absent: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    file = marker_file(url, tmp_path / "state")
+    of_another(file)
+    if not is_absent:
+        (tmp_path / "new.db").touch(0o600)
+    assert main(["doctor", "--database", url, "--state-dir", str(file.directory), "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    faults = [finding for finding in findings if finding["verdict"] == "fault"]
+    assert [("adopt" in fault["advice"]) for fault in faults] == [True]

@@ -1,0 +1,95 @@
+"""Which directories are probed, and what became of a list that has shrunk? Asked on the command line."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from lifesign.cli import main
+from lifesign.client import RegistryClient
+from lifesign.crawl.backend import open_local_home
+from lifesign.domain.models.directories import ImportPage
+
+MANY = [f"https://a{number}.example/" for number in range(40)]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """The URL of a crawl's database, whose one directory has shrunk."""
+    url = f"sqlite:///{tmp_path}/crawl.db"
+
+    async def filled() -> None:
+        async with open_local_home(url) as home:
+            for import_id, urls in (("first", MANY), ("second", MANY[:3])):
+                await home.lists.put_page("a-list", import_id, 1, ImportPage(urls=urls, source="a list"))
+                while (await home.lists.apply("a-list", import_id, pages=1)).is_under_way:
+                    pass
+
+    asyncio.run(filled())
+    return url
+
+
+def run(*arguments: str) -> int:
+    return main(["directories", *arguments])
+
+
+def test_what_is_held_is_shown_confirmed_and_gone(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ("--database", database)
+    assert run("list", *place) == 0
+    heads, row = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["DIRECTORY", "TARGETS", "READ", "FROM", "HELD"]
+    assert row.split()[:2] == ["a-list", "40"]
+    assert "a list" in row
+    assert "37" in row
+    assert run("confirm", "a-list", *place) == 0
+    assert capsys.readouterr().out == "a-list: 37 left, 3 targets\n"
+    assert run("confirm", "a-list", *place) == 1
+    assert "nothing of 'a-list' waits" in capsys.readouterr().err
+    assert run("remove", "a-list", *place) == 0
+    assert capsys.readouterr().out == "a-list: 3 left, 0 targets\n"
+    assert run("list", "--json", *place) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["directories"]
+    assert (shown["name"], shown["size"], "held" in shown) == ("a-list", 0, False)
+
+
+def test_a_registry_is_asked_where_no_database_is_named(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", MANY)
+            await client.directories.put("a-list", MANY[:3])
+
+    assert run("list") == 0
+    assert capsys.readouterr().out == "no directory was ever read\n"
+    asyncio.run(fill())
+    assert run("confirm", "a-list") == 0
+    assert capsys.readouterr().out == "a-list: 37 left, 3 targets\n"
+    assert run("confirm", "no-list") == 1
+    assert "no-list" in capsys.readouterr().err
+    assert run("remove", "a-list") == 0
+    assert capsys.readouterr().out == "a-list: 3 left, 0 targets\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["list", "--database", "sqlite:///none.db"], "none.db"),
+        (["list", "--database", "mysql://a/b"], "database"),
+        (["confirm"], "NAME"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_who_lists_nobody_cannot_be_removed(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("remove", "nobody", "--database", database) == 3
+    assert "a directory that lists somebody" in capsys.readouterr().err

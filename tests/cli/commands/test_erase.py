@@ -1,0 +1,76 @@
+"""How is an agent forgotten? Asked on the command line."""
+
+import io
+import json
+
+import pytest
+from tests.support.registry_server import KEYS, RegistryServer
+
+from lifesign.cli import main
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.access.permissions import Role
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def agent(registry: RegistryServer, capsys: Captured) -> str:
+    """The id of an agent that is there."""
+    assert main(["agents", "register", "billing-1"]) == 0
+    capsys.readouterr()
+    return "billing-1"
+
+
+def test_who_is_sure_erases_an_agent_and_is_told_what_went(agent: str, capsys: Captured) -> None:
+    assert main(["agents", "erase", agent, "--yes"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "agent       billing-1",
+        "erased      its record, and what 3 events told",
+    ]
+    assert main(["agents", "show", agent]) == 1
+    assert main(["agents", "erase", agent, "--yes"]) == 1
+    assert "(agent_not_found)" in capsys.readouterr().err
+
+
+def test_programs_are_told_as_the_registry_tells(agent: str, capsys: Captured) -> None:
+    assert main(["agents", "erase", agent, "--yes", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"agent_id": agent, "events": 3, "archived_sequence": 0}
+
+
+def test_without_a_terminal_nothing_is_erased_by_mistake(
+    agent: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(["agents", "erase", agent]) == 3
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "--yes" in said.err
+    assert main(["agents", "show", agent]) == 0
+
+
+@pytest.mark.parametrize(("typed", "ends"), [("y\n", 0), ("Yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_whoever_sits_at_a_terminal_is_asked(
+    agent: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch, typed: str, ends: int
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    assert main(["agents", "erase", agent]) == ends
+    said = capsys.readouterr().err
+    assert said.startswith("Erase billing-1 for ever? [y/N] ")
+    assert ("nothing was erased" in said) is bool(ends)
+    assert main(["agents", "show", agent]) == 1 - ends
+
+
+def test_a_key_that_is_good_for_less_is_refused(
+    agent: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.COORDINATOR])
+    assert main(["agents", "erase", agent, "--yes"]) == 1
+    assert "(not_allowed)" in capsys.readouterr().err

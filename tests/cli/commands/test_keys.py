@@ -1,0 +1,192 @@
+"""Can keys be managed without a server, and is none of them shown twice?"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import migrated_url
+
+from lifesign.cli import main
+from lifesign.cli.options.server_database import DEFAULT_DATABASE
+from lifesign.domain.access.permissions import Role
+from lifesign.registry.settings import RegistrySettings
+
+KEY = re.compile(r"ahk_[A-Za-z0-9_-]{43}")
+
+
+class Shell:
+    """Runs commands on one database, which is named by the environment."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.told = ""
+        """What the last command said on standard error."""
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Run a command and return its output; of one that fails, what it complained."""
+        ended = main(["keys", *arguments])
+        captured = self._capsys.readouterr()
+        self.told = captured.err
+        assert ended == code, captured.err
+        return captured.out if code == 0 else captured.err
+
+    def create(self, *options: str) -> dict[str, Any]:
+        """Create a key and return all that is shown of it."""
+        return dict(json.loads(self.run("create", *options, "--json")))
+
+    def listed(self, *options: str) -> list[dict[str, Any]]:
+        return list(json.loads(self.run("list", *options, "--json"))["keys"])
+
+
+@pytest.fixture
+def shell(
+    database_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", migrated_url(database_kind, tmp_path))
+    return Shell(capsys)
+
+
+def test_the_key_alone_is_printed_so_that_it_can_be_kept(shell: Shell) -> None:
+    assert KEY.fullmatch(shell.run("create", "--role", "admin", "--name", "alice").strip())
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten(
+    shell: Shell, tmp_path: Path, *, as_json: bool
+) -> None:
+    file = tmp_path / "admin.key"
+    options = ["--role", "admin", "--name", "alice", "--write-key", str(file), *["--json"] * as_json]
+    assert "ahk_" not in shell.run("create", *options)
+    assert as_json or f"(admin, alice): is in {file}\n" in shell.told
+    assert KEY.fullmatch(file.read_text().strip())
+    assert file.stat().st_mode & 0o777 == 0o600
+    kept = file.read_text()
+    assert "a file to be created" in shell.run("create", *options, code=3)
+    (found,) = shell.listed()
+    other = tmp_path / "other.key"
+    shell.run("rotate", found["key_id"], "--write-key", str(other))
+    assert other.read_text() != kept == file.read_text()
+    third = tmp_path / "third.key"
+    assert shell.run("rotate", "key_nobodys", "--write-key", str(third), code=1)
+    assert not third.exists()
+
+
+def test_what_is_created_is_listed_without_the_key(shell: Shell) -> None:
+    created = shell.create("--role", "enroll", "--name", "fleet", "--expires-in", "30d")
+    (found,) = shell.listed()
+    assert KEY.fullmatch(created.pop("key"))
+    assert found == created
+    assert found["is_valid"]
+    table = shell.run("list", "--role", "enroll")
+    assert found["key_id"] in table
+    assert "until " in table
+    assert shell.listed("--role", "admin") == []
+
+
+def test_a_rotated_key_goes_on_for_the_overlap(shell: Shell) -> None:
+    old = shell.create("--role", "agent", "--name", "a", "--agent-id", "agent-1")
+    new = json.loads(shell.run("rotate", old["key_id"], "--overlap", "0s", "--json"))
+    assert (new["role"], new["agent_id"]) == ("agent", "agent-1")
+    assert {key["key_id"]: key["is_valid"] for key in shell.listed()} == {
+        old["key_id"]: False,
+        new["key_id"]: True,
+    }
+    assert "expired" in shell.run("list")
+    assert KEY.fullmatch(shell.run("rotate", new["key_id"]).strip())
+    assert all(key["expires_at"] for key in shell.listed()[:2])
+
+
+def test_on_the_command_line_the_last_admin_key_can_be_revoked(shell: Shell) -> None:
+    admin = shell.create("--role", "admin", "--name", "alice")
+    assert "revoked" in shell.run("revoke", admin["key_id"])
+    assert "revoked" in shell.run("list")
+    assert "not valid any more" in shell.run("rotate", admin["key_id"], code=1)
+
+
+def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
+    created = shell.create("--role", "prober", "--name", "p", "--max-workers", "2")
+    assert created["max_workers"] == 2
+    assert (
+        json.loads(shell.run("limit", created["key_id"], "--max-workers", "32", "--json"))["max_workers"]
+        == 32
+    )
+    assert shell.listed()[0]["max_workers"] == 32
+    assert "--max-workers" in shell.run("limit", created["key_id"], "--max-workers", "0", code=3)
+    shell.run("create", "--role", "reader", "--name", "r", "--max-workers", "2", code=3)
+
+
+def test_an_unknown_key_is_told(shell: Shell) -> None:
+    shell.create("--role", "admin", "--name", "alice")
+    assert "no key has the id" in shell.run("limit", "key_nobody", "--max-workers", "2", code=1)
+    for command in ("rotate", "revoke"):
+        assert "no key has the id 'key_nobody'" in shell.run(command, "key_nobody", code=1)
+
+
+def test_all_keys_are_listed_however_many(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifesign.cli.commands.keys.PAGE", 2)
+    created = [shell.create("--role", "reader", "--name", str(number))["key_id"] for number in range(5)]
+    assert [key["key_id"] for key in shell.listed()] == created
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--role", "king", "--name", "x"], "--role"),
+        (["--role", "reader"], "--name"),
+        (["--role", "reader", "--name", ""], "--name"),
+        (["--role", "agent", "--name", "x"], "agent_id"),
+        (["--role", "reader", "--name", "x", "--agent-id", "a"], "agents and coordinators"),
+        (["--role", "reader", "--name", "x", "--expires-in", "soon"], "--expires-in"),
+        (
+            ["--role", "reader", "--name", "x", "--expires-in", "0d"],
+            "--expires-in: expected at least 1 s; got '0 s'",
+        ),
+        (
+            ["--role", "reader", "--name", "x", "--expires-in", "9999d"],
+            "expected at most 3660 d; got '9999 d'",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_line_and_no_key(shell: Shell, options: list[str], named: str) -> None:
+    told = shell.run("create", *options, code=3)
+    assert named in told
+    assert told.count("\n") == 1
+
+
+def test_a_role_that_is_none_is_not_listed(shell: Shell) -> None:
+    assert "one of enroll" in shell.run("list", "--role", "king", code=3)
+    assert Role.ADMIN in shell.run("list", "--role", "king", code=3)
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["revoke", "key_a"], ["rotate", "key_a"]])
+def test_a_file_that_is_not_there_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENT_HEALTH_SERVER_DATABASE", raising=False)
+    assert main(["keys", *arguments]) == 3
+    assert "agent-health.db" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_database_is_the_servers_by_default() -> None:
+    assert RegistrySettings().database == DEFAULT_DATABASE
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--role", "nosuch"], "--role: expected one of 'enroll', "),
+        (["--role", "agent"], "--agent-id: expected the agent_id whose own an agent key is\n"),
+        (["--role", "reader", "--agent-id", "a"], "--agent-id: expected no agent_id but for keys of "),
+        (["--role", "agent", "--agent-id", "a b"], "--agent-id: expected 1 to 128 letters, "),
+    ],
+)
+def test_what_is_wrong_is_told_by_the_name_of_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    database = f"sqlite:///{tmp_path}/r.db"
+    assert main(["keys", "create", "--name", "x", "--database", database, *options]) == 3
+    assert capsys.readouterr().err.startswith(f"agent-health: {told}")

@@ -1,0 +1,93 @@
+"""When may nothing take an agent down? Asked on the command line."""
+
+import json
+
+import pytest
+from tests.support.registry_server import RegistryServer
+
+from lifesign.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
+    assert main(["agents", *arguments]) == ends, capsys.readouterr().err
+    captured = capsys.readouterr()
+    return captured.out if ends == 0 else captured.err
+
+
+def test_an_agent_is_in_maintenance_until_it_is_ended(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    shown = shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "new disk")
+    assert "maintenance until 20" in shown
+    assert "agent       a\n" in shown
+    assert "maintenance" in shown_by(capsys, "show", "a")
+    assert shown_by(capsys, "maintenance", "a", "--end").startswith("maintenance ended\n")
+    assert "maintenance" not in shown_by(capsys, "show", "a")
+
+
+def test_a_pool_is_in_maintenance_at_once(registry: RegistryServer, capsys: Captured) -> None:
+    for agent_id in ("a", "b"):
+        shown_by(capsys, "register", agent_id, "--role", "billing")
+    options = ("maintenance", "--role", "billing", "--json")
+    begun = json.loads(shown_by(capsys, *options, "--for", "15m", "--reason", "deploy"))
+    assert begun["agents"] == ["a", "b"]
+    assert "until" in begun
+    assert "until" not in json.loads(shown_by(capsys, *options, "--end"))
+
+
+def test_what_the_registry_refuses_ends_with_one(registry: RegistryServer, capsys: Captured) -> None:
+    assert "404" in shown_by(capsys, "maintenance", "nobody", "--end", ends=1)
+    shown_by(capsys, "register", "a")
+    assert "422" in shown_by(capsys, "maintenance", "a", "--for", "99d", "--reason", "x", ends=1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--for", "1h", "--reason", "x"],
+        ["a", "--role", "r", "--end"],
+        ["a"],
+        ["a", "--for", "1h"],
+        ["a", "--for", "1h", "--end", "--reason", "x"],
+        ["a", "--for", "soon", "--reason", "x"],
+    ],
+)
+def test_wrong_usage_ends_with_three(capsys: Captured, arguments: list[str]) -> None:
+    assert shown_by(capsys, "maintenance", *arguments, ends=3).count("\n") == 1
+
+
+def test_a_pool_is_told_with_how_many_it_concerns(registry: RegistryServer, capsys: Captured) -> None:
+    for agent_id in ("a", "b"):
+        shown_by(capsys, "register", agent_id, "--role", "billing")
+    shown = shown_by(capsys, "maintenance", "--role", "billing", "--for", "15m", "--reason", "deploy")
+    assert shown.splitlines()[0].endswith("Z for 2 agents of billing")
+
+
+def test_a_pool_of_nobody_is_refused(registry: RegistryServer, capsys: Captured) -> None:
+    options = ("maintenance", "--role", "nosuch")
+    assert "nosuch" in shown_by(capsys, *options, "--for", "15m", "--reason", "deploy", ends=1)
+    assert "nosuch" in shown_by(capsys, *options, "--end", ends=1)
+
+
+def test_what_was_not_given_is_not_called_none(capsys: Captured) -> None:
+    assert "None" not in shown_by(capsys, "maintenance", "a", ends=3)
+
+
+def test_the_end_of_a_pools_maintenance_names_who_was_in_one(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    for agent_id in ("a", "b"):
+        shown_by(capsys, "register", agent_id, "--role", "billing")
+    shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "new disk")
+    ended = shown_by(capsys, "maintenance", "--role", "billing", "--end").splitlines()
+    assert ended == ["maintenance ended for 1 agent of billing", "agent       a"]
+    again = shown_by(capsys, "maintenance", "--role", "billing", "--end").splitlines()
+    assert again == ["maintenance is over: nobody of billing was in it"]
+
+
+def test_a_maintenance_outlasts_a_restart(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "deploy")
+    assert "maintenance 20" in shown_by(capsys, "register", "a", "--supersede")
+    assert "maintenance 20" in shown_by(capsys, "show", "a")

@@ -1,0 +1,57 @@
+"""How do models get agent-health as tools? On the command line."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from lifesign.cli import main
+from lifesign.cli.commands.mcp import TOKEN_VARIABLE
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (KEY_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--registry", "http://127.0.0.1:9"], "key: expected one in $AGENT_HEALTH_KEY or --key-file"),
+        (["--key-file", "key"], "--registry: expected the URL that the key is for"),
+        (["--allow-network", "0.0.0.0/0"], "--allow-network: expected a network, not all addresses"),
+        (["--transport", "smoke"], "Invalid value for '--transport'"),
+        (["--transport", "http", "--host", "0.0.0.0"], "--allow-host: expected a name"),
+        (["--transport", "http", "--token-file", "/nowhere"], "--token-file: expected a readable file"),
+        (["--transport", "http", "--port", "70000"], "--port: expected at most 65535"),
+    ],
+)
+def test_wrong_usage_ends_with_three(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mcp", *arguments]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1].startswith(f"agent-health: {told}")
+
+
+def test_a_token_that_is_easily_guessed_is_refused_and_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("hunter2")
+    assert main(["mcp", "--transport", "http", "--token-file", str(tmp_path / "token")]) == 3
+    monkeypatch.setenv(TOKEN_VARIABLE, "hunter2")
+    assert main(["mcp", "--transport", "http"]) == 3
+    errors = capsys.readouterr().err
+    assert "--token-file: expected a token of 22 to 4096 visible ASCII characters" in errors
+    assert f"{TOKEN_VARIABLE}: expected a token" in errors
+    assert "hunter2" not in errors
+
+
+def test_a_place_that_is_taken_ends_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["mcp", "--transport", "http", "--port", str(port)]) == 1
+    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err

@@ -1,0 +1,35 @@
+"""Confirming outages on the command line."""
+
+import json
+
+import pytest
+from tests.support.registry_server import RegistryServer
+
+from lifesign.cli import main
+
+CARD = "https://agent.example/.well-known/agent-card.json"
+
+
+def test_one_agent_is_confirmed(registry: RegistryServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agents", "register", "a", "--monitoring", "probe", "--card-url", CARD]) == 0
+    capsys.readouterr()
+    assert main(["monitor", "confirm", "--agent", "a", "--json"]) == 0
+    confirmed = json.loads(capsys.readouterr().out)
+    assert confirmed.keys() == {"agent_id", "confirmed_at"}
+    assert main(["monitor", "confirm", "--agent", "a"]) == 0
+    assert capsys.readouterr().out.startswith("confirmed a at ")
+
+
+def test_what_the_registry_refuses_ends_with_one(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["monitor", "confirm", "--class", "public_ipv4"]) == 1
+    assert "network_class_not_found" in capsys.readouterr().err
+    assert main(["monitor", "confirm", "--agent", "nobody"]) == 1
+    assert "target_not_found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--class", "public_ipv4", "--agent", "a"]])
+def test_wrong_usage_ends_with_three(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(["monitor", "confirm", *arguments]) == 3
+    assert "--class" in capsys.readouterr().err

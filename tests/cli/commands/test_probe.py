@@ -1,0 +1,179 @@
+"""What do these agents look like from outside, now? Asked on the command line."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
+from tests.support.servers import free_port
+
+from lifesign.cli import main
+from lifesign.cli.commands import probe as module
+from lifesign.cli.commands.probe import exit_code
+
+ALLOW = ("--allow-network", "127.0.0.0/8")
+EVIL = "Evil\x1b[2J\u202e\r\nagent"
+SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "observation.schema.json").read_text())
+
+
+async def run(replies: dict[str, Reply], *options: str, path: str = "") -> tuple[int, str]:
+    async with serving(replies) as server:
+        # The command opens a loop of its own.
+        return await asyncio.to_thread(main, ["probe", server.url + path, *ALLOW, *options]), server.url
+
+
+def agent(url: str = "http://127.0.0.1/", **members: Any) -> dict[str, Reply]:
+    return {CARD_PATH: as_json(card(url=url, **members)), HEALTH_PATH: as_json(document("degraded"))}
+
+
+async def test_an_agent_is_shown_layer_by_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, url = await run(agent())
+    lines = capsys.readouterr().out.splitlines()
+    assert ended == 0
+    assert lines[0] == f"{url}/"
+    assert lines[1].startswith("alive: a card, a health document; its interface: refused (")
+    rows = {line.split()[0]: line.split() for line in lines[3:] if line}
+    assert rows["card"][1:3] == ["ok", "200"]
+    assert rows["health"][1:4] == ["document", "ok", "200"]
+    assert rows["says"][1].startswith("degraded")
+
+
+async def test_a_document_from_the_future_is_not_called_old(capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
+    await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
+    assert "10 d 1 h in the future, too far to count\n" in capsys.readouterr().out
+
+
+async def test_who_only_serves_a_card_is_said_to_do_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = {CARD_PATH: as_json(card(url=f"http://127.0.0.1:{free_port()}/"))}
+    ended, _ = await run(replies)
+    assert ended == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("alive: a card only; its interface: refused (")
+
+
+async def test_nobody_there_is_not_alive(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = await asyncio.to_thread(main, ["probe", f"http://127.0.0.1:{free_port()}", *ALLOW])
+    shown = capsys.readouterr().out
+    assert ended == 1
+    assert "not alive: no connection" in shown
+    assert "refused" in shown
+
+
+async def test_who_may_not_be_asked_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(agent()) as server:
+        ended = await asyncio.to_thread(main, ["probe", server.url])
+    assert ended == 2
+    assert "unknown: an address that may not be contacted" in capsys.readouterr().out
+    assert server.heads == []
+
+
+async def test_a_gate_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, _ = await run({CARD_PATH: answer(401), HEALTH_PATH: answer(401)})
+    assert ended == 0
+    assert "asks for credentials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("groups", "code"),
+    [
+        (["alive"], 0),
+        (["alive", "not_alive", "unknown"], 1),
+        (["unknown", "alive"], 2),
+        (["unknown", "not_alive"], 1),
+    ],
+)
+def test_who_is_down_matters_more_than_of_whom_nothing_is_known(groups: list[str], code: int) -> None:
+    assert exit_code(groups) == code
+
+
+async def test_several_agents_come_in_the_order_in_which_they_were_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    refused = f"http://127.0.0.1:{free_port()}/"
+    ended, url = await run(agent(), refused, "--json")
+    shown = json.loads(capsys.readouterr().out)["targets"]
+    assert ended == 1
+    assert [(target["url"], target["group"], target["result"]) for target in shown] == [
+        (f"{url}/", "alive", "ok"),
+        (refused, "not_alive", "refused"),
+    ]
+
+
+async def test_json_fits_the_schema_of_observations(capsys: pytest.CaptureFixture[str]) -> None:
+    await run(agent(), "--json")
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    assert list(target) == ["url", "group", "result", "requests", "observation"]
+    assert list(Draft202012Validator(SCHEMA).iter_errors(target["observation"])) == []
+
+
+async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = {CARD_PATH: as_json(card(name=EVIL)), HEALTH_PATH: as_json(document(agent_id=EVIL))}
+    for options in ([], ["--json"]):
+        await run(evil, *options)
+        shown = capsys.readouterr().out
+        assert all(line.isprintable() for line in shown.split("\n"))
+
+
+async def test_a_definition_gives_what_the_command_line_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "probe.yml"
+    file.write_text(
+        "name: mine\n"
+        "contact: mailto:me@agent.example\n"
+        "targets: [https://not-asked.example]\n"
+        "ask: {health: false, paths: [/ping]}\n"
+        "networks: {allow: [127.0.0.0/8]}\n"
+    )
+    replies = {**agent(), "/ping": as_json({"status": "Healthy"})}
+    async with serving(replies) as server:
+        ended = await asyncio.to_thread(main, ["probe", server.url, "--definition", str(file)])
+    shown = capsys.readouterr().out
+    assert ended == 0
+    assert "not-asked" not in shown
+    assert "/ping" in shown
+    assert HEALTH_PATH not in server.paths
+    assert "mailto:me@agent.example" in server.asked(CARD_PATH)["user-agent"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "URL"),
+        (["http://{tenant}.example"], "URL"),
+        (["ftp://agent.example"], "URL"),
+        (["agent.example", "--timeout", "0"], "--timeout"),
+        (["agent.example", "--timeout", "nan"], "--timeout"),
+        (["agent.example", "--allow-network", "everything"], "agent-health: --allow-network: "),
+        (["agent.example", "--message", ""], "agent-health: --message: "),
+        (["agent.example", "--definition", "/not/there.yml"], "/not/there.yml"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", *arguments]) == 3
+    complaint = capsys.readouterr().err
+    assert told.lower() in complaint.lower()
+    assert complaint.count("\n") == 1
+
+
+def test_too_many_agents_are_for_another_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "MAX_URLS", 1)
+    assert main(["probe", "a.example", "b.example"]) == 3
+    assert "agent-health census" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["exa_mple..com", f"{'a' * 64}.example", "256.1.1.1"])
+def test_a_host_that_cannot_exist_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", host]) == 3
+    shown = capsys.readouterr()
+    assert "URL: expected an agent's URL" in shown.err
+    assert shown.out == "", "nobody was asked"

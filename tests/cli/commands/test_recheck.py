@@ -1,0 +1,227 @@
+"""How is this agent now, by the eyes of whoever watches it? Asked on the command line."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.support.crawling import Shown
+from tests.support.hostile_server import CARD_PATH, HostileServer, answer
+from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from lifesign.cli import main
+from lifesign.client import RegistryClient
+from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.local_registry import LocalRegistry, LocalTargets
+from lifesign.crawl.run import Crawl
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.models.shards import ShardClaimRequest
+from lifesign.domain.models.targets import TargetRecord
+from lifesign.domain.net.target import target_id
+from lifesign.prober.definition.file import read_definition
+from lifesign.registry.probing.claim_shards import claim_shards
+
+SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")
+"""Nobody is probed in these tests unless somebody asks for it."""
+
+
+async def recheck(*arguments: str) -> int:
+    # The command opens a loop of its own.
+    return await asyncio.to_thread(main, ["recheck", *arguments])
+
+
+@asynccontextmanager
+async def watched(directory: Path, text: str = SELDOM) -> AsyncIterator[tuple[str, dict[str, HostileServer]]]:
+    """Watch a directory whose agents are hardly ever due; gives the database, and the agents."""
+    database = f"sqlite:///{directory}/mixed.db"
+    async with mixed_directory(directory) as servers, open_local_home(database) as home:
+        definition = read_definition(text, file=directory / "mixed.yml")
+        stop, shown = asyncio.Event(), Shown()
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+        await shown.until(lambda state: sum(state.results.values()) == 6)
+        try:
+            yield database, servers
+        finally:
+            stop.set()
+            await crawling
+
+
+async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with watched(tmp_path) as (database, servers):
+        server = servers["healthy"]
+        assert server.heads == []
+        assert await recheck(server.url, "--database", database) == 0
+        shown = capsys.readouterr().out
+        assert CARD_PATH in server.paths
+        assert shown.startswith(f"{server.url}/\nalive: a card, a health document; its interface: ")
+        assert re.search(
+            r"^Seen 20\S+Z\. The registry calls it active, its health healthy\.$", shown, re.MULTILINE
+        )
+        # Asked again within the minute, it says so.
+        assert await recheck(server.url, "--database", database) == 1
+        assert "too many requests: wait" in capsys.readouterr().err
+        page = servers["page"]
+        assert await recheck(target_id(f"{page.url}/"), "--database", database, "--json") == 0
+        seen = json.loads(capsys.readouterr().out)
+        assert (seen["url"], seen["result"]) == (f"{page.url}/", "not_an_agent")
+
+
+async def test_who_asked_to_be_left_alone_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.registry.targets.recheck_target.RECHECK_SECONDS", 0.0)
+    async with watched(tmp_path) as (database, servers):
+        server = servers["healthy"]
+        for path in server.replies:
+            server.replies[path] = answer(429, Retry_After="3600")
+        assert await recheck(server.url, "--database", database) == 2
+        shown = capsys.readouterr()
+        assert "429" in shown.out
+        assert shown.err == "it was looked at, and whether it lives could not be measured: rate_limited\n"
+        asked = len(server.heads)
+        assert await recheck(server.url, "--database", database, "--wait", "600") == 2
+        shown = capsys.readouterr()
+        assert "429" in shown.out
+        assert re.match(r"it asked us to wait until 20[-0-9]+T[:0-9]+Z \(Retry-After\)", shown.err)
+        assert len(server.heads) == asked
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [
+        (("opt_out: {robots_txt: false}", "opt_out: {robots_txt: true}"), "not_measured"),
+        (("networks: {allow: [127.0.0.0/8]}", ""), "blocked_address"),
+    ],
+)
+async def test_a_look_that_does_not_tell_whether_it_lives_has_one_exit_code(
+    change: tuple[str, str], result: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with watched(tmp_path, SELDOM.replace(*change)) as (database, servers):
+        server = servers["healthy"]
+        server.replies["/robots.txt"] = answer(200, b"User-agent: *\nDisallow: /\n")
+        assert await recheck(server.url, "--database", database) == 2
+        told = f"it was looked at, and whether it lives could not be measured: {result}\n"
+        assert capsys.readouterr().err == told
+        assert CARD_PATH not in server.paths
+
+
+async def test_a_look_that_measures_nothing_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(tmp_path) as (database, servers):
+        url = servers["healthy"].url
+        assert await recheck(url, "--database", database) == 0
+        monkeypatch.setattr("lifesign.registry.targets.recheck_target.RECHECK_SECONDS", 0.0)
+        capsys.readouterr()
+
+        async def lost(targets: LocalTargets, target_id: str) -> TargetRecord:
+            found = await got(targets, target_id)
+            return found.model_copy(update={"probed_at": datetime.now(UTC)})
+
+        got = LocalTargets.get
+        monkeypatch.setattr(LocalTargets, "get", lost)
+        assert await recheck(url, "--database", database) == 2
+        assert "it was looked at, and nothing could be measured" in capsys.readouterr().err
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for who might come."""
+    monkeypatch.setattr("lifesign.cli.commands.recheck.JOIN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def unwatched(tmp_path: Path) -> str:
+    """A database whose one target nobody watches."""
+    url = f"sqlite:///{tmp_path}/crawl.db"
+
+    async def filled() -> None:
+        async with open_local_home(url) as home:
+            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=["https://agent.example"]))
+            await home.lists.apply("a-list", "first", pages=1)
+
+    asyncio.run(filled())
+    return url
+
+
+def test_where_nobody_watches_what_was_known_is_told_as_such(
+    unwatched: str, impatient: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A domain may be an agent's id too.
+    assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "600"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "https://agent.example/\nnever measured\n"
+    assert "no crawl works on this database now" in shown.err
+    assert f"agent-health crawl PROBE.yml --database {unwatched}\n" in shown.err
+
+
+def test_who_has_not_looked_in_time_is_told_as_such(
+    unwatched: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def join() -> None:
+        async with open_local_home(unwatched) as home:
+            asked = ShardClaimRequest(worker="worker-1", held={})
+            await LocalRegistry(home.database, Role.PROBER).do(claim_shards, body=asked)
+
+    asyncio.run(join())
+    assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "0"]) == 2
+    assert "nobody has looked within 0 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["https://unknown.example"], 1, "no target is known as 'https://unknown.example'"),
+        (["no-such-agent"], 1, "no-such-agent"),
+        (["ftp://agent.example"], 3, "ftp://agent.example"),
+        (["https://agent.example", "--wait", "-1"], 3, "--wait"),
+        ([], 3, "URL|ID"),
+    ],
+)
+def test_whom_nobody_knows_nobody_looks_at(
+    arguments: list[str], code: int, told: str, unwatched: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recheck", *arguments, "--database", unwatched]) == code
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_who_registered_itself_is_known_by_its_url_too(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "https://agent.example/card"
+    assert main(["agents", "register", "billing-1", "--card-url", url, "--monitoring", "probe"]) == 0
+    capsys.readouterr()
+    assert main(["recheck", url, "--wait", "0", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["target_id"] == "billing-1"
+
+
+def test_an_agent_may_ask_for_itself_and_cannot_know_who_probes(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url, key = "https://agent.example/card", str(tmp_path / "key")
+    register = ["agents", "register", "billing-1", "--card-url", url, "--monitoring", "probe"]
+    assert main([*register, "--write-key", key]) == 0
+    assert main(["recheck", "billing-1", "--wait", "0", "--key-file", key]) == 2
+    assert "nobody has looked within 0 s" in capsys.readouterr().err
+
+
+def test_a_registry_is_asked_where_no_database_is_named(
+    registry: RegistryServer, impatient: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", ["https://agent.example/"])
+
+    asyncio.run(fill())
+    assert main(["recheck", "https://agent.example", "--wait", "600"]) == 2
+    assert "nobody probes for this registry now" in capsys.readouterr().err
+    assert main(["recheck", "https://agent.example", "--wait", "0"]) == 1
+    assert main(["recheck", "https://unknown.example"]) == 1

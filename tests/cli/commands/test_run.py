@@ -1,0 +1,403 @@
+"""How is a command run under the lease of a task, on the command line?"""
+
+import asyncio
+import json
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import chdir, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import Mock
+from urllib.request import Request, urlopen
+
+import pytest
+from tests.support.adapting import new_task
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, free_port
+
+from lifesign.adapter.credentials import alone_as, own_key_file
+from lifesign.adapter.process import process_watcher
+from lifesign.adapter.workspaces import Workspaces
+from lifesign.cli import main
+from lifesign.cli.commands import run
+from lifesign.client import RegistryClient
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.tasks import TaskRecord
+
+ONCE = ("--pool", "coder", "--once")
+
+
+@pytest.fixture
+def at(registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RegistryServer:
+    """A registry to which the command leads, with a key that may register agents."""
+    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", registry.url)
+    monkeypatch.setenv("AGENT_HEALTH_KEY", KEYS[Role.ENROLL])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # Of the adapter's own process, which is the test's here.
+    monkeypatch.setattr(process_watcher, "hide_memory", lambda: None)
+    return registry
+
+
+def task_at(registry: RegistryServer) -> TaskRecord:
+    async def make() -> TaskRecord:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            return await new_task(client)
+
+    return asyncio.run(make())
+
+
+async def shown(registry: RegistryServer, task: TaskRecord) -> TaskRecord:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        return await client.tasks.get(task.task_id)
+
+
+def status_at(registry: RegistryServer, task: TaskRecord) -> str:
+    return asyncio.run(shown(registry, task)).status
+
+
+def test_how_it_ends_is_its_exit_code(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = task_at(at)
+    assert main(["run", *ONCE, "--agent-id", "coder-1", "--", "sh", "-c", "echo said; exit 3"]) == 4
+    out, err = capfd.readouterr()
+    assert out == "said\n"
+    assert (
+        f"{task.task_id}: it ended with exit code 3 (crash); kept: {tmp_path}/state/agent-health/runs/run_"
+        in err
+    )
+    # The own key is there from the first time.
+    assert (
+        main(["run", "--task", task.task_id, "--pool", "coder", "--agent-id", "coder-1", "--", "true"]) == 0
+    )
+    assert main(["run", *ONCE, "--wait", "0s", "--", "true"]) == 5
+
+
+def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    who = ("--agent-id", "coder-twice", "--workspaces", str(tmp_path / "runs"), "--wait", "0s")
+    Workspaces(tmp_path / "runs").__exit__()
+    own_key = own_key_file(tmp_path / "runs", "coder-twice")
+    with alone_as("coder-twice", own_key):
+        assert main(["run", *ONCE, *who, "--", "true"]) == 3
+        err = capfd.readouterr().err
+        assert "--agent-id: expected an agent as which no other adapter runs" in err
+        # Another agent's place is another one's.
+        assert main(["run", *ONCE, *who, "--agent-id", "coder-other", "--", "true"]) == 5
+    assert main(["run", *ONCE, *who, "--", "true"]) == 5
+
+
+def test_a_key_that_works_no_tasks_takes_nobodys_place(
+    at: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def register() -> str | None:
+        async with RegistryClient(at.url, key=KEYS[Role.ENROLL]) as client:
+            return (await client.agents.register("coder-alive")).agent_key
+
+    own_key = asyncio.run(register())
+
+    async def life() -> tuple[int, str]:
+        async with RegistryClient(at.url, key=own_key) as client:
+            record = await client.agents.get("coder-alive")
+            return record.incarnation, record.status
+
+    monkeypatch.setenv("AGENT_HEALTH_KEY", ADMIN_KEY)
+    who = (*ONCE, "--agent-id", "coder-alive", "--wait", "0s")
+    assert main(["run", *who, "--", "true"]) == 1
+    assert "this admin key may not work tasks" in capfd.readouterr().err
+    assert asyncio.run(life()) == (1, "active")
+    # Its own one may, at once.
+    monkeypatch.setenv("AGENT_HEALTH_KEY", own_key or "")
+    assert main(["run", *who, "--", "true"]) == 5
+    assert asyncio.run(life()) == (2, "deregistered")
+    # Nor does another key begin a life of one that is gone.
+    monkeypatch.setenv("AGENT_HEALTH_KEY", ADMIN_KEY)
+    assert main(["run", *who, "--workspaces", str(tmp_path / "elsewhere"), "--", "true"]) == 1
+    assert "this admin key may not work tasks" in capfd.readouterr().err
+    assert asyncio.run(life()) == (2, "deregistered")
+    # One that was never there has nothing to lose, and is told its own key.
+    assert main(["run", *who, "--agent-id", "coder-of-an-admin", "--", "true"]) == 5
+
+
+def test_nobody_need_read_what_it_tells(at: RegistryServer, tmp_path: Path) -> None:
+    task = task_at(at)
+    unread, told = os.pipe()
+    try:
+        os.set_blocking(told, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(told, b"x" * 4096)
+        os.set_blocking(told, True)
+        ended = subprocess.run(
+            [SCRIPTS / "agent-health", "run", *ONCE, "--json", "--", "true"],
+            stdout=told,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            timeout=2 * PATIENCE_SECONDS,
+            check=False,
+        )
+    finally:
+        os.close(unread)
+        os.close(told)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert status_at(at, task) == "review"
+
+
+def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> None:
+    assert main(["run", *ONCE, "--wait", "0s", "--agent-id", "coder-named", "--", "true"]) == 5
+
+    def keys() -> dict[str | None, bool]:
+        asked = Request(f"{at.url}/api/v1/keys", headers={"X-API-Key": ADMIN_KEY})  # noqa: S310 - ours
+        with urlopen(asked) as answer:  # noqa: S310 - ours
+            return {key.get("agent_id"): key["is_valid"] for key in json.load(answer)["keys"]}
+
+    before = keys()
+    assert before["coder-named"]
+    assert main(["run", *ONCE, "--wait", "0s", "--", "true"]) == 5
+    after = keys()
+    assert [after[agent_id] for agent_id in after.keys() - before.keys()] == [False]
+    assert after["coder-named"]
+
+
+def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = task_at(at)
+    assert main(["run", *ONCE, "--json", "--", "echo", "said"]) == 0
+    out, err = capfd.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["what"] for line in lines] == [
+        "registered", "waiting", "granted", "started", "completed", "left"
+    ]  # fmt: skip
+    assert lines[2] | {"at": ""} == {
+        "at": "",
+        "what": "granted",
+        "text": "Write it (attempt 1, token 1)",
+        "task_id": task.task_id,
+        "run_id": lines[2]["run_id"],
+        "fencing_token": 1,
+    }
+    assert (lines[4]["exit_reason"], lines[4]["exit_code"]) == ("completed", 0)
+    assert err == "said\n"
+
+
+def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = "task_00000000000000000000000000"
+    assert main(["run", "--task", nowhere, "--", "true"]) == 1
+    assert capfd.readouterr().err.endswith("(task_not_found)\n")
+    of_pool = task_at(at).task_id
+    assert main(["run", "--task", of_pool, "--", "true"]) == 1
+    assert capfd.readouterr().err.endswith("; a task of a pool needs its --pool beside --task\n")
+    assert main(["run", "--task", of_pool, "--pool", "coder", "--", "true"]) == 0
+    assert main(["run", *ONCE, "--registry", f"http://127.0.0.1:{free_port()}", "--", "true"]) == 2
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_wrong")
+    capfd.readouterr()
+    assert main(["run", *ONCE, "--", "true"]) == 1
+    err = capfd.readouterr().err
+    assert (err.count("\n"), "401" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--", "no-such-program"], "COMMAND: expected a program that can be started; got 'no-such-program'"),
+        (
+            ["--task", f"task_{'0' * 26}", "--once", "--", "true"],
+            "--once: expected not to be given with --task",
+        ),
+        (["--tools", "/absent.yml", "--", "true"], "tools: expected a readable file"),
+        (["--workspaces", "/proc/nowhere", "--", "true"], "workspaces: expected a directory"),
+        (["--agent-id", "a b", "--", "true"], "agent_id"),
+        (
+            ["--task", "nope", "--", "true"],
+            "'--task': expected the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk; got 'nope'",
+        ),
+        (
+            ["--no-progress-timeout", "0s", "--", "true"],
+            "--no-progress-timeout: expected more than that; got '0s'",
+        ),
+        (["--timeout", "0s", "--", "true"], "--timeout: expected more than that; got '0s'"),
+        (["--grace", "soon", "--", "true"], "expected a duration"),
+        (
+            ["--grace", "99999999d", "--", "true"],
+            "--grace: expected less than 1w, --grace and --drain-timeout together; got '99999999d'",
+        ),
+        (["--drain-timeout", "7d", "--", "true"], "--drain-timeout: expected less than 1w, --grace and"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["run", *arguments]) == 3
+    err = capfd.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user can reach; those of pytest are its own user's."""
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        yield Path(place)
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize("where", ["in its workspace", "where it was started"])
+def test_a_command_of_a_user_of_its_own_has_its_workspace_and_nothing_of_roots(
+    at: RegistryServer, open_place: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(open_place if where == "where it was started" else "/root")
+    (open_place / "secret").touch(mode=0o600)
+    code = """
+        cd $AGENT_HEALTH_WORKSPACE && test -r input.json && test ! -r ../../secret || exit 3
+        kill -0 $PPID && exit 5
+        mkdir sub && seq 200000 && echo y > sub/own || exit 4
+        echo "{\\"who\\": \\"$(id -u) $(id -G) $HOME $USER $LOGNAME\\"}" > output.json
+    """
+    task, nobody = task_at(at), pwd.getpwnam("nobody")
+    arguments = ["--user", "nobody", "--workspaces", str(open_place / "runs"), "--agent-id", "of-nobody"]
+    arguments += ["--in-workspace"] if where == "in its workspace" else []
+    assert main(["run", *ONCE, *arguments, "--", "sh", "-c", code]) == 0
+    after = asyncio.run(shown(at, task))
+    groups = " ".join(str(group) for group in os.getgrouplist("nobody", nobody.pw_gid))
+    assert after.status == "review"
+    assert after.output == {"who": f"{nobody.pw_uid} {groups} {nobody.pw_dir} nobody nobody"}
+    assert list((open_place / "runs").glob("run_*")) == []
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--user", "nobody-here"], "--user: expected a user of this machine; got 'nobody-here'"),
+        (["--user", "root"], "--user: expected a user that is not root"),
+        (["--user", "nobody"], "--user: expected a user who can reach where this is started, or --in-"),
+        (["--user", "nobody", "--in-workspace"], "workspaces: expected a directory that nobody can reach"),
+    ],
+)
+@pytest.mark.usefixtures("at")
+def test_a_user_who_is_shut_out_is_told_before_anything_is_taken(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    assert not tmp_path.stat().st_mode & 0o001
+    with chdir(tmp_path):
+        assert main(["run", *ONCE, *arguments, "--", "true"]) == 3
+    err = capfd.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@ONLY_ROOT
+def test_a_program_is_looked_up_as_the_user_who_runs_it(
+    at: RegistryServer, open_place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(open_place)
+    roots, theirs = open_place / "roots", open_place / "theirs"
+    for place, mode in ((roots, 0o700), (theirs, 0o755)):
+        place.mkdir()
+        (place / "work").write_text(f"#!/bin/sh\necho by {place.name}\n")
+        (place / "work").chmod(0o755)
+        place.chmod(mode)
+    task = task_at(at)
+    arguments = ["--user", "nobody", "--workspaces", str(open_place / "runs"), "--agent-id", "looked-up"]
+    monkeypatch.setenv("PATH", str(roots))
+    assert main(["run", *ONCE, *arguments, "--", "work"]) == 3
+    refused = f"{roots / 'work'}: {roots} has mode 0700 and user 0"
+    expected = f"COMMAND: expected a program that nobody can start ({refused}); got 'work'"
+    assert capfd.readouterr().err == f"agent-health: {expected}\n"
+    assert status_at(at, task) == "queued"
+    monkeypatch.setenv("PATH", f"{roots}:{theirs}:/usr/bin:/bin")
+    assert main(["run", *ONCE, *arguments, "--", "work"]) == 0
+    assert capfd.readouterr().out == "by theirs\n"
+
+
+def test_a_script_whose_interpreter_is_missing_is_told_before_a_task_is_taken(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = task_at(at)
+    work = tmp_path / "work.py"
+    work.write_text("#!/no/such/python\n")
+    work.chmod(0o755)
+    assert main(["run", *ONCE, "--", str(work)]) == 3
+    why = "its first line names '/no/such/python', which is not there"
+    expected = f"COMMAND: expected a program that can be started ({work}: {why}); got '{work}'"
+    assert capfd.readouterr().err == f"agent-health: {expected}\n"
+    assert status_at(at, task) == "queued"
+    work.unlink()
+
+
+def test_what_is_not_told_where_to_get_a_key_says_so(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGENT_HEALTH_KEY")
+    assert main(["run", *ONCE, "--", "true"]) == 3
+    assert capfd.readouterr().err == (
+        "agent-health: key: expected one in $AGENT_HEALTH_KEY or --key-file; got 'none'\n"
+    )
+
+
+def test_what_the_tools_are_to_know_the_command_is_not(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "sesame")
+    monkeypatch.setenv("OTHER", "kept")
+    (tmp_path / "tools.yml").write_text(
+        "upstreams:\n  search:\n    command: [cat]\n    environment:\n"
+        "      SEARCH_KEY: {variable: SEARCH_KEY}\n      HOME: {variable: HOME}\n"
+        "    tools: {find: {usd_per_call: 0.01}}\n"
+    )
+    task_at(at)
+    assert main(["run", *ONCE, "--tools", str(tmp_path / "tools.yml"), "--", "env"]) == 0
+    environment = dict(line.split("=", 1) for line in capfd.readouterr().out.splitlines())
+    assert "SEARCH_KEY" not in environment
+    assert {"HOME", "OTHER", "AGENT_HEALTH_PROXY_URL", "AGENT_HEALTH_RUN_TOKEN"} <= environment.keys()
+
+
+def test_a_program_of_the_tools_that_is_not_there_is_told_before_a_task_is_taken(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tools = tmp_path / "tools.yml"
+    tools.write_text(
+        "upstreams:\n  search:\n    command: [no-such-program]\n    tools: {find: {usd_per_call: 0}}\n"
+    )
+    assert main(["run", *ONCE, "--tools", str(tools), "--", "true"]) == 3
+    told = "line 3: /upstreams/search/command/0: expected a program that can be started: no-such-program"
+    assert capfd.readouterr().err == f"agent-health: {tools}: {told}\n"
+
+
+def test_without_the_extra_there_are_no_tools(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.cli.commands.run.find_spec", lambda _: None)
+    task_at(at)
+    assert main(["run", *ONCE, "--", "env"]) == 0
+    assert "AGENT_HEALTH_PROXY_URL" not in capfd.readouterr().out
+    assert main(["run", *ONCE, "--tools", "tools.yml", "--", "env"]) == 3
+    assert "the extra mcp to be installed" in capfd.readouterr().err
+
+
+async def test_a_closed_terminal_asks_once_though_its_signal_comes_twice() -> None:
+    """From the shell, and from the kernel when the shell has ended: who asks twice is hurried."""
+    asked: list[str] = []
+    adapter = Mock(drain=asked.append)
+    loop = asyncio.get_running_loop()
+    run._drain_by_signal(adapter)
+    try:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+    finally:
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    assert asked == ["SIGHUP came", "SIGTERM came", "SIGINT came"]

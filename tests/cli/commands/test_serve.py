@@ -1,0 +1,71 @@
+"""Can every setting of the server be given as an option and as a variable?"""
+
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.models import OptionInfo
+
+from lifesign.cli import main
+from lifesign.cli.commands.serve import PREFIX, serve
+from lifesign.registry import run_server
+from lifesign.registry.run_server import Listening, Prepared
+from lifesign.registry.settings import RegistrySettings
+
+BESIDES = {"return", "context", "_config", "show_config"}
+"""Where settings come from, and how they are shown; no settings themselves."""
+OPTIONS = {
+    name: next(part for part in typing.get_args(hint) if isinstance(part, OptionInfo))
+    for name, hint in typing.get_type_hints(serve, include_extras=True).items()
+    if name not in BESIDES
+}
+
+
+def test_every_setting_has_its_option_and_there_are_no_others() -> None:
+    settings = set(RegistrySettings.model_fields) | set(inspect.signature(Listening).parameters)
+    assert set(OPTIONS) == settings
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_has_a_variable_of_the_server(name: str) -> None:
+    variable = str(OPTIONS[name].envvar)
+    assert variable.startswith(PREFIX)
+    assert variable.removeprefix(PREFIX).lower() in {name, name.removesuffix("s")}
+
+
+def test_defaults_are_the_settings_own() -> None:
+    parameters = inspect.signature(serve).parameters
+    own = RegistrySettings()
+    for name in RegistrySettings.model_fields:
+        assert parameters[name].default in {None, "", getattr(own, name)}
+
+
+@pytest.mark.parametrize(("given", "variable", "needed"), [
+    ([], None, ""),
+    ([], "sqlite:///its own.db", ""),
+    (["--database", "sqlite:///its own.db"], None, " --database 'sqlite:///its own.db'"),
+    (["--database", "postgresql://ah:secret-word@db/ah"], None, " --database postgresql://ah:...@db/ah"),
+    (["--config", "ours.toml"], None, " --config ours.toml"),
+])  # fmt: skip
+def test_who_has_no_admin_key_is_told_how_to_make_one_in_this_database(  # noqa: PLR0917 - most are fixtures
+    given: list[str],
+    variable: str | None,
+    needed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def served(_settings: object, _listening: object, **said: Callable[[Prepared], None]) -> int:
+        said["say_prepared"](Prepared(database="the database", admin_key=None, needs_admin_key=True))
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    Path("ours.toml").write_text('[server]\ndatabase = "sqlite:///ours.db"\n')
+    if variable is not None:
+        monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", variable)
+    monkeypatch.setattr(run_server, "run_server", served)
+    assert main(["serve", *given]) == 0
+    hint = f"no admin key yet: agent-health keys create --role admin --name NAME{needed}"
+    assert capsys.readouterr().out.splitlines()[-1] == hint

@@ -1,0 +1,171 @@
+"""Which targets are there, and what came of their probes? Asked on the command line."""
+
+import asyncio
+import csv
+import io
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.support.memory_ledger import batch_of
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from lifesign.cli import main
+from lifesign.cli.commands import targets
+from lifesign.client import RegistryClient
+from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.local_ledger import LocalLedger
+from lifesign.domain.models.directories import ImportPage
+from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.results.ledger import ProbeReport
+from lifesign.registry.targets import list_targets
+
+URLS = [f"https://a{number}.example/" for number in range(5)]
+SEEN = {
+    URLS[0]: LayerResult(result=ResultClass.OK),
+    URLS[1]: LayerResult(result=ResultClass.REFUSED, reason="=1+1 closed"),
+    URLS[2]: LayerResult(result=ResultClass.TIMEOUT, reason="no answer within 5 s"),
+}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """The URL of a crawl's database: of five targets in one directory three were probed."""
+    url = f"sqlite:///{tmp_path}/crawl.db"
+
+    async def filled() -> None:
+        async with open_local_home(url) as home:
+            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=URLS[::-1]))
+            while (await home.lists.apply("a-list", "first", pages=1)).is_under_way:
+                pass
+            ledger = LocalLedger(home.database)
+            claims = {claim.shard: claim for claim in (await ledger.claim("worker-1", 60.0, {})).claims}
+            now = datetime.now(UTC)
+            for number, (target, card) in enumerate(SEEN.items(), 1):
+                report = ProbeReport(
+                    subject_id=target_id(target),
+                    observation=Observation(target_url=target, observed_at=now, discovery=card),
+                    memory=ProbeMemory(),
+                )
+                claim = claims[shard_of(host_of(target))]
+                await ledger.report([batch_of(claim, [report], first=number)], 300.0)
+
+    asyncio.run(filled())
+    return url
+
+
+def run(*arguments: str) -> int:
+    return main(["targets", "list", *arguments])
+
+
+def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--database", database) == 0
+    heads, *rows = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "PROBED", "WHY"]
+    found = {row.split()[0]: re.split(r" {2,}", row)[1:] for row in rows}
+    assert set(found) == set(URLS)
+    assert found[URLS[0]][:2] == ["alive", "ok"]
+    assert found[URLS[0]][4] == "a card only: its interface was not asked"
+    assert found[URLS[1]][:2] == ["not alive", "refused"]
+    assert found[URLS[2]][4] == "no answer within 5 s"
+    assert found[URLS[3]][:4] == ["unknown", "never_measured", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--result", "timeout"], URLS[2:3]),
+        (["--result", "timeout", "--result", "refused"], URLS[1:3]),
+        (["--result", "blocked_address"], []),
+        (["--result", "not_measured"], []),
+        (["--result", "never_measured"], URLS[3:]),
+        (["--result", "never_measured", "--result", "ok"], [URLS[0], *URLS[3:]]),
+        (["--directory", "a-list"], URLS),
+        (["--alive"], URLS[:1]),
+        (["--not-alive"], URLS[1:3]),
+        (["--alive", "--not-alive", "--result", "timeout"], URLS[:3]),
+        (["--alive", "--result", "never_measured"], [URLS[0], *URLS[3:]]),
+    ],
+)
+def test_the_list_is_narrowed_as_asked(
+    options: list[str], found: list[str], database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--database", database, "--json", *options) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert sorted(target["url"] for target in shown["targets"]) == found
+    assert shown["total"] == len(found)
+    lives = {URLS[0]: "alive", URLS[1]: "not_alive", URLS[2]: "not_alive"}
+    assert all(target["is"] == lives.get(target["url"], "unknown") for target in shown["targets"])
+
+
+def test_all_pages_are_turned_and_no_cell_is_a_formula(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "MAX_PAGE", 2)
+    assert run("--database", database, "--csv") == 0
+    heads, *rows = csv.reader(io.StringIO(capsys.readouterr().out, newline=""))
+    assert heads == ["url", "is", "result", "result_since", "observed_at", "why"]
+    found = {row[0]: row[1:] for row in rows}
+    assert (len(rows), set(found)) == (5, set(URLS))
+    results = ["ok", "refused", "timeout", "never_measured", "never_measured"]
+    assert [found[url][1] for url in URLS] == results
+    assert [found[url][0] for url in URLS] == ["alive", "not_alive", "not_alive", "unknown", "unknown"]
+    assert found[URLS[1]][4] == "'=1+1 closed"
+    assert found[URLS[3]][2:] == ["", "", ""]
+    assert run("--database", database, "--json", "--limit", "3") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (len(shown["targets"]), shown["total"]) == (3, 5)
+    assert run("--database", database, "--limit", "3") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 of 5 (see --limit)"
+    assert run("--database", database, "--result", "gated") == 0
+    assert capsys.readouterr().out == "no target matches\n"
+
+
+@pytest.mark.parametrize("common", [0, 20_000], ids=["walked along", "sorted"])
+def test_targets_are_told_by_host_and_a_part_of_them_too(
+    common: int, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "MAX_PAGE", 2)
+    monkeypatch.setattr(list_targets, "COMMON", common)
+
+    def told(*options: str) -> list[list[str]]:
+        assert run("--database", database, "--csv", *options) == 0
+        return list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
+
+    assert [row[0] for row in told()] == sorted(URLS)
+    assert [row[0] for row in told("--limit", "3")] == sorted(URLS)[:3]
+
+
+def test_a_registry_is_asked_where_no_database_is_named(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", URLS[::-1])
+
+    asyncio.run(fill())
+    assert run("--registry", registry.url, "--csv") == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert [row[0] for row in rows[1:]] == sorted(URLS)
+    assert run("--directory", "none") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--result", "dead"], "--result"),
+        (["--json", "--csv"], "--csv"),
+        (["--limit", "0"], "--limit"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    options: list[str], told: str, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--database", database, *options) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1

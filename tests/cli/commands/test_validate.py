@@ -1,0 +1,152 @@
+"""Is this a health document? Asked on the command line."""
+
+import asyncio
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support import hostile_server as hostile
+from tests.support.agent_check import SHORT_SECONDS, document
+from tests.support.hostile_server import HEALTH_PATH, Reply, answer, as_json, redirect, serving
+from tests.support.properties import examples
+
+from lifesign.cli import main
+from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+
+BROKEN = {"schema_version": "0.1.0", "agent_id": "a", "timestamp": "noon", "health": {"status": "fine"}}
+ODD = document(health={"status": "healthy", "uptime_seconds": None})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "health.json"
+
+
+async def validate_url(reply: Reply, path: str, *options: str) -> int:
+    async with serving({HEALTH_PATH: reply, "/other": reply}) as server:
+        return await asyncio.to_thread(main, ["validate", server.url + path, *options])
+
+
+def test_a_valid_document_ends_well(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(json.dumps(document()))
+    assert main(["validate", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: a valid health document\n"
+
+
+def test_every_fault_is_told_with_its_place_and_section(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(json.dumps(BROKEN))
+    assert main(["validate", str(file)]) == 1
+    shown = capsys.readouterr().out
+    assert "/timestamp: expected an RFC 3339 time" in shown
+    assert "/health/status: expected one of healthy, degraded, unhealthy, unknown" in shown
+    assert "[draft 4.3]" in shown
+    assert "2 faults" in shown
+
+
+def test_oddities_are_warnings_and_do_not_make_it_invalid(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(json.dumps(ODD))
+    assert main(["validate", str(file)]) == 0
+    assert "warning     /health/uptime_seconds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("members", "code"), [(BROKEN, 1), (ODD, 0)])
+def test_json_has_the_keys_that_help_describes(
+    members: dict[str, object], code: int, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(json.dumps(members))
+    assert main(["validate", "--json", str(file)]) == code
+    shown = json.loads(capsys.readouterr().out)
+    assert list(shown) == ["source", "is_valid", "error", "faults", "warnings"]
+    assert shown["is_valid"] is (code == 0)
+    assert shown["error"] is None
+    (first, *_) = shown["faults"] + shown["warnings"]
+    assert list(first) == ["name", "pointer", "message", "section"]
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given_text = io.TextIOWrapper(io.BytesIO(json.dumps(document()).encode()))
+    monkeypatch.setattr(sys, "stdin", given_text)
+    assert main(["validate", "-"]) == 0
+    assert capsys.readouterr().out == "-: a valid health document\n"
+
+
+@pytest.mark.parametrize("source", ["/nonexistent", "/", "\x00", "evil\x1b[2J"])
+def test_what_cannot_be_read_is_told(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", source]) == 1
+    told = capsys.readouterr().err
+    assert "cannot be read" in told
+    assert told[:-1].isprintable()
+
+
+def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "agent.example"]) == 1
+    expected = "agent.example: cannot be read: no such file; a URL begins with http:// or https://\n"
+    assert capsys.readouterr().err == expected
+    assert main(["validate", "me:hunter2@a.example"]) == 1
+    assert capsys.readouterr().err.startswith("...@a.example: cannot be read")
+    assert main(["validate", ""]) == 3
+    assert capsys.readouterr().err.startswith("agent-health: FILE|URL|-: expected the path of a file, a URL")
+
+
+def test_what_cannot_be_read_is_told_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--json", "/nonexistent"]) == 1
+    assert "no such file" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_huge_file_is_not_read_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with file.open("wb") as sparse:
+        sparse.truncate(10 * 1024**4)
+    assert main(["validate", str(file)]) == 1
+    assert f"at most {MAX_DOCUMENT_BYTES} bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["", "/", HEALTH_PATH, "/other"])
+async def test_a_url_is_read_at_its_path_or_else_at_the_well_known_one(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await validate_url(as_json(document()), path) == 0
+    shown = capsys.readouterr().out
+    assert "plain http" in shown
+    assert (path if len(path) > 1 else HEALTH_PATH) + ": a valid health document" in shown
+
+
+async def test_no_redirect_leads_to_another_host(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving({HEALTH_PATH: as_json(document())}, host="127.0.0.2") as elsewhere:
+        ended = await validate_url(redirect(elsewhere.url + HEALTH_PATH), "")
+    assert (ended, elsewhere.heads) == (1, [])
+    assert "redirected to another origin" in capsys.readouterr().err
+
+
+async def test_a_wrong_content_type_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    reply = answer(200, json.dumps(document()).encode(), Content_Type="text/plain")
+    assert await validate_url(reply, "") == 0
+    assert "expected application/json; got text/plain [draft 4.1]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "reply", [answer(404), answer(500), hostile.reset, hostile.endless_body, hostile.silence]
+)
+async def test_an_address_that_gives_nothing_is_told(
+    reply: Reply, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await validate_url(reply, "", "--timeout", str(SHORT_SECONDS)) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@settings(
+    max_examples=examples(50),
+    suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture],
+)
+@given(data=st.binary())
+def test_no_bytes_end_in_a_traceback(data: bytes, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_bytes(data)
+    assert main(["validate", str(file)]) == 1
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))

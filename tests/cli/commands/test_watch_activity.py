@@ -1,0 +1,131 @@
+"""What do an agent's sessions do elsewhere? Told to the registry as heartbeats, on the command line."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.hostile_server import answer
+from tests.support.opencode_events import failed, tool
+from tests.support.opencode_server import opencode
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.activity.opencode import PASSWORD_VARIABLE
+from lifesign.cli import main
+from lifesign.client import RegistryClient
+from lifesign.client.environment import KEY_VARIABLE
+
+PROGRAM = "import sys; from lifesign.cli import main; sys.exit(main())"
+
+
+@asynccontextmanager
+async def watching(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the command in a process of its own, since it ends by a signal."""
+    environment = dict(os.environ)
+    # Or whatever is written would come through at once by itself.
+    environment.pop("PYTHONUNBUFFERED", None)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "watch-activity",
+        "opencode",
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def line_with(process: asyncio.subprocess.Process, what: str) -> str:
+    assert process.stdout is not None
+    while what not in (line := (await process.stdout.readline()).decode()):
+        assert line, "it ended"
+    return line
+
+
+async def test_every_decision_is_a_line_until_ctrl_c(registry: RegistryServer) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        await client.agents.register("a")
+    async with opencode(ses_1="busy") as (fake, url), watching(url, "--map", "ses_1=a") as process:
+        await fake.is_listened_to()
+        await line_with(process, "server_heard")
+        fake.says(tool("ses_1"), failed("ses_1", words="a\x1b[2J"))
+        error = await line_with(process, "session_error")
+        assert "a: ses_1: UnknownError: a\ufffd[2J" in error
+        assert "a: ses_1: message.part.updated" in await line_with(process, "heartbeat")
+        process.send_signal(signal.SIGINT)
+        assert "1 heartbeat sent, 0 dropped" in await line_with(process, "ended")
+        assert await process.wait() == 0
+        assert process.stderr is not None
+        assert await process.stderr.read() == b""
+
+
+async def test_json_is_one_object_per_line_without_any_key_until_it_is_terminated(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "sesame")
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        await client.agents.register("a")
+    async with opencode(ses_1="idle") as (fake, url), watching(url, "--map", "ses_1=a", "--json") as process:
+        told = json.loads(await line_with(process, '"heartbeat"'))
+        assert "Authorization: Basic" in fake.heads[0]
+        process.terminate()
+        output, errors = await process.communicate()
+        assert process.returncode == 0
+    assert told.pop("at").endswith("Z")
+    assert told == {
+        "what": "heartbeat",
+        "agent_id": "a",
+        "session_id": "ses_1",
+        "text": "ses_1: idle, and the server lives",
+    }
+    assert ADMIN_KEY.encode() not in output + errors
+    assert b"sesame" not in output + errors
+
+
+async def test_what_is_no_opencode_server_ends_with_one(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        await client.agents.register("a")
+    async with opencode(ses_1="idle") as (fake, url):
+        fake.instead["/global/event"] = answer(200, b"<html>", Content_Type="text/html")
+        arguments = ["watch-activity", "opencode", url, "--map", "ses_1=a"]
+        assert await asyncio.to_thread(main, arguments) == 1
+    assert capsys.readouterr().err == (
+        "agent-health: /global/event: HTTP 200: expected text/event-stream, got 'text/html': "
+        "is there an opencode server at this URL?\n"
+    )
+
+
+def test_who_is_refused_at_the_beginning_ends_with_one(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "ahk_" + "x" * 43)
+    assert main(["watch-activity", "opencode", "http://127.0.0.1:1", "--map", "ses_1=a"]) == 1
+    assert "a: the registry refuses: HTTP 401" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["http://127.0.0.1:1"], ["http://127.0.0.1:1", "--map", "x"], ["127.0.0.1:1", "--map", "ses_1=a"]],
+)
+def test_wrong_usage_ends_with_three(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    assert main(["watch-activity", "opencode", *arguments]) == 3
+    assert capsys.readouterr().err.startswith("agent-health: ")

@@ -1,0 +1,76 @@
+"""Whose sessions are watched, and with which keys do they beat?"""
+
+from pathlib import Path
+
+import pytest
+
+from lifesign.cli.commands import watched_agents
+from lifesign.cli.commands.watched_agents import read_watched
+from lifesign.client.environment import KEY_VARIABLE
+from lifesign.errors import InvalidSetting
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+def key_file(place: Path, key: str) -> Path:
+    place.write_text(f"{key}\n")
+    place.chmod(0o600)
+    return place
+
+
+def test_sessions_are_mapped_to_agents_that_have_a_key_each(tmp_path: Path) -> None:
+    one, other = key_file(tmp_path / "1", "ahk_1"), key_file(tmp_path / "2", "ahk_2")
+    watched = read_watched(["ses_1=a:1", "ses=2=b", "ses_3=a:1"], [f"a:1={one}", f"b={other}"])
+    assert watched.sessions == {"a:1": ["ses_1", "ses_3"], "b": ["ses=2"]}
+    assert watched.keys == {"a:1": "ahk_1", "b": "ahk_2"}
+    assert "ahk_" not in repr(watched)
+
+
+def test_one_key_may_be_for_all_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = key_file(tmp_path / "key=1", "ahk_1")
+    other = key_file(tmp_path / "other", "ahk_3")
+    assert read_watched(["s=a"], [str(file)]).keys == {"a": "ahk_1"}
+    monkeypatch.setenv(KEY_VARIABLE, "ahk_2")
+    assert read_watched(["s=a"], ()).keys == {"a": "ahk_2"}
+    assert read_watched(["s=a", "t=b"], [str(file), f"b={other}"]).keys == {"a": "ahk_1", "b": "ahk_3"}
+
+
+def test_a_directory_has_a_file_for_each_agent(tmp_path: Path) -> None:
+    for name in ("a", "b", ".hidden", "no agent"):
+        key_file(tmp_path / name, f"ahk_{name[0]}")
+    (tmp_path / "c").mkdir()
+    assert read_watched((), [str(tmp_path)]).sessions == {"a": [], "b": []}
+    named = read_watched(["s=b"], [str(tmp_path)])
+    assert (named.sessions, named.keys) == ({"b": ["s"]}, {"b": "ahk_b"})
+
+
+@pytest.mark.parametrize(
+    ("maps", "key_files", "told"),
+    [
+        ([], [], "--map: expected SESSION=AGENT_ID"),
+        (["ses_1"], [], "--map: expected SESSION=AGENT_ID"),
+        (["=a"], [], "--map: expected SESSION=AGENT_ID"),
+        (["ses_1="], [], "--map: expected SESSION=AGENT_ID"),
+        (["ses_1=.."], [], "--map: expected SESSION=AGENT_ID"),
+        (["a/b=c"], [], "--map: expected SESSION=AGENT_ID"),
+        (["s=a", "s=b"], [], "it is another's already"),
+        (["s=a"], [], "key: expected one in $AGENT_HEALTH_KEY or --key-file"),
+        (["s=a"], ["a=/no/such"], "--key-file: expected a readable file"),
+        (["s=a"], ["/x", "/y"], "--key-file: expected AGENT_ID=FILE, since there is more than one file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(maps: list[str], key_files: list[str], told: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        read_watched(maps, key_files)
+    assert told in str(refused.value)
+
+
+def test_there_are_not_too_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_agents, "MAX_AGENTS", 1)
+    with pytest.raises(InvalidSetting, match="at most 1"):
+        read_watched(["s=a", "t=b"], ())

@@ -1,0 +1,628 @@
+import asyncio
+import errno
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+from urllib.request import Request, urlopen
+
+import asyncpg  # type: ignore[import-untyped]
+import pytest
+import trustme
+from tests.support.databases import bare_url, migrated_url
+from tests.support.dns_server import dns_serving
+from tests.support.hostile_server import answer, serving
+from tests.support.registry_server import KEYS, RegistryServer, registry_server
+from tests.support.servers import free_port
+
+from lifesign.cli import main
+from lifesign.cli.doctor import http, machine_checks
+from lifesign.cli.doctor.check_result import Finding, ahead_s, of_the_clock
+from lifesign.cli.doctor.database_checks import _of_the_sweeps
+from lifesign.cli.doctor.registry_checks import of_the_monitor
+from lifesign.cli.doctor.server_checks import held_place, of_the_server
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.domain.access.permissions import Role, key_of
+from lifesign.errors import StoreUnavailable
+from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
+from lifesign.registry.api.error_responses import error_response
+from lifesign.storage.engine import file_use
+from lifesign.storage.engine.registry_row import RegistryRow
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (KEY_VARIABLE, URL_VARIABLE, "AGENT_HEALTH_SERVER_DATABASE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def port() -> str:
+    return str(free_port())
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """Run a server that gives one answer to everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Examined:
+    """What the doctor found."""
+
+    def __init__(self, code: int, told: dict[str, Any]) -> None:
+        self.code = code
+        self.findings = told["findings"]
+        assert told["is_well"] is (code == 0)
+
+    def of(self, about: str, verdict: str) -> list[str]:
+        return [
+            f"{found['told']}; {found['advice']}"
+            for found in self.findings
+            if (found["about"], found["verdict"]) == (about, verdict)
+        ]
+
+
+def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> Examined:
+    code = main(["doctor", "--json", *arguments])
+    return Examined(code, json.loads(capsys.readouterr().out))
+
+
+def test_what_is_not_there_yet_is_no_fault(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = examine(capsys, "--port", port)
+    assert found.code == 0
+    assert "agent-health serve" in found.of("database", "skipped")[0]
+    assert found.of("port", "ok")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_in_order_is_told_so(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with registry_server(tmp_path) as server:
+        key = tmp_path / "reader.key"
+        key.write_text(KEYS[Role.READER])
+        key.chmod(0o600)
+        given = ["--database", server.database_url, "--registry", server.url, "--key-file", str(key)]
+        found = examine(capsys, *given, "--port", str(server.port))
+        assert found.code == 0
+        assert found.of("registry", "ok")
+        assert found.of("key", "ok")
+        assert len(found.of("clock", "ok")) == 2
+        assert "a server is at work" in found.of("port", "ok")[0]
+        assert found.of("keys", "ok")
+        assert KEYS[Role.READER] not in json.dumps(found.findings)
+
+        key.write_text(key_of(b"z" * 32))
+        key.chmod(0o644)
+        found = examine(capsys, *given, "--port", port)
+        assert found.code == 1
+        assert "does not know it" in found.of("key", "fault")[0]
+        assert "chmod 600" in found.of("key", "warning")[0]
+
+
+def test_probers_of_a_registry_are_examined(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry_server(tmp_path) as server:
+        monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+        given = ["--database", server.database_url, "--registry", server.url, "--port", port]
+        found = examine(capsys, *given)
+        assert found.of("probers", "skipped")
+        assert found.of("probers", "ok") == []
+
+        agent = {"agent_id": "a", "monitoring": "probe", "card_url": "https://a.example/card.json"}
+        send(server, "/api/v1/agents", agent, KEYS[Role.ADMIN])
+        found = examine(capsys, *given)
+        assert "1 target" in found.of("probers", "warning")[0]
+
+        sent_at = datetime.now(UTC) - timedelta(hours=2)
+        claim = {"worker": "w", "ttl_seconds": 60, "sent_at": sent_at.isoformat()}
+        send(server, "/api/v1/shards/claim", claim, KEYS[Role.PROBER])
+        found = examine(capsys, *given)
+        assert found.of("probers", "ok")
+        assert "2 h behind" in found.of("clock", "warning")[0] or "1 h 59" in found.of("clock", "warning")[0]
+
+
+def send(server: RegistryServer, path: str, body: Mapping[str, object], key: str) -> None:
+    """Post a body; it is accepted."""
+    headers = {"X-API-Key": key, "Content-Type": "application/json"}
+    request = Request(f"{server.url}{path}", json.dumps(body).encode(), headers)  # noqa: S310 - http
+    with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        assert answer.status in {200, 201}
+
+
+def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None:
+    since = "2026-11-23T08:00:00Z"
+    track = {"state": "normal", "since": since, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
+    record = {
+        "state": "held", "since": since, "tracks": {"heartbeat": track, "probe": {**track, "state": "held"}},
+        "excused": [], "silent_classes": {"10.1.0.0/16": since},
+        "lost_evidence": {
+            "agents": 12, "reasons": {"no_prober": 10, "prober_slow": 2}, "since": since,
+            "is_reported": False,
+        },
+    }  # fmt: skip
+    found = list(of_the_monitor(json.dumps(record).encode()))
+    assert [finding.verdict for finding in found] == ["warning"] * 3
+    decisions, lost, silence = (finding.told for finding in found)
+    assert "monitored by probe" in decisions
+    assert "12 living agents" in lost
+    assert "(10)" in lost
+    assert "(2)" in lost
+    assert "10.1.0.0/16" in silence
+
+
+def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [finding.about for finding in machine_checks.of_the_program()] == ["program"]
+    monkeypatch.setitem(machine_checks.EXTRAS, "metrics", "no_module_is_called_so")
+    (told,) = (finding for finding in machine_checks.of_the_program() if finding.about == "metrics")
+    assert "agent-health[metrics]" in told.advice
+
+
+def test_a_database_of_another_kind_is_told(
+    database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = bare_url(database_kind, tmp_path)
+    if database_kind == "sqlite":
+        Path(url.removeprefix("sqlite:///")).touch(0o600)
+    found = examine(capsys, "--port", port, "--database", url)
+    assert found.code == 1
+    assert "agent-health migrate" in found.of("database", "fault")[0]
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
+def test_a_database_of_another_program_is_told(
+    database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = bare_url(database_kind, tmp_path)
+    if database_kind == "sqlite":
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as foreign:
+            foreign.execute("CREATE TABLE customers (name)")
+    else:
+        asyncio.run(_execute(url, "CREATE TABLE customers (name text)"))
+    found = examine(capsys, "--port", port, "--database", url)
+    (told,) = found.of("database", "fault")
+    assert found.of("database", "warning") == []
+    assert "tables of another program: customers" in told
+    assert "--database" in told
+
+
+# ── nothing is changed ──
+
+
+def as_it_is(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in directory.iterdir()}
+
+
+def customers(file: Path, journal: str) -> None:
+    with closing(sqlite3.connect(file)) as foreign:
+        foreign.execute(f"PRAGMA journal_mode={journal}")
+        foreign.execute("CREATE TABLE customers (name)")
+
+
+def killed_at_work(file: Path) -> None:
+    """Leave a database of ours as a crash does: its latest changes are in the log beside it."""
+    assert main(["keys", "create", "--role", "admin", "--name", "a", "--database", f"sqlite:///{file}"]) == 0
+    program = (
+        "import os, sqlite3, sys; opened = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "opened.execute('CREATE TABLE late (x)'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(file)], check=True)
+    assert file.with_name(f"{file.name}-wal").stat().st_size
+
+
+@contextmanager
+def held_by_another(file: Path, statement: str) -> Iterator[None]:
+    """Have another process keep the file open after it has executed something."""
+    program = (
+        "import sqlite3, sys; opened = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "opened.execute(sys.argv[2]); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(file), statement], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield
+        holder.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [
+        (lambda file: file.touch(0o600), "is empty"),
+        (lambda file: customers(file, "DELETE"), "customers"),
+        (lambda file: customers(file, "WAL"), "customers"),
+        (lambda file: file.write_bytes(b"no database" * 1_000), "no SQLite database"),
+        (lambda file: file.mkdir(), "no directory or device"),
+        (killed_at_work, None),
+    ],
+)
+def test_who_is_examined_is_not_changed(
+    prepare: Callable[[Path], object],
+    told: str | None,
+    tmp_path: Path,
+    port: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = tmp_path / "theirs"
+    place.mkdir()
+    prepare(place / "x.db")
+    capsys.readouterr()
+    before = {} if (place / "x.db").is_dir() else as_it_is(place)
+    found = examine(capsys, "--port", port, "--database", f"sqlite:///{place}/x.db")
+    if told is None:
+        assert found.code == 0
+        # Whether there is room on the disk, which is not tried, is told apart.
+        assert found.of("database", "ok")[1] == "this user may write to it, and nobody keeps it locked; "
+    else:
+        assert any(told in text for text in found.of("database", "fault"))
+    assert before == ({} if (place / "x.db").is_dir() else as_it_is(place))
+
+
+def test_a_database_in_use_is_examined_without_a_change(
+    database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = migrated_url(database_kind, tmp_path)
+    file = Path(url.removeprefix("sqlite:///"))
+    if database_kind == "postgresql":
+        assert len(examine(capsys, "--port", port, "--database", url).of("database", "ok")) == 2
+        return
+    with held_by_another(file, "CREATE TABLE late (x)"):
+        before = as_it_is(tmp_path)
+        assert "-shm" in "".join(before)
+        assert examine(capsys, "--port", port, "--database", url).code == 0
+        assert as_it_is(tmp_path) == before
+
+
+def test_who_keeps_a_database_locked_is_told_of(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_use, "BUSY_SECONDS", 0.1)
+    url = migrated_url("sqlite", tmp_path)
+    with held_by_another(Path(url.removeprefix("sqlite:///")), "BEGIN IMMEDIATE"):
+        locked = examine(capsys, "--port", port, "--database", url)
+    (told,) = locked.of("database", "fault")
+    assert "another process" in told
+    assert examine(capsys, "--port", port, "--database", url).code == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:///nowhere/x.db", "mkdir -p nowhere"),
+        ("postgresql://u:hunter2@127.0.0.1:1/x", "is PostgreSQL running"),
+        ("mysql://u:hunter2@h/x", "expected"),
+        ("hunter2", "postgresql://USER@HOST/NAME"),
+    ],
+)
+def test_a_database_that_cannot_be_is_told_without_its_password(
+    url: str, told: str, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = examine(capsys, "--port", port, "--database", url)
+    assert found.code == 1
+    assert any(told in text for text in found.of("database", "fault"))
+    assert "hunter2" not in json.dumps(found.findings)
+
+
+def test_a_file_that_is_no_database_is_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.db").write_bytes(b"no database" * 1_000)
+    found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
+    (fault,) = found.of("database", "fault")
+    assert "damaged" in fault
+    assert "name another file" in fault
+    assert fault.count("restore a backup") == 1
+    assert found.of("database", "warning") == []
+
+
+def test_what_is_in_the_place_of_a_database_and_is_no_file_is_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.db")
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    for name in ("pipe.db", "loop.db"):
+        found = examine(capsys, "--port", port, "--database", f"sqlite:///{name}")
+        assert name in found.of("database", "fault")[0]
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    # Root, who runs the tests at times, may come to every place.
+    monkeypatch.setattr(Path, "exists", refuse)
+    found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
+    assert "cannot come to x.db" in found.of("database", "fault")[0]
+
+
+def test_a_damaged_database_that_others_may_read_is_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 1_000)
+    found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
+    assert "damaged" in found.of("database", "fault")[0]
+    assert "chmod 600" in found.of("database", "warning")[0]
+
+
+def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
+    (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 1_000)
+    command = [sys.executable, "-c", "from lifesign.cli import main; main()", "doctor", "--port", port]
+    ran = subprocess.run(
+        [*command, "--database", f"sqlite:///{tmp_path}/x.db"], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.count("others may read") == 1
+    assert ran.stderr == ""
+
+
+def test_a_port_that_is_taken_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "ASK_SECONDS", 0.1)
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        found = examine(capsys, "--port", str(taken.getsockname()[1]))
+    assert "--port" in found.of("port", "fault")[0]
+
+
+@pytest.mark.parametrize(
+    ("networks", "verdict", "part"),
+    [
+        ("10.0.0.0/8, ::1", "ok", "10.0.0.0/8, ::1: "),
+        ("10.0.0.0/8,0.0.0.0/0", "warning", "--trusted-proxies"),
+        ("::/0", "warning", "any address"),
+        ("proxy.example", "fault", "trusted_proxies"),
+    ],
+)
+def test_proxies_that_are_everybody_are_told(
+    port: str, capsys: pytest.CaptureFixture[str], networks: str, verdict: str, part: str
+) -> None:
+    found = examine(capsys, "--port", port, "--trusted-proxies", networks)
+    assert part in found.of("proxies", verdict)[0]
+    assert found.code == (verdict == "fault")
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(100, "ok"), (5, "warning"), (-1, "fault")])
+def test_a_certificate_tells_when_it_ends(
+    days: int, verdict: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = datetime.now(UTC) - timedelta(days=30)
+    issued = trustme.CA().issue_cert(
+        "localhost", not_before=begins, not_after=datetime.now(UTC) + timedelta(days=days)
+    )
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o600)
+    found = examine(capsys, "--port", port, "--tls-certificate", "cert.pem", "--tls-key", "key.pem")
+    assert len(found.of("certificate", verdict)) == 1
+    assert found.code == (1 if verdict == "fault" else 0)
+    swapped = examine(capsys, "--port", port, "--tls-certificate", "key.pem", "--tls-key", "cert.pem")
+    assert swapped.of("certificate", "fault")
+    absent = examine(capsys, "--port", port, "--tls-certificate", "cert.pem", "--tls-key", "absent.pem")
+    assert "absent.pem: expected a key in PEM" in absent.of("TLS key", "fault")[0]
+    half = examine(capsys, "--port", port, "--tls-key", "key.pem")
+    assert half.of("certificate", "fault")
+
+
+def test_a_driver_that_is_not_installed_is_a_fault_among_the_others(
+    port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    found = examine(capsys, "--port", port, "--database", "postgresql://ah:secret@db.example/ah")
+    [told] = found.of("database", "fault")
+    assert "postgresql://ah:***@db.example/ah needs asyncpg" in told
+    assert found.of("port", "ok")
+    assert found.code == 1
+
+
+def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"
+    )
+    (tmp_path / "bad.yml").write_text("name: a\ncontcat: x\n")
+    (tmp_path / "bare.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ndirectories: [{file: nope.txt}]\n"
+    )
+    (tmp_path / "prose.txt").write_text("hello world foo\n")
+    (tmp_path / "prose.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ndirectories: [{file: prose.txt}]\n"
+    )
+    files = [
+        word for name in ("good", "bad", "bare", "prose", "none") for word in ("--definition", f"{name}.yml")
+    ]
+    found = examine(capsys, "--port", port, *files)
+    assert found.code == 1
+    assert found.of("definition", "ok") == ["good.yml: a; "]
+    assert "good.yml has no canaries" in found.of("canaries", "warning")[0]
+    faults = "".join(found.of("definition", "fault"))
+    assert "contcat" in faults
+    assert "none.yml" in faults
+    assert "prose.yml: the list prose.txt: " in faults
+    assert "bare.yml: line 3: /directories/0/file: expected a list that can be read: nope.txt" in faults
+
+
+async def test_canaries_are_asked_by_names_of_the_definitions_name_servers(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        serving({"/gate": answer(401), "/": answer(200)}, host="127.0.0.2") as server,
+        dns_serving({"canary.test": ("127.0.0.2",)}) as names,
+    ):
+        lines = (
+            "name: a",
+            "contact: mailto:a@b.example",
+            "targets: [https://a.example/]",
+            "networks: {allow: [127.0.0.0/8]}",
+            f"resolver: {{servers: ['{names.address}']}}",
+            "witnesses: {answer_seconds: 5}",
+            "canaries:",
+            "  127.0.0.0/8:",
+            f"    - http://canary.test:{server.port}/",
+            f"    - {{url: '{server.url}/gate', status: 401}}",
+        )
+        (tmp_path / "named.yml").write_text("\n".join(lines))
+        words = ("--port", port, "--definition", "named.yml")
+        (told,) = (await asyncio.to_thread(examine, capsys, *words)).of("canaries", "ok")
+        assert "2 of 2 canaries of 127.0.0.0/8" in told
+        names.names.clear()
+        found = await asyncio.to_thread(examine, capsys, *words)
+    (told,) = found.of("canaries", "fault")
+    assert "1 of 2 canaries of 127.0.0.0/8" in told
+    assert f"http://canary.test:{server.port}/" in told
+    assert "/gate" not in told
+    assert found.code == 1
+
+
+def test_placeholders_among_canaries_are_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answering(
+        _requests: WitnessRequests, urls: Sequence[str], _network_class: str, _timeout_s: float
+    ) -> list[WitnessReply]:
+        return [WitnessReply(status=200) for _ in urls]
+
+    monkeypatch.setattr(WitnessRequests, "ask", answering)
+    hosts = ["https://www.example.com/", *(f"https://c{number}.test/" for number in range(4))]
+    lines = ("name: a", "contact: mailto:a@b.example", "targets: [a.example]")
+    canaries = f"canaries: {{public_ipv4: [{', '.join(hosts)}]}}"
+    (tmp_path / "left.yml").write_text("\n".join([*lines, canaries]))
+    found = examine(capsys, "--port", port, "--definition", "left.yml")
+    (told,) = found.of("canaries", "warning")
+    assert "https://www.example.com/" in told
+    assert "c0.test" not in told
+    assert len(found.of("canaries", "ok")) == 1
+
+
+@pytest.mark.parametrize(("told_s", "expected"), [(100, 0), (107, 0), (95, -5), (110, 0), (112, 2)])
+def test_a_slow_answer_is_no_wrong_clock(told_s: float, expected: float) -> None:
+    assert ahead_s(told_s, asked_s=100, answered_s=110) == expected
+
+
+async def test_the_time_of_an_answer_is_compared_with_that_between_question_and_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "time", Mock(time=Mock(side_effect=[1_790_000_000.0, 1_790_000_004.9])))
+    date = format_datetime(datetime.fromtimestamp(1_790_000_001, UTC), usegmt=True)
+    async with serving({"/healthz": answer(200, Date=date)}) as server:
+        assert await asyncio.to_thread(http.answer_of, f"{server.url}/healthz") == (200, 0.0, b"")
+
+
+@pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])
+def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
+    found = of_the_clock("clock", "the registry's", apart_s)
+    assert found.verdict == verdict
+    assert ("in step" in found.told) is (verdict == "ok")
+    assert ("ahead" in found.told) is (apart_s > 2)
+    assert ("behind" in found.told) is (apart_s < -2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b"<h1>Not Found</h1>"),
+        (200, b"ok\n"),
+        (200, b'{"error": "none"}'),
+        (502, b"[]"),
+        (503, b'{"error": {}}'),
+    ],
+)
+def test_what_is_no_registry_is_told_so(
+    status: int, body: bytes, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(status, body) as url:
+        found = examine(capsys, "--port", port, "--registry", url)
+    assert found.code == 1
+    (told,) = found.of("registry", "fault")
+    assert f"{url} answers {status}, and not as a registry does" in told
+    assert "database" not in told
+    assert not found.of("registry", "ok")
+
+
+def test_a_registry_that_cannot_serve_is_told_so(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    unavailable = error_response(StoreUnavailable("it is away"))
+    with answering(unavailable.status_code, bytes(unavailable.body)) as url:
+        found = examine(capsys, "--port", port, "--registry", url)
+    assert "its database is away" in found.of("registry", "fault")[0]
+
+
+def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--port", port]) == 0
+    out = capsys.readouterr().out
+    assert "ok          program: agent-health" in out
+    assert "IPv4: this machine has " in out
+    assert "\x1b" not in out
+    assert main(["doctor", "--port", "0"]) == 3
+
+
+# ── sweeps ──
+
+NOW_S = 1_800_000_000.0
+
+
+def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> Finding:
+    row = RegistryRow(
+        token_floor=0, swept_at_s=NOW_S - ago_s, monitor="", excused="", sweeper="s",
+        sweeper_until_s=NOW_S + claimed_s,
+    )  # fmt: skip
+    return _of_the_sweeps(row, NOW_S, place)
+
+
+def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
+    assert sweeps(9.9, "127.0.0.1, port 8440").verdict == "ok"
+    stalled = sweeps(109.0, "127.0.0.1, port 8440")
+    assert stalled.verdict == "warning"
+    assert stalled.told.startswith("the last sweep was 1 min 49 s ago, though somebody listens at 127.0.0.1")
+    assert stalled.advice
+    assert sweeps(11.0, claimed_s=1.0).verdict == "warning"
+    ended = sweeps(109.0)
+    assert (ended.verdict, ended.told) == (
+        "ok",
+        "the last sweep was 1 min 49 s ago, and no server is at work",
+    )
+
+
+def test_who_holds_the_port_and_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ASK_SECONDS", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        assert held_place("127.0.0.1", port) == f"127.0.0.1, port {port}"
+        (found,) = of_the_server("127.0.0.1", port, None, None)
+        assert found.verdict == "fault"
+        assert "does not answer within 0.2 s" in found.told
+    assert held_place("127.0.0.1", port) == ""

@@ -1,0 +1,108 @@
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS
+
+from lifesign.cli import application, main
+from lifesign.cli.options.completion import VARIABLE
+from lifesign.domain.access.permissions import Role
+
+PROGRAM = str(SCRIPTS / "agent-health")
+LASTING = {"serve", "crawl", "mcp", "completion"}
+"""What they print is no answer: they run for ever, speak a protocol, or print a script."""
+
+
+def asked(words: str, place: int, shell: str = "bash") -> list[str]:
+    """What a shell would offer at a place."""
+    variables = {**os.environ, VARIABLE: f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+    ran = subprocess.run(
+        [PROGRAM], env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout.split()
+
+
+def test_commands_and_options_are_offered() -> None:
+    assert {"doctor", "directories"} <= set(asked("agent-health d", 1))
+    assert asked("agent-health keys ro", 2) == ["rotate"]
+    assert {"--port", "--public-url"} <= set(asked("agent-health serve --p", 2))
+    assert asked("agent-health serve --log-format j", 3) == ["json"]
+    assert asked("agent-health keys create --role ", 4) == [*Role]
+    assert {"active", "all"} <= set(asked("agent-health agents list --status a", 4))
+    assert asked("agent-health tasks list --status qu", 4) == ["queued"]
+    assert asked("agent-health keys list --role a", 4) == ["agent", "admin"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script_that_it_understands(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert VARIABLE in script
+    if shutil.which(shell) is not None:
+        (tmp_path / "script").write_text(script)
+        checked = subprocess.run(
+            [shell, "-n", str(tmp_path / "script")],
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    typed = (
+        f"source {tmp_path}/script; COMP_WORDS=(agent-health doc); COMP_CWORD=1; "
+        "_agent_health_completion agent-health; echo ${COMPREPLY[*]}"
+    )
+    path = f"{SCRIPTS}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-c", typed],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert ran.stdout.strip() == "doctor", ran.stderr
+
+
+def test_a_shell_that_has_no_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 3
+    told = capsys.readouterr().err
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in told
+    assert "Value error" not in told
+
+
+def test_without_a_shell_the_choices_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 3
+    assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
+
+
+def commands(named: str, command: Any) -> Iterator[tuple[str, Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield named, command
+    for name, each in (below or {}).items():
+        yield from commands(f"{named} {name}".strip(), each)
+
+
+ALL = [*commands("", typer.main.get_command(application._application))]
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
+def test_every_command_shows_examples_and_exit_codes_and_answers_in_json(name: str, command: Any) -> None:
+    assert "Examples:" in command.help
+    assert re.search(r"^Exit codes\b.*:$", command.help, re.MULTILINE)
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert name in LASTING or options & {"--json", "--format"}

@@ -1,0 +1,319 @@
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import uvicorn
+from tests.support.servers import REPOSITORY
+
+from lifesign.cli import application, main
+from lifesign.cli.options.config_file import settings_of
+from lifesign.cli.options.secret_file import complain
+
+COMMANDS: Any = typer.main.get_command(application._application)
+TABLES = {"server": "serve", "prober": "crawl"}
+TEXT = (REPOSITORY / "docs" / "configuration.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve_nothing(_server: uvicorn.Server, **_given: object) -> None:
+        raise AssertionError("nothing was refused")
+
+    monkeypatch.setattr(uvicorn.Server, "run", serve_nothing)
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS.commands.values():
+        for parameter in command.params:
+            if isinstance(parameter.envvar if hasattr(parameter, "envvar") else None, str):
+                monkeypatch.delenv(parameter.envvar, raising=False)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[Any, str]]:
+    """The value of each setting, and where it comes from."""
+    assert main([*arguments, "--show-config"]) == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    sources = dict(re.findall(r"^(?:# )?(\w+) = .*# (\w+)", out, re.MULTILINE))
+    (values,) = tomllib.loads(out).values()
+    return {name: (values.get(name), source) for name, source in sources.items()}
+
+
+def write(text: str, name: str = "agent-health.toml") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write('[server]\nport = 1\nworkers = 2\nhost = "::1"\nsweep_seconds = 7\nopen_metrics = true\n')
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "11")
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_WORKERS", "12")
+    found = shown(capsys, "serve", "--config", file, "--port", "111")
+    assert found["port"] == (111, "option")
+    assert found["workers"] == (12, "environment")
+    assert found["host"] == ("::1", "file")
+    assert found["sweep_seconds"] == (7, "file")
+    assert found["open_metrics"] == (True, "file")
+    assert found["answer_seconds"] == (5, "default")
+    assert found["tls_key"] == (None, "default")
+
+
+def test_a_variable_names_the_file_and_what_is_shown_is_such_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "AGENT_HEALTH_SERVER_CONFIG", write('[server]\ntrusted_proxies = ["10.0.0.0/8", "::1"]\n')
+    )
+    assert main(["serve", "--show-config"]) == 0
+    again = write(capsys.readouterr().out, "again.toml")
+    first = shown(capsys, "serve")
+    second = shown(capsys, "serve", "--config", again)
+    assert first["trusted_proxies"] == ("10.0.0.0/8,::1", "file")
+    assert {name: value for name, (value, _) in first.items()} == {
+        name: value for name, (value, _) in second.items()
+    }
+
+
+def test_a_crawl_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    file = write('[server]\nport = 1\n[prober]\nworkers = 3\nmetrics = "127.0.0.1:1"\n')
+    found = shown(capsys, "crawl", "x.yml", "--config", file)
+    assert found["workers"] == (3, "file")
+    assert found["metrics"] == ("127.0.0.1:1", "file")
+
+
+def test_the_doctor_reads_the_server_s_table(capsys: pytest.CaptureFixture[str]) -> None:
+    file = write('[server]\ndatabase = "sqlite:///elsewhere.db"\nworkers = 3\n')
+    assert main(["doctor", "--config", file]) in {0, 1}
+    assert "sqlite:///elsewhere.db is not there yet" in capsys.readouterr().out
+
+
+def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", "postgresql://ah:hunter2@db/ah")
+    assert shown(capsys, "serve")["database"] == ("postgresql://ah:...@db/ah", "environment")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[server]\n\nprot = 3\n", "agent-health.toml: line 3: /server/prot: no such setting"),
+        ("\n[servre]\nport = 3\n", "agent-health.toml: line 2: /servre: no such table: [server] or [prober]"),
+        ("port = 3\n", "agent-health.toml: line 1: /port: no such table"),
+        ("[server]\nport = {a = 1}\n", "agent-health.toml: line 2: /server/port: expected a text, a number"),
+        ('[server]\ntrusted_proxies = ["a,b"]\n', "line 2: /server/trusted_proxies: expected a text"),
+        ("[server]\nconfig = 'a'\n", "line 2: /server/config: no such setting"),
+        ("[server]\nport = \n", "agent-health.toml: line 2: Invalid value"),
+        ("[server]\nport = 1\nport = 2\n", "agent-health.toml: line 3: Cannot overwrite a value"),
+        ("[server]\nhost = '\udcff'\n", "agent-health.toml: line 2: expected text in UTF-8"),
+        ("#" * 70_000, "a file of at most 65536 bytes"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("agent-health.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["serve", "--config", "agent-health.toml", "--show-config"]) == 3
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['port = "x"', "port = 70000", 'log_format = "xml"', "workers = 0"])
+def test_a_value_that_cannot_be_is_told_by_its_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", write(f"[server]\n{text}\n")]) == 3
+    assert f"line 2: /server/{text.partition(' ')[0]}: " in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", "none.toml"]) == 3
+    assert "a readable file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("table", "command"), TABLES.items())
+def test_every_setting_is_documented(table: str, command: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(--[a-z-]+)` \|", TEXT, re.MULTILINE)
+    settings = list(settings_of(COMMANDS.commands[command], table))
+    assert len(settings) >= 6
+    for name, parameter in settings:
+        assert (name, parameter.envvar, parameter.opts[0]) in rows
+    prefix = f"AGENT_HEALTH_{table.upper()}_"
+    assert len([row for row in rows if row[1].startswith(prefix)]) == len(settings)
+
+
+@pytest.mark.parametrize("name", ["requests_per_second", "request_burst"])
+def test_a_limit_that_each_process_counts_for_itself_says_so(name: str) -> None:
+    (row,) = re.findall(rf"^\| `{name}` \|.*", TEXT, re.MULTILINE)
+    (setting,) = (each for told, each in settings_of(COMMANDS.commands["serve"], "server") if told == name)
+    assert "each process counts for itself" in row
+    assert "each process counts for itself" in setting.help
+
+
+def test_every_variable_is_documented() -> None:
+    sources = (REPOSITORY / "src").rglob("*.py")
+    named = {
+        name for file in sources for name in re.findall(r'"(AGENT_HEALTH_[A-Z_]*[A-Z])"', file.read_text())
+    }
+    documented = set(re.findall(r"`(AGENT_HEALTH_[A-Z_]+)`", TEXT))
+    assert {name for name in named if name not in documented} == set()
+
+
+@pytest.mark.parametrize("show", [[], ["--show-config"]])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("port = 99999", "/server/port: expected at most 65535; got 99999"),
+        ("event_retention_days = -1", "/server/event_retention_days: expected at least 1; got -1.0"),
+        ('dialect = "foo"', "/server/dialect: expected one of 'openintent'; got 'foo'"),
+        ("database = 5", "/server/database: expected a text in quotes; got 5"),
+        ("host = true", "/server/host: expected a text in quotes; got true"),
+        ("sweep_seconds = true", "/server/sweep_seconds: expected a number; got true"),
+        ('sweep_seconds = "1"', '/server/sweep_seconds: expected a number, without quotes; got "1"'),
+        ('port = "8440"', '/server/port: expected a whole number, without quotes; got "8440"'),
+        ("port = 1.5", "/server/port: expected a whole number; got 1.5"),
+        ('port = ["1"]', "/server/port: expected a whole number; got a list"),
+        (
+            'open_dashboard = "yes"',
+            '/server/open_dashboard: expected true or false, without quotes; got "yes"',
+        ),
+        ("open_dashboard = 1", "/server/open_dashboard: expected true or false; got 1"),
+        ('tls_key = ["a"]', "/server/tls_key: expected a text in quotes; got a list"),
+        ('host = ""', "/server/host: expected an address or a name; got ''"),
+        ('host = "a..b"', "/server/host: expected an address or a name; got 'a..b'"),
+        ('tls_key = "none.pem"', "/server/tls_key: expected tls_certificate beside it"),
+        ('tls_certificate = "none.pem"', "/server/tls_certificate: expected tls_key beside it"),
+        ('archive_dir = "/dev/null/a"', "/server/archive_dir: expected a directory that this user may"),
+        (
+            'public_url = "https://x.example/path?x=1"',
+            "/server/public_url: expected an http or https URL of a host",
+        ),
+        ('database = "sqlite://"', "/server/database: expected a file"),
+        ('database = "mysql://a/b"', "/server/database: expected sqlite:///FILE"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_by_its_line(
+    text: str, told: str | None, show: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--config", write(f"[server]\nworkers = 1\n{text}\n"), *show]) == 3
+    said = capsys.readouterr().err
+    if told is None:
+        assert "--tls-certificate: expected a file" in said
+        return
+    assert said.startswith(f"agent-health: agent-health.toml: line 3: {told}")
+
+
+@pytest.mark.parametrize("show", [[], ["--show-config"]])
+def test_a_host_that_has_no_address_is_told_before_there_is_a_server(
+    show: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--host", "none.invalid", "--port", "0", *show]) == 1
+    said = capsys.readouterr()
+    assert "cannot listen on none.invalid, port 0: " in said.err
+    assert said.out == ""
+
+
+def test_texts_of_the_environment_are_read_as_what_a_setting_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "8441")
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_OPEN_DASHBOARD", "yes")
+    found = shown(capsys, "serve")
+    assert (found["port"], found["open_dashboard"]) == ((8441, "environment"), (True, "environment"))
+
+
+def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in (("PORT", "99999"), ("TASK_RETENTION_DAYS", "0"), ("DIALECT", "foo")):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"AGENT_HEALTH_SERVER_{variable}", value)
+            assert main(["serve"]) == 3
+            said = capsys.readouterr().err
+            assert said.startswith(f"agent-health: AGENT_HEALTH_SERVER_{variable}: ")
+            assert "--" not in said.replace("agent-health serve --help", "")
+    assert main(["serve", "--dialect", "foo"]) == 3
+    assert capsys.readouterr().err.startswith("agent-health: --dialect: expected one of 'openintent'")
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "meant"),
+    [
+        ("serve", "AGENT_HEALTH_SERVER_PROT", "AGENT_HEALTH_SERVER_PORT"),
+        ("crawl x.yml", "AGENT_HEALTH_PROBER_METRIC", "AGENT_HEALTH_PROBER_METRICS"),
+    ],
+)
+def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
+    command: str,
+    variable: str,
+    meant: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, "5")
+    assert main([*command.split(), "--show-config"]) == 0
+    assert capsys.readouterr().err == (
+        f"agent-health: {variable} is no setting and is ignored (is {meant} meant?)\n"
+    )
+    monkeypatch.delenv(variable)
+    assert main([*command.split(), "--show-config"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_of_many_odd_variables_some_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        monkeypatch.setenv(f"AGENT_HEALTH_SERVER_{'X' * 500}{number}\n", "x")
+    assert main(["serve", "--show-config"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 20
+    assert all(len(line) < 200 for line in lines)
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "10.0.0.0/8,0.0.0.0/0"])
+def test_who_trusts_everybody_s_word_on_addresses_is_warned(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 0
+    assert "may claim to come from any address" in capsys.readouterr().err
+    assert main(["serve", "--trusted-proxies", "10.0.0.0/8", "--show-config"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("network", ["10.0.0.1/8", "x", "10.0.0.0/99"])
+def test_what_is_no_network_is_told_in_our_words(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 3
+    told = capsys.readouterr().err
+    assert "expected networks such as 10.1.0.0/16" in told
+    assert "Value error" not in told
+    assert "rules allow" not in told
+
+
+def test_what_opens_the_servers_database_finds_it_in_the_servers_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write('[server]\ndatabase = "sqlite:///ours.db"\nport = 9000\n')
+    assert main(["migrate", "--config", file]) == 0
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_CONFIG", file)
+    assert main(["keys", "create", "--role", "admin", "--name", "me"]) == 0
+    for arguments in (["keys", "list"], ["events", "verify"], ["backup", "kept.gz"]):
+        assert main(arguments) == 0, capsys.readouterr().err
+    assert not Path("agent-health.db").exists()
+    assert "me" in capsys.readouterr().out
+    # As everywhere, an option is stronger.
+    assert main(["keys", "list", "--database", "sqlite:///others.db"]) == 3
+    assert "others.db" in capsys.readouterr().err
+
+
+def test_a_password_in_a_file_that_others_may_read_is_complained_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    complain.cache_clear()
+    file = write('[server]\ndatabase = "postgresql://ah:secret-word@db/ah"\n')
+    Path(file).chmod(0o644)
+    assert main(["serve", "--config", file, "--show-config"]) == 0
+    complaint = capsys.readouterr().err
+    assert f"the password in {file} is open to others (mode 0644)" in complaint
+    assert "secret-word" not in complaint
+    Path(file).chmod(0o600)
+    complain.cache_clear()
+    assert main(["serve", "--config", file, "--show-config"]) == 0
+    assert "open to others" not in capsys.readouterr().err

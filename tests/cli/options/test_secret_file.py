@@ -1,0 +1,21 @@
+"""Does a command complain once of a key file that others may read?"""
+
+from pathlib import Path
+
+import pytest
+
+from lifesign.cli.options.secret_file import read_secret
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
+def test_one_that_others_may_read_is_used_and_complained_of_once(
+    mode: int, warnings: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a token"
+    file.write_text("\n  abc \n")
+    file.chmod(mode)
+    for _ in range(2):
+        assert read_secret(file, "--token-file", "token") == "abc"
+    told = capsys.readouterr().err
+    expected = f"the token in {file} is open to others (mode {mode:04o}): chmod 600 '{file}'\n"
+    assert told.count(expected) == told.count("\n") == warnings

@@ -1,0 +1,36 @@
+"""How is it shown to people what one probe saw?"""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+from lifesign.cli.output.observation_page import write_seen
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+
+READ_AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
+URL = "https://agent.example/"
+OK = LayerResult(result=ResultClass.OK)
+
+
+def shown(seen: Observation, why: str | None = None) -> str:
+    stream = StringIO()
+    # It is shown long after it was seen: others took their time.
+    write_seen(stream, URL, seen.result, seen, now=READ_AT + timedelta(minutes=3), why=why)
+    return stream.getvalue()
+
+
+def test_a_document_is_as_old_as_it_was_when_it_was_read() -> None:
+    document = DocumentSeen(status=HealthStatus.HEALTHY, timestamp=READ_AT - timedelta(seconds=4))
+    seen = Observation(target_url=URL, observed_at=READ_AT, readiness=OK, document=document)
+    assert "healthy, 4 s old\n" in shown(seen)
+
+
+def test_who_lives_does_so_by_all_that_is_known() -> None:
+    why = "a card, an interface that answers"
+    answers = Observation(target_url=URL, observed_at=READ_AT, transport=OK)
+    assert f"alive: {why}\n" in shown(answers, why)
+    assert "alive: an interface that answers\n" in shown(answers)
+    refused = LayerResult(result=ResultClass.REFUSED, reason="closed")
+    assert "not alive: no connection" in shown(
+        Observation(target_url=URL, observed_at=READ_AT, transport=refused), "closed"
+    )

@@ -1,0 +1,111 @@
+"""How is what an adapter tells shown: as lines for people, or as JSON?"""
+
+import json
+import logging
+import os
+import threading
+from contextvars import copy_context
+
+import pytest
+from tests.support.servers import until
+
+from lifesign.adapter.run_events import SPOKEN_WITH, Told, What
+from lifesign.cli.output import run_lines
+from lifesign.cli.output.log_output import logging_to
+from lifesign.cli.output.run_lines import LogTeller, telling
+
+
+def test_what_a_server_of_tools_wrote_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
+    with telling(as_json=False) as tell, logging_to(LogTeller(tell)):
+        logging.getLogger("lifesign.adapter.tools").warning("acme wrote: %s", "\x1b[2J\u202ehello")
+    told = capfd.readouterr().err
+    assert told.endswith("  tools       acme wrote: \ufffd[2J\ufffdhello\n")
+
+
+@pytest.mark.parametrize(
+    ("logger", "what"),
+    [
+        ("lifesign.adapter.tools", "tools"),
+        ("mcp.server.transport_security", "tools"),
+        ("lifesign.mcp", "tools"),
+        ("lifesign.domain.tasks.lease", "registry"),
+        ("lifesign.adapter", "registry"),
+        ("mcpother", "registry"),
+    ],
+)
+def test_what_is_logged_is_told_as_what_it_is_of(
+    logger: str, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+        logging.getLogger(logger).error("it failed", exc_info=ValueError("bad\nworse"))
+    told = json.loads(capfd.readouterr().out)
+    assert told["what"] == what
+    assert told["text"] == "it failed: ValueError: bad"
+
+
+def test_a_library_that_says_the_same_again_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    sdk = logging.getLogger("mcp.client.streamable_http")
+    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+        for text in ("redirected to a", "redirected to a", "redirected to a", "redirected to b"):
+            sdk.warning(text)
+        # What we say twice, we mean twice.
+        for _ in range(2):
+            logging.getLogger("lifesign.adapter.tools").warning("acme wrote: again")
+    told = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
+    assert told == ["redirected to a", "redirected to b", *["acme wrote: again"] * 2]
+
+
+def test_what_a_library_says_of_a_server_begins_with_its_name(capfd: pytest.CaptureFixture[str]) -> None:
+    def say(name: str) -> None:
+        SPOKEN_WITH.set(name)
+        logging.getLogger("mcp.client.streamable_http").warning("Unknown SSE event: cut")
+        logging.getLogger("lifesign.adapter.tools").warning("acme does not run")
+
+    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+        for name in ("acme", "other"):
+            copy_context().run(say, name)
+        logging.getLogger("mcp.server").error("nobody's")
+    told = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
+    assert told == [
+        "acme: Unknown SSE event: cut", "acme does not run",
+        "other: Unknown SSE event: cut", "acme does not run",
+        "nobody's",
+    ]  # fmt: skip
+
+
+def test_warnings_of_the_sdks_server_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+        logging.getLogger("mcp.server.transport_security").warning("Invalid Host header: a")
+        logging.getLogger("mcp.server.runner").error("a fault")
+    assert [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()] == ["a fault"]
+
+
+def test_lines_that_nobody_reads_are_counted(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lines, "MAX_WAITING", 2)
+    is_begun, may_write = threading.Event(), threading.Event()
+    write, written = os.write, list[bytes]()
+
+    def wait(fd: int, piece: bytes) -> int:
+        is_begun.set()
+        may_write.wait()
+        written.append(piece)
+        return write(fd, piece)
+
+    monkeypatch.setattr(os, "write", wait)
+    with telling(as_json=True) as tell:
+        # One is being written, two wait.
+        tell(Told(what=What.TOOLS, text="0"))
+        until("it is being written", is_begun.is_set)
+        for number in range(1, 6):
+            tell(Told(what=What.TOOLS, text=str(number)))
+        may_write.set()
+        until("all are written", lambda: len(written) == 3)
+        tell(Told(what=What.TOOLS, text="6"))
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(one["what"], one["text"]) for one in told] == [
+        ("tools", "0"), ("tools", "1"), ("tools", "2"),
+        ("left_out", "3 lines that nobody read in time are left out"),
+        ("tools", "6"),
+    ]  # fmt: skip

@@ -1,0 +1,97 @@
+"""How is a peer's text shown without harm?"""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.cli.output.terminal import (
+    MAX_LINE_CHARS,
+    Colour,
+    Line,
+    has_colours,
+    listed,
+    printable,
+    write_page,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def page(*lines: Line, colours: bool = False) -> str:
+    stream = io.StringIO()
+    write_page(stream, lines, colours=colours)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "\x1b[2J",
+        "\x9b31m",
+        "\r",
+        "\n",
+        "\x07",
+        "\x7f",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\u2028",
+        "\ud800",
+        "\ufeff",
+    ],
+)
+def test_nothing_that_steers_a_terminal_comes_through(harm: str) -> None:
+    assert printable(f"a{harm}b") == f"a\ufffd{harm[1:]}b"
+
+
+@pytest.mark.parametrize("before", ["", "x" * (MAX_LINE_CHARS - 15)])
+def test_a_password_is_shown_to_nobody(before: str) -> None:
+    assert "s3cr" not in printable(f"{before} https://u:s3cret@agent.example")
+
+
+@pytest.mark.parametrize("text", ["", "plain", "Zürich 東京 🙂", "a b"])
+def test_what_can_be_read_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+@given(st.text(st.characters()), st.booleans())
+def test_a_line_stays_one_line_of_printable_text(text: str, colours: bool) -> None:  # noqa: FBT001
+    shown = page(Line("label", text), colours=colours)
+    assert shown.endswith("\n")
+    assert shown[:-1].isprintable()
+    assert len(shown) <= MAX_LINE_CHARS + 20
+
+
+def test_labels_stand_in_a_column_and_are_not_repeated() -> None:
+    assert page(Line("why", "a"), Line("why", "b"), Line("", "end")) == "why         a\n            b\nend\n"
+
+
+def test_colours_surround_the_text_only_where_they_are_wanted() -> None:
+    line = Line("status", "healthy", Colour.GREEN)
+    assert page(line, colours=True) == "status      \x1b[32mhealthy\x1b[0m\n"
+    assert page(line) == "status      healthy\n"
+
+
+def test_colours_are_for_terminals_that_want_them() -> None:
+    assert has_colours(Terminal(), {})
+    assert has_colours(Terminal(), {"NO_COLOR": ""})
+    assert not has_colours(Terminal(), {"NO_COLOR": "1"})
+    assert not has_colours(Terminal(), {"TERM": "dumb"})
+    assert not has_colours(io.StringIO(), {})
+
+
+def test_a_long_list_is_cut_and_says_so() -> None:
+    lines = listed("fault", (str(number) for number in range(25)))
+    assert len(lines) == 21
+    assert lines[-1].text == "... and 5 more (see --json)"
+
+
+def test_a_long_label_stands_apart_from_its_text() -> None:
+    stream = io.StringIO()
+    write_page(stream, [Line("a-very-long-label", "text"), Line("short", "text")], colours=False)
+    assert stream.getvalue() == "a-very-long-label text\nshort       text\n"

@@ -1,0 +1,350 @@
+"""How does what a directory lists become targets?"""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock, opened
+from tests.support.hostile_server import Reply, answer, as_json, serving
+
+from lifesign.crawl import directory_import as module
+from lifesign.crawl.directory_import import DirectoryImporter, Outcome, opt_outs_of
+from lifesign.crawl.list_identity import told_place
+from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
+from lifesign.crawl.progress import step_text
+from lifesign.domain.access.permissions import Role
+from lifesign.errors import InvalidSetting
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.directories import Got
+from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
+from lifesign.prober.directories.source import Wanted
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.resolver import Resolver
+from lifesign.storage.engine.database import Database
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """SQLite alone: what the deeds do on PostgreSQL is shown elsewhere."""
+    async with opened("sqlite", tmp_path, WoundClock().now_s) as database:
+        yield database
+
+
+def defined(directory: Path, **settings: Any) -> ProbeDefinition:
+    given = {"name": "test", "contact": "mailto:tests@agent.example", **settings}
+    return ProbeDefinition.model_validate(given, context={"directory": directory})
+
+
+async def nobody(wanted: Wanted) -> Got:
+    raise AssertionError(f"{wanted.url} is asked for")
+
+
+def importer(database: Database, definition: ProbeDefinition) -> DirectoryImporter:
+    return DirectoryImporter(definition, LocalDirectories(LocalRegistry(database, Role.ADMIN)), nobody)
+
+
+async def read(database: Database, definition: ProbeDefinition) -> Outcome:
+    return await importer(database, definition).import_directory(definition.directories[0])
+
+
+async def sizes(database: Database) -> dict[str, int]:
+    records = await LocalDirectories(LocalRegistry(database, Role.ADMIN)).all()
+    return {record.name: record.size for record in records}
+
+
+def write_list(directory: Path, *hosts: str) -> None:
+    (directory / "agents.txt").write_text("".join(f"{host}\n" for host in hosts))
+
+
+@pytest.fixture
+def a_list(tmp_path: Path) -> ProbeDefinition:
+    return defined(tmp_path, directories=[{"file": "agents.txt"}])
+
+
+async def test_a_list_becomes_targets_and_says_what_was_left_out(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "https://a.example/", "https://{tenant}.example")
+    outcome = await read(database, a_list)
+    assert outcome.told.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 a placeholder")
+    assert (outcome.is_held, outcome.has_failed) == (False, False)
+    assert await sizes(database) == {"agents.txt": 2}
+
+
+async def test_what_was_left_out_is_named_by_its_first_examples(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    good = [f"{name}.example" for name in "abcdefg"]
+    write_list(tmp_path, *good, "one", "two", "three", "http://u:s3cret@h.example/", "i.example:70000")
+    outcome = await read(database, a_list)
+    assert outcome.told == (
+        "agents.txt: 7 targets; left out: 3 neither a URL nor a domain (one, two, …), "
+        "1 a URL with credentials (http://...@h.example/), 1 a port out of range (i.example:70000)"
+    )
+
+
+async def test_it_can_be_seen_how_far_a_list_is(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PAGE_URLS", 2)
+    write_list(tmp_path, "a.example", "b.example", "c.example")
+    reading = importer(database, a_list)
+    steps: list[str] = []
+
+    def watch(deed: str) -> None:
+        asked = getattr(LocalDirectories, deed)
+
+        async def watched(*arguments: Any, **named: Any) -> Any:
+            steps.append("" if reading.step is None else step_text(reading.step))
+            return await asked(*arguments, **named)
+
+        monkeypatch.setattr(LocalDirectories, deed, watched)
+
+    watch("put_page")
+    watch("apply")
+    await reading.import_directory(a_list.directories[0])
+    assert steps[:3] == [
+        "agents.txt: 0 lines read",
+        "agents.txt: 2 of 3 handed over",
+        "agents.txt: 3 of 3 handed over",
+    ]
+    assert steps[3:], "it takes more than one part"
+    assert all(step.endswith(" of 3 new targets stored") for step in steps[3:])
+    assert reading.step is None
+
+
+async def test_where_a_file_lies_is_nobody_elses_concern(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_list(tmp_path, "a.example")
+    definition = defined(Path(), directories=[{"file": "agents.txt"}])
+    lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+    shared = told_place("agents.txt", definition.directories[0], is_shared=True)
+    assert str(tmp_path) not in shared
+    for is_shared, place in ((True, shared), (False, str(tmp_path / "agents.txt"))):
+        reading = DirectoryImporter(definition, lists, nobody, is_shared=is_shared)
+        await reading.import_directory(definition.directories[0])
+        (record,) = await lists.all()
+        assert record.applied is not None
+        assert record.applied.source == place
+
+
+@pytest.mark.parametrize("networks", [[], ["127.0.0.0/8"]])
+async def test_this_machine_is_told_of_only_if_it_is_not_asked(
+    networks: list[str], database: Database, tmp_path: Path
+) -> None:
+    write_list(tmp_path, "http://127.0.0.1:1/", "http://localhost:1/")
+    source = {"file": "agents.txt"}
+    outcome = await read(database, defined(tmp_path, directories=[source], networks={"allow": networks}))
+    assert ("on this machine itself" in outcome.told) is (not networks)
+
+
+async def test_what_did_not_change_is_not_handed_over_again(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "b.example", "mailto:c@d.example")
+    await read(database, a_list)
+
+    async def handed_over(*_: object, **__: object) -> None:
+        raise AssertionError("it is handed over again")
+
+    monkeypatch.setattr(LocalDirectories, "put_page", handed_over)
+    assert (await read(database, a_list)).told == (
+        "agents.txt: unchanged, 2 targets, 1 listed again; left out: 1 neither http nor https (...@d.example)"
+    )
+
+
+async def test_what_comes_and_what_leaves_is_told(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "c.example")
+    await read(database, a_list)
+    write_list(tmp_path, "a.example", "b.example", "d.example", "e.example")
+    assert (await read(database, a_list)).told == "agents.txt: 4 targets, 2 new, 1 left"
+
+
+async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    hosts = [f"a{number}.example" for number in range(40)]
+    write_list(tmp_path, *hosts)
+    await read(database, a_list)
+    write_list(tmp_path, *hosts[:5])
+    for _ in range(2):
+        # It is not handed over again, and still held.
+        outcome = await read(database, a_list)
+        assert outcome.is_held
+        assert "held" in outcome.told
+        assert await sizes(database) == {"agents.txt": 40}
+    write_list(tmp_path, *hosts)
+    assert not (await read(database, a_list)).is_held
+    assert await sizes(database) == {"agents.txt": 40}
+
+
+async def test_a_list_that_may_shrink_does(database: Database, tmp_path: Path) -> None:
+    definition = defined(tmp_path, directories=[{"file": "agents.txt", "allow_shrink": True}])
+    write_list(tmp_path, *(f"a{number}.example" for number in range(40)))
+    await read(database, definition)
+    write_list(tmp_path, "a1.example")
+    assert (await read(database, definition)).told == "agents.txt: 1 target, 0 new, 39 left"
+
+
+async def test_mcp_servers_are_targets_only_if_the_definition_wants_them(
+    database: Database, tmp_path: Path
+) -> None:
+    servers = {"servers": [{"server": {"remotes": [{"url": "https://m.example/mcp"}]}}], "metadata": {}}
+    (tmp_path / "servers.json").write_text(json.dumps(servers))
+    for wanted, size in ((False, 0), (True, 1)):
+        definition = defined(tmp_path, directories=[{"file": "servers.json", "mcp_servers": wanted}])
+        await read(database, definition)
+        assert await sizes(database) == {"servers.json": size}
+
+
+async def test_a_list_that_cannot_be_read_leaves_what_was_known(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    outcome = await read(database, a_list)
+    assert outcome.has_failed
+    assert "agents.txt: not read" in outcome.told
+    write_list(tmp_path, "a.example")
+    await read(database, a_list)
+    (tmp_path / "agents.txt").unlink()
+    outcome = await read(database, a_list)
+    assert outcome.told.endswith("what it listed before is kept (1 target)")
+    assert await sizes(database) == {"agents.txt": 1}
+
+
+async def test_who_opted_out_is_no_target_even_of_a_list_that_is_unchanged(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "sub.c.example")
+    await read(database, a_list)
+    (tmp_path / "opted-out.txt").write_text("# please\n.c.example\n")
+    stricter = defined(
+        tmp_path,
+        directories=[{"file": "agents.txt"}],
+        opt_out={"hosts": ["b.example"], "files": ["opted-out.txt"]},
+    )
+    outcome = await read(database, stricter)
+    assert outcome.told == "agents.txt: 1 target, 0 new, 2 left, 2 opted out"
+
+
+def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="a readable file"):
+        opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["none.txt"]}))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidSetting, match="no regular file"):
+        opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["pipe"]}))
+    (tmp_path / "wrong.txt").write_text("a.example\nftp://b\n")
+    with pytest.raises(InvalidSetting, match="line 2"):
+        opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["wrong.txt"]}))
+
+
+async def test_targets_in_the_definition_itself_follow_it(database: Database, tmp_path: Path) -> None:
+    first = importer(database, defined(tmp_path, targets=["a.example", "b.example"]))
+    assert (await first.import_inline() or Outcome(directory="", told="")).told == "test.Targets: 2 targets"
+    again = await first.import_inline()
+    assert again is not None
+    assert again.told == "test.Targets: unchanged, 2 targets"
+    fewer = importer(database, defined(tmp_path, targets=["b.example"]))
+    await fewer.import_inline()
+    assert await sizes(database) == {"test.Targets": 1}
+    assert await fewer.unnamed() == []
+
+
+async def test_what_is_odd_about_targets_in_the_definition_is_told(
+    database: Database, tmp_path: Path
+) -> None:
+    odd = importer(database, defined(tmp_path, targets=["javascript:1", "a.example"]))
+    outcome = await odd.import_inline()
+    assert outcome is not None
+    assert outcome.told == (
+        "test.Targets: 2 targets; 1 at a host of a single word, which only a network of its own would know: "
+        "https://javascript:1/"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.txt", ""), ("a.txt", "# nobody\n"), ("a.csv", "url,name\n"), ("a.json", "[]"), ("a.json", "{}")],
+)
+async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
+    database: Database, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text('["a.example"]' if name.endswith("json") else "url,name\na.example,A\n")
+    listed = defined(tmp_path, directories=[{"file": name, "allow_shrink": True}])
+    assert (await read(database, listed)).told == f"{name}: 1 target"
+    (tmp_path / name).write_text(text)
+    outcome = await read(database, listed)
+    assert outcome.has_failed
+    assert (
+        "empty: it names nobody, as a broken export does; what it listed before is kept (1 target)"
+        in outcome.told
+    )
+
+
+async def test_a_directory_that_the_definition_does_not_name_is_told_of(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example")
+    await read(database, a_list)
+    other = importer(database, defined(tmp_path, targets=["b.example"]))
+    assert await other.import_inline() is not None
+    assert [record.name for record in await other.unnamed()] == ["agents.txt"]
+    # One that lists nobody is nobody's concern.
+    write_list(tmp_path)
+    (tmp_path / "agents.txt").write_text("[]")
+    assert await importer(database, a_list).import_inline() is None
+
+
+async def test_a_long_list_goes_in_pages(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PAGE_URLS", 7)
+    write_list(tmp_path, *(f"a{number}.example" for number in range(20)))
+    assert (await read(database, a_list)).told == "agents.txt: 20 targets"
+
+
+async def test_all_directories_together_list_no_more_than_the_definition_allows(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "few.txt").write_text("a.example\nb.example\n")
+    write_list(tmp_path, *(f"a{number}.example" for number in range(9)))
+    directories = [{"file": "few.txt"}, {"file": "agents.txt"}]
+    definition = defined(tmp_path, directories=directories, limits={"max_targets": 10})
+    reading = importer(database, definition)
+    assert not (await reading.import_directory(definition.directories[0])).has_failed
+    outcome = await reading.import_directory(definition.directories[1])
+    assert outcome.has_failed
+    assert "8" in outcome.told
+    assert await sizes(database) == {"few.txt": 2}
+
+
+async def test_a_directory_at_a_url_is_asked_conditionally(database: Database, tmp_path: Path) -> None:
+    listed = answer(200, b'["https://a.example"]', Content_Type="application/json", ETag='"one"')
+    replies: dict[str, Reply] = {"/list.json": listed}
+    async with serving(replies) as server, Resolver() as resolver:
+        definition = defined(
+            tmp_path,
+            directories=[{"url": f"{server.url}/list.json", "name": "there"}],
+            networks={"allow": ["127.0.0.0/8"]},
+        )
+        async with Fetcher(
+            timeouts=TIMEOUTS,
+            networks=definition.networks_allowed,
+            user_agent=definition.user_agent,
+            resolver=resolver,
+        ) as fetcher:
+            lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+            reading = DirectoryImporter(definition, lists, fetching_with(fetcher))
+            source = definition.directories[0]
+            assert (await reading.import_directory(source)).told == "there: 1 target"
+            server.replies["/list.json"] = answer(304)
+            assert (await reading.import_directory(source)).told == "there: unchanged, 1 target"
+            assert server.asked("/list.json")["if-none-match"] == '"one"'
+            server.replies["/list.json"] = as_json({"nothing": "here"})
+            assert (await reading.import_directory(source)).has_failed

@@ -1,0 +1,162 @@
+"""Is this the list that is known by this name, or another one that is only called alike?"""
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock, opened
+
+from lifesign.crawl.directory_import import DirectoryImporter
+from lifesign.crawl.list_identity import refuse_other_lists
+from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.directories import ImportPage
+from lifesign.errors import InvalidSetting
+from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.directories import Got
+from lifesign.prober.directories.source import Wanted
+from lifesign.storage.engine.database import Database
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with opened("sqlite", tmp_path, WoundClock().now_s) as database:
+        yield database
+
+
+def defined(directory: Path, *sources: dict[str, str], **settings: Any) -> ProbeDefinition:
+    given = {"name": "test", "contact": "mailto:tests@agent.example", "directories": sources, **settings}
+    return ProbeDefinition.model_validate(given, context={"directory": directory})
+
+
+async def nobody(wanted: Wanted) -> Got:
+    raise AssertionError(f"{wanted.url} is asked for")
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "is_same"),
+    [
+        ("/lists/agents.txt", {"file": "/lists/agents.txt"}, True),
+        ("/lists/agents.txt", {"file": "/other/../lists/agents.txt"}, True),
+        ("/lists/agents.txt", {"file": "/other/agents.txt"}, False),
+        ("/lists/agents.txt", {"url": "https://agents.txt/", "name": "agents.txt"}, False),
+        ("https://a.example/list", {"url": "https://a.example/list", "name": "agents.txt"}, True),
+        ("https://a.example/list", {"url": "https://a.example/list?page=2", "name": "agents.txt"}, False),
+        ("https://a.example/list", {"file": "/lists/agents.txt"}, False),
+        # Another list of that host, and one that stands where hosts have theirs.
+        ("https://a.example/other", {"url": "a.example", "name": "agents.txt"}, False),
+        # A host alone is asked where domains have their lists.
+        ("https://a.example/.well-known/api-catalog", {"url": "a.example", "name": "agents.txt"}, True),
+        ("https://b.example/.well-known/x", {"url": "a.example", "name": "agents.txt"}, False),
+        (None, {"file": "/lists/agents.txt"}, True),
+    ],
+)
+async def test_a_list_is_known_by_its_place_too(
+    database: Database, tmp_path: Path, stored: str | None, source: dict[str, str], *, is_same: bool
+) -> None:
+    lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+    await lists.put_page("agents.txt", "one", 1, ImportPage(urls=["https://x.example/"], source=stored))
+    while (await lists.apply("agents.txt", "one", pages=1)).is_under_way:
+        pass
+    definition = defined(tmp_path, source)
+    if is_same:
+        await refuse_other_lists(definition, lists, "here")
+    else:
+        with pytest.raises(InvalidSetting, match="whence here has it"):
+            await refuse_other_lists(definition, lists, "here")
+
+
+class Fleet:
+    """Machines that crawl for one registry, each with a directory that has a list and its definition."""
+
+    def __init__(self, root: Path, database: Database) -> None:
+        self.lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+        self._root = root
+
+    def has(self, machine: str, *hosts: str) -> None:
+        (self._root / machine).mkdir(exist_ok=True)
+        (self._root / machine / "agents.txt").write_text("".join(f"{host}\n" for host in hosts))
+
+    async def crawls(self, machine: str, **settings: Any) -> None:
+        definition = defined(self._root / machine, {"file": "agents.txt"}, **settings)
+        await refuse_other_lists(definition, self.lists, "there", is_shared=True)
+        reading = DirectoryImporter(definition, self.lists, nobody, is_shared=True)
+        outcome = await reading.import_directory(definition.directories[0])
+        assert not outcome.has_failed
+
+    async def size(self) -> int:
+        (record,) = await self.lists.all()
+        return record.size
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, database: Database) -> Fleet:
+    return Fleet(tmp_path, database)
+
+
+async def test_another_list_of_the_same_name_is_refused_by_a_registry_too(fleet: Fleet) -> None:
+    fleet.has("one", "a.example", "b.example", "c.example")
+    await fleet.crawls("one")
+    fleet.has("two", "a.example", "x.example")
+    with pytest.raises(
+        InvalidSetting, match=r"agents\.txt \(place [0-9a-f]{8}\), whence there has it"
+    ) as refused:
+        await fleet.crawls("two")
+    # Both are called alike, and their places are told apart.
+    assert len(set(re.findall(r"\(place [0-9a-f]{8}\)", str(refused.value)))) == 2
+    assert await fleet.size() == 3
+
+
+async def test_machines_with_copies_of_one_list_do_not_refuse_each_other(fleet: Fleet) -> None:
+    fleet.has("one", "a.example", "b.example")
+    await fleet.crawls("one")
+    # In another order, and with others opted out, it is the same list.
+    fleet.has("two", "b.example", "a.example")
+    await fleet.crawls("two", opt_out={"hosts": ["nobody.example"]})
+    await fleet.crawls("one")
+
+
+async def test_a_list_may_change_where_it_lies(fleet: Fleet) -> None:
+    fleet.has("one", "a.example", "b.example")
+    await fleet.crawls("one")
+    fleet.has("one", "a.example", "c.example", "d.example")
+    await fleet.crawls("one")
+    assert await fleet.size() == 3
+
+
+async def test_the_same_path_is_the_same_place_on_every_machine(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.has("one", "a.example")
+    await fleet.crawls("one")
+    # As a container that begins anew, with another list in its image.
+    shutil.rmtree(tmp_path / "one")
+    fleet.has("one", "b.example", "c.example")
+    await fleet.crawls("one")
+    assert await fleet.size() == 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_same"),
+    [
+        ("agents.txt", True),
+        ("lists/agents.txt", True),
+        ("lists/Agents.txt", False),
+        ("/elsewhere/agents.txt", False),
+        ("https://a.example/agents.txt", False),
+    ],
+)
+async def test_what_an_earlier_version_told_a_registry_is_known_by_its_name(
+    stored: str, fleet: Fleet, *, is_same: bool
+) -> None:
+    page = ImportPage(urls=["https://x.example/"], source=stored)
+    await fleet.lists.put_page("agents.txt", "one", 1, page)
+    while (await fleet.lists.apply("agents.txt", "one", pages=1)).is_under_way:
+        pass
+    fleet.has("one", "a.example")
+    if is_same:
+        await fleet.crawls("one")
+    else:
+        with pytest.raises(InvalidSetting, match="--moved says"):
+            await fleet.crawls("one")

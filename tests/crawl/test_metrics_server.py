@@ -1,0 +1,92 @@
+import asyncio
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.support.crawling import Shown
+from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
+from tests.support.mixed_directory import mixed_directory
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+
+from lifesign.cli import main
+from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.metric_families import PREFIX, crawl_families
+from lifesign.crawl.metrics_server import place_in, serving_metrics
+from lifesign.crawl.run import Crawl
+from lifesign.domain.observation.results import ResultClass
+from lifesign.errors import CannotListen, InvalidSetting
+from lifesign.prober.definition.file import read_definition_file
+
+
+def fetch(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+async def test_a_crawl_tells_how_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with mixed_directory(tmp_path), open_local_home("sqlite:///mixed.db", None, is_once=True) as home:
+        crawl = Crawl(read_definition_file(Path("mixed.yml")), home, Shown(), asyncio.Event())
+        async with serving_metrics("127.0.0.1:0", lambda: crawl_families(crawl)) as port:
+            assert port is not None
+            before = Scraped(await asyncio.to_thread(fetch, port))
+            assert before.value(f"{PREFIX}workers") == 0
+            crawled = await crawl.once(processes=1)
+            text = await asyncio.to_thread(fetch, port)
+    assert not HAS_PROMTOOL or complaints(text) == ""
+    found = Scraped(text)
+    (worker,) = {labels["worker"] for labels in found.labels(f"{PREFIX}targets")}
+    ended = sum(
+        found.value(f"{PREFIX}probes_total", worker=worker, result=result.value) or 0
+        for result in ResultClass
+    )
+    assert ended == crawled.probed > 0
+    # Whoever asks for an increase needs the time before the first one.
+    assert {labels["result"] for labels in found.labels(f"{PREFIX}probes_total")} == set(ResultClass)
+    assert found.value(f"{PREFIX}results_reported_total", worker=worker) == crawled.probed
+    assert found.value(f"{PREFIX}unreached_classes", worker=worker) == 0
+    assert found.value(f"{PREFIX}failures_waiting", worker=worker) == 0
+    assert found.value(f"{PREFIX}in_flight", worker=worker) == 0
+    assert found.value(f"{PREFIX}targets_left", worker=worker) == 0
+    assert found.value(f"{PREFIX}directories", state="read") == 1
+    # Whom it looks at is nobody's business who may read the numbers.
+    assert "127.0.0.1" not in text
+    named = re.findall(r"`(agent_health_prober_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text())
+    assert {f"{each.name}_total" if each.type == "counter" else each.name for each in found.families} == set(
+        named
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("127.0.0.1:9109", ("127.0.0.1", 9109)), ("[::1]:0", ("::1", 0)), ("h:65535", ("h", 65_535))],
+)
+def test_a_place_is_an_address_and_a_port(text: str, place: tuple[str, int]) -> None:
+    assert place_in(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "9109", ":9109", "host:", "host:x", "::1:9109", "h:65536", "h:٣", "h:" + "9" * 99]
+)
+def test_anything_else_is_refused_before_anything_is_opened(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidSetting):
+        place_in(text)
+    monkeypatch.chdir(tmp_path)
+    Path("one.yml").write_text(
+        "name: one\ncontact: mailto:ops@agent.example\ntargets: [https://agent.example/]\n"
+    )
+    assert main(["crawl", "one.yml", "--metrics", text]) == 3
+    assert "--metrics" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["one.yml"]
+
+
+async def test_a_place_that_is_taken_is_told() -> None:
+    async with serving_metrics("127.0.0.1:0", list) as port:
+        with pytest.raises(CannotListen):
+            async with serving_metrics(f"127.0.0.1:{port}", list):
+                pass
+    async with serving_metrics(None, list) as nothing:
+        assert nothing is None

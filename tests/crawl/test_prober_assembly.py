@@ -1,0 +1,26 @@
+"""A prober put together from its definition: what its parts know of each other."""
+
+from dataclasses import replace
+
+from tests.support.dns_server import Failure, Names, dns_serving
+from tests.support.hostile_server import serving
+from tests.support.probing import definition, entry
+
+from lifesign.crawl.prober_assembly import open_prober
+from lifesign.domain.observation.results import ResultClass
+
+AT_S = 1_790_000_000.0
+
+
+async def test_second_request_does_not_repeat_a_remembered_dns_failure() -> None:
+    names: Names = {"back.example": Failure.NXDOMAIN}
+    async with serving({}, host="127.0.0.2") as server, dns_serving(names) as dns:
+        wanted = definition(resolver={"servers": [dns.address]})
+        target = entry(f"http://back.example:{server.port}/")
+        async with open_prober(wanted) as opened:
+            absent = await opened.prober.probe(target, AT_S)
+            dns.names["back.example"] = ("127.0.0.2",)
+            remembered = await opened.prober.probe(target, AT_S)
+            second = await opened.prober.probe(replace(target, is_asked_again=True), AT_S)
+    assert [absent.result, remembered.result] == [ResultClass.DNS_FAILURE] * 2
+    assert second.result is ResultClass.NOT_AN_AGENT

@@ -1,0 +1,316 @@
+"""What does the page of one agent say, and what can be done there?"""
+
+import json
+import re
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import KEYS
+
+from lifesign.domain.access.permissions import Role
+from lifesign.storage.engine.database import Transaction
+
+AGENT = "/agents/translator"
+
+
+def test_what_it_says_stands_beside_what_was_seen(sample: Sample) -> None:
+    text = sample.visitor(Role.READER).get(AGENT).text
+    for words in (
+        "What it says Health healthy",
+        "What was seen Last probe answers a card, an interface that answers, a health document",
+        "its own p99: 1,840 ms",
+        "99.3 % of 412",
+        "20 of the last 20 probes",
+        "Last 24 hours",
+        "never measured answers",
+    ):
+        assert words in text
+
+
+def test_history_is_told_to_who_does_not_see_it(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/agents/planner").html
+    (status,) = re.findall(r'aria-label="(Status: [^"]+)"', html)
+    assert re.fullmatch(r"Status: active \d+\.\d %, unhealthy \d+\.\d % of the time shown", status)
+
+
+def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get(AGENT)
+    for title in ("Probes: ", "Share of what was answered: ", "Share of errors: ", "How long answers took: "):
+        assert len(re.findall(rf'role="img"[^>]+aria-label="{title}', page.html)) == 2
+    assert len(re.findall(r'<path class="line said second"', page.html)) == 4
+    assert "Last 30 days" in page.text
+    assert page.text.count("The same in numbers") == 2
+    assert re.search(r"The same in numbers .* answered 2\d\d ms \(", page.text)
+    assert "NaN" not in page.html
+
+
+def test_who_only_beats_has_no_such_numbers_and_the_page_says_why(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get("/agents/librarian")
+    assert "no prober asks it or reads its health document" in page.text
+    assert "The same in numbers" not in page.text
+
+
+def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get(AGENT).html
+    (link,) = re.findall(r'<a href="https://agents.example.com[^>]+>', html)
+    assert 'rel="noopener noreferrer nofollow"' in link
+
+
+def test_it_says_what_is_missing_where_no_document_was_read(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+    beats = visitor.get("/agents/librarian").text
+    assert "none was read: it is watched by its heartbeats alone; register it with monitoring both" in beats
+    assert "none was read" not in visitor.get(AGENT).text
+
+
+def test_what_was_seen_before_it_registered_anew_is_not_said_to_be_unseen(acted: Sample) -> None:
+    visitor = acted.visitor(Role.READER)
+    body = json.dumps({"agent_id": "translator", "name": "Translator", "supersede": True}).encode()
+    sent = {"x-api-key": KEYS[Role.ADMIN], "content-type": "application/json"}
+    answer = visitor._ask("POST", "/api/v1/agents", body, sent)
+    assert answer.status == 201, answer.body
+    text = visitor.get(AGENT).text
+    assert "Last probe answers" in text
+    assert "none since it registered; the last one before was at" in text
+    assert "nobody has looked yet" not in text
+
+
+def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/agents/hostile").html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "<script>alert" not in html
+    assert "\u202e" not in html
+
+
+def test_nobody_of_this_name_is_said(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get("/agents/nobody")
+    assert page.status == 404
+    assert "no agent is registered as 'nobody'" in page.text
+
+
+@pytest.mark.parametrize(
+    ("role", "buttons"),
+    [
+        (None, 0),
+        (Role.READER, 0),
+        (Role.PROBER, 0),
+        (Role.COORDINATOR, 3),
+        (Role.ADMIN, 4),
+    ],
+)
+def test_buttons_are_for_who_may_press_them(
+    sample: Sample, open_sample: Sample, role: Role | None, buttons: int
+) -> None:
+    served = open_sample if role is None else sample
+    html = served.visitor(role).get(AGENT).html
+    assert len(re.findall(rf'action="{AGENT}/', html)) == buttons
+
+
+@pytest.mark.parametrize(
+    "deed", ["recheck", "drain", "command", "maintenance", "maintenance/end", "override", "override/end"]
+)
+def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, deed: str) -> None:
+    visitor = sample.visitor(Role.READER)
+    form = {"minutes": "5", "reason": "why not", "etag": '"1"', "status": "active", "sure": "yes"}
+    answer = visitor.do("/", f"{AGENT}/{deed}", **form)
+    assert answer.status == 403
+    assert "may not" in answer.text or "not allowed" in answer.text
+
+
+def test_only_an_admin_puts_a_verdict_in_place_of_the_registrys(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    form = {"minutes": "5", "reason": "why not", "status": "unhealthy"}
+    assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 403
+    assert "Declare" not in visitor.get(AGENT).text
+
+
+@pytest.mark.parametrize("deed", ["recheck", "drain", "override", "override/end"])
+def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
+    visitor = sample.visitor(Role.ADMIN)
+    assert visitor.post(f"{AGENT}/{deed}", {"etag": '"1"'}).status == 403
+    nobody = sample.visitor().post(f"{AGENT}/{deed}", {"token": "0" * 64})
+    where = "/login?next=%2Fagents%2Ftranslator&form=undone"
+    assert (nobody.status, nobody.headers["location"]) == (303, where)
+
+
+def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    answer = visitor.do(AGENT, f"{AGENT}/recheck")
+    assert (answer.status, answer.headers["location"]) == (303, AGENT)
+    assert "Nobody probes for this registry now; as soon as one does, it looks" in visitor.get(AGENT).text
+    again = visitor.do(AGENT, f"{AGENT}/recheck")
+    assert again.status == 429
+    assert int(again.headers["retry-after"]) > 0
+
+    assert visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk").status == 303
+    page = visitor.get(AGENT)
+    assert "In maintenance until" in page.text
+    assert re.search(r"nothing takes it down\. Begun by \w+, key:key_\w+: new disk", page.text)
+    assert visitor.do(AGENT, f"{AGENT}/maintenance/end").status == 303
+    assert "In maintenance until" not in visitor.get(AGENT).text
+
+    assert visitor.do(AGENT, f"{AGENT}/drain", etag='"99"').status == 422, "nobody said to be sure"
+    stale = visitor.do(AGENT, f"{AGENT}/drain", etag='"99"', sure="yes")
+    assert stale.status == 412
+    (etag,) = re.findall(r'name="etag" value="([^"]+)"', visitor.get(AGENT).html)
+    assert visitor.do(AGENT, f"{AGENT}/drain", etag=etag.replace("&#34;", '"'), sure="yes").status == 303
+    assert re.search(r"draining|deregistered", visitor.get(AGENT).text)
+    record = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
+    assert b'"actor":"key:key_coordinator_"' in record.body
+
+
+def test_a_result_is_promised_within_seconds_where_a_prober_is_at_work(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    acted.let_somebody_probe()
+    assert visitor.do(AGENT, f"{AGENT}/recheck").status == 303
+    page = visitor.get(AGENT).text
+    assert "asked to look now: the result comes within seconds" in page
+    assert "Nobody probes" not in page
+
+
+def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> None:
+    visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
+    visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
+    told = "In maintenance: nothing takes it down"
+    reader.cookies["agent_health_done"] = visitor.cookies["agent_health_done"]
+    assert told not in visitor.get("/agents/planner").text
+    assert told not in reader.get(AGENT).text, "it was told to somebody else"
+    assert told in visitor.get(AGENT).text
+    assert told not in visitor.get(AGENT).text
+    for done in ("maintenance", "drain", "recheck"):
+        page = visitor.get(f"{AGENT}?done={done}")
+        assert (page.status, 'class="notice"' in page.html) == (200, False)
+
+
+@pytest.mark.parametrize("said", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
+def test_a_cookie_of_somebody_else_tells_nothing(sample: Sample, said: str) -> None:
+    visitor = sample.visitor(Role.READER)
+    visitor.cookies["agent_health_done"] = said.encode().decode("latin-1")
+    page = visitor.get(AGENT)
+    assert (page.status, 'class="notice"' in page.html) == (200, False)
+
+
+def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
+    visitor = acted.visitor(Role.ADMIN)
+    form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
+    answer = visitor.do(AGENT, f"{AGENT}/override", **form)
+    assert (answer.status, answer.headers["location"]) == (303, AGENT)
+    page = visitor.get(answer.headers["location"])
+    assert "holds in place of the registry's" in page.text
+    assert re.search(r"unhealthy since [0-9: -]+UTC \(declared by admin, key:key_admin_\w* until", page.text)
+    assert re.search(
+        r"declared by admin, key:key_admin_ until [0-9: -]+UTC : it invents refunds\)", page.text
+    )
+    assert f'action="{AGENT}/override"' not in page.html
+    assert visitor.do(AGENT, f"{AGENT}/override/end").status == 303
+    assert "declared by an operator" not in visitor.get(AGENT).text
+    log = visitor.get("/api/v1/events?type=agent.override_changed", x_api_key=KEYS[Role.READER])
+    assert log.body.count(b'"actor":"key:key_admin_') == 2
+
+
+def test_a_declared_verdict_whose_time_has_come_is_told_no_more(acted: Sample) -> None:
+    visitor = acted.visitor(Role.ADMIN)
+    form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
+    assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
+    assert "(declared by" in visitor.get(AGENT).text
+
+    def pass_by(transaction: Transaction) -> None:
+        over = "UPDATE agents SET override_until_s = 1 WHERE override_until_s > 1"
+        assert transaction.connection.exec_driver_sql(over).rowcount == 1
+
+    acted.server.write(pass_by)
+    page = visitor.get(AGENT)
+    assert "(declared by" not in page.text
+    assert f'action="{AGENT}/override"' in page.html
+
+
+def test_a_verdict_on_who_is_gone_is_told_as_what_its_next_life_meets(acted: Sample) -> None:
+    visitor = acted.visitor(Role.ADMIN)
+    form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
+    assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
+
+    def leave(transaction: Transaction) -> None:
+        gone = "UPDATE agents SET status = 'deregistered' WHERE override_until_s > 1"
+        assert transaction.connection.exec_driver_sql(gone).rowcount == 1
+
+    acted.server.write(leave)
+    text = visitor.get(AGENT).text
+    assert "(declared by" not in text
+    assert re.search(
+        r"Declared unhealthy by admin, .+ until .+: it invents refunds\. It is so again if", text
+    )
+    assert visitor.do(AGENT, f"{AGENT}/override/end").status == 303
+    assert "Declared unhealthy" not in visitor.get(AGENT).text
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"status": "dead"}, {"status": ""}, {"minutes": "x"}, {"minutes": "0"}, {"reason": ""}]
+)
+def test_a_verdict_needs_a_status_an_end_and_a_reason(sample: Sample, wrong: dict[str, str]) -> None:
+    form = {"status": "unhealthy", "minutes": "10", "reason": "why", **wrong}
+    assert sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/override", **form).status == 422
+
+
+def test_an_agent_that_beats_is_told_to_drain(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    there = "/agents/research-1"
+    assert visitor.do(there, f"{there}/command", reason="a new version").status == 303
+    assert "Is told to drain at its next heartbeat: a new version" in visitor.get(there).text
+
+
+@pytest.mark.parametrize("minutes", ["", "soon", "-1", "1e9", "9999999", "0", "43201", "99999"])
+def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    answer = visitor.do(AGENT, f"{AGENT}/maintenance", minutes=minutes, reason="why")
+    assert answer.status == 422
+    assert "Minutes: expected a whole number from 1 to 43,200, which is 30 days" in answer.text
+    assert f'<a href="{AGENT}">Back to translator</a>' in answer.html
+    assert "/seconds" not in answer.text
+
+
+def test_who_acts_on_an_agent_that_died_meanwhile_is_told_so_in_words_for_people(sample: Sample) -> None:
+    visitor, dead = sample.visitor(Role.COORDINATOR), "/agents/billing-7"
+    answer = visitor.do(AGENT, f"{dead}/maintenance", minutes="5", reason="why")
+    assert answer.status == 410
+    assert "billing-7 is dead by now: nothing can be done until it registers again." in answer.text
+    assert f'<a href="{dead}">Back to' in answer.html
+
+
+def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> None:
+    answer = sample.visitor(Role.COORDINATOR).do(AGENT, f"{AGENT}/drain", etag='"99"', sure="yes")
+    assert answer.status == 412
+    assert "It has changed since its page was loaded: look at it again, and then decide." in answer.text
+    assert f'<a href="{AGENT}">Back to translator</a>' in answer.html
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/agents?status=zzz", "Status has to be one of registering, active, "),
+        ("/agents?health=well", "Says has to be one of healthy, "),
+        ("/agents?status=dead&status=active", "Status stands there twice."),
+        (f"/agents?q={'x' * 129}", "Part of id or name has to be at most 128 characters."),
+        ("/agents?q=%00", "Part of id or name has to be text without control characters."),
+        ("/agents?q=a%00b", "Part of id or name has to be text without control characters."),
+        ("/agents?after=x", "The link to a further page is not whole"),
+        ("/tasks?cursor=x", "The link to a further page is not whole"),
+        ("/events?before=x", "The link to a further page is not whole"),
+        ("/events?group=x", "About has to be one of agent, "),
+        ("/targets?seen=x", "Seen has to be one of answers, "),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:
+    page = sample.visitor(Role.READER).get(path)
+    assert page.status == 422
+    assert told in page.text
+    assert "Input should be" not in page.text
+    assert "expected" not in page.text
+    where = path.partition("?")[0]
+    assert f'<a href="{where}">Back to all {where.strip("/")}</a>' in page.html
+
+
+def test_what_is_wrong_with_a_reason_is_told_in_our_words(sample: Sample) -> None:
+    form = {"minutes": "5", "reason": "two\nlines"}
+    page = sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/maintenance", **form)
+    assert page.status == 422
+    assert "Reason: expected text without control characters" in page.text

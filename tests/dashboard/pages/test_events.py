@@ -1,0 +1,98 @@
+"""What do the lines of events say, and by whom?"""
+
+import re
+from typing import Any
+
+import pytest
+from tests.dashboard.conftest import Sample
+
+from lifesign.dashboard.event_lines import line_of
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.events.chain import Event
+from lifesign.domain.events.event import EventType
+
+
+@pytest.mark.parametrize("path", ["/events?group=task", "/events"])
+def test_a_key_that_did_something_is_told_by_its_name(sample: Sample, path: str) -> None:
+    text = sample.visitor(Role.READER).get(path).text
+    assert re.search(r" by (admin, key:key_admin_|coordinator, key:key_coordinator_)", text)
+    assert re.findall(r" by key:\S+", text) == []
+
+
+def line(kind: EventType, actor: str, **payload: Any) -> tuple[str, str, str]:
+    event = Event(
+        sequence=1,
+        id="evt_1",
+        type=kind,
+        actor=actor,
+        payload=payload,
+        created_at="2026-01-02T03:04:05.000Z",
+        previous_hash="0" * 64,
+        hash="1" * 64,
+        intent_id=None,
+    )
+    told = line_of(event, {"key:key_1": "ops"})
+    return told.subject, told.text, told.by
+
+
+def test_who_holds_is_told_once_and_by_name() -> None:
+    lease = {"resource": "r:1", "lease_id": "l", "fencing_token": 3, "expires_at": "x"}
+    granted = line(EventType.LEASE_ACQUIRED, "key:key_1", holder="key:key_1", **lease)
+    assert granted == ("r:1", "granted to ops, key:key_1, token 3", "")
+    ended = line(EventType.SHARDS_ENDED, "monitor", holder="key:key_1/a", shards=[{}], reason="expired")
+    assert ended == ("ops, key:key_1/a", "probes 1 shard less (expired)", "")
+
+
+def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name() -> None:
+    said = {
+        "agent_id": "a",
+        "previous_status": "active",
+        "new_status": "draining",
+        "reason": "drain_initiated",
+    }
+    asked = line(EventType.AGENT_LIFECYCLE, "key:key_1", **said, explanation="asked by key:key_1")
+    assert asked[1:] == ("active \N{RIGHTWARDS ARROW} draining (drain initiated)", "ops, key:key_1")
+    its_own = line(EventType.AGENT_LIFECYCLE, "a", **said, explanation="asked by a")
+    assert its_own[1:] == ("active \N{RIGHTWARDS ARROW} draining (drain initiated: asked by a)", "")
+
+
+@pytest.mark.parametrize(
+    ("actor", "by"),
+    [
+        ("key:key_1", "ops, key:key_1"),
+        ("key:key_2", "key:key_2"),
+        ("boss-1", "boss-1"),
+        ("billing-1", ""),
+        ("monitor", ""),
+        ("command_line", "command_line"),
+    ],
+)
+def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> None:
+    said = {"agent_id": "billing-1", "previous_health": "healthy", "new_health": "degraded"}
+    assert line(EventType.AGENT_HEALTH_CHANGED, actor, **said)[2] == by
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "mark"),
+    [
+        ("/events?group=agent", "says healthy, said", "good"),
+        ("/events?group=agent", "says degraded, said", "warn"),
+        ("/events?agent=planner", "says unknown, said", "plain"),
+        ("/events?agent=support-3", "active [^ ]+ unhealthy", "warn"),
+        ("/events?agent=billing-7", "unhealthy [^ ]+ dead", "bad"),
+        ("/events?group=task", "\\w+ [^ ]+ handoff", "warn"),
+    ],
+)
+def test_a_word_has_the_mark_in_the_log_that_it_has_elsewhere(
+    sample: Sample, path: str, words: str, mark: str
+) -> None:
+    html = sample.visitor(Role.READER).get(path).html
+    marks = re.findall(rf'<li class="event (\w+)"[^\n]*>{words}', html)
+    assert set(marks) == {mark}
+
+
+def test_times_in_the_words_of_an_event_are_written_as_everywhere(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
+    text = visitor.get("/events?agent=billing-1").text
+    assert re.search(r"maintenance until [\d-]{10} [\d:]{8} UTC: new disk", text)

@@ -1,0 +1,162 @@
+"""What does the first page say, and what does no page ever do?"""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.dashboard.conftest import Filled, Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.suspension import suspend
+
+from lifesign.dashboard.assets import asset_path
+from lifesign.dashboard.fleet_facts import SeenCounts
+from lifesign.dashboard.pages.overview import warnings
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.mass_exit import Track
+from lifesign.domain.models.monitor import MonitorRecord
+
+PAGES = ("/", "/agents", "/login")
+
+
+def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample) -> None:
+    page = open_sample.visitor().get("/")
+    assert page.status == 200
+    for words in ("Where agents stand", "What they say", "What was seen", "Latest events", "Needs a look"):
+        assert words in page.text
+    for words in ("1 deregistered", "1 gated", "1 never measured", "35 agents"):
+        assert words in page.text
+    assert "Silence is believed" in page.text
+
+
+def test_who_is_down_is_named_with_the_reason(open_sample: Sample) -> None:
+    text = open_sample.visitor().get("/").text
+    assert "Support agent 3 unhealthy" in text
+    assert "heartbeat_timeout" in text
+    assert "Planner (probed) unhealthy" in text
+
+
+def test_an_open_dashboard_is_read_by_everyone_and_says_how_to_log_in(open_sample: Sample) -> None:
+    visitor = open_sample.visitor()
+    page = visitor.get("/agents")
+    assert page.status == 200
+    assert "Log in" in page.text
+    assert '<form method="post"' not in page.html
+    assert "Look around without a key" in visitor.get("/login").text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_loads_nothing_from_elsewhere(open_sample: Sample, path: str) -> None:
+    page = open_sample.visitor().get(path)
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "<style" not in page.html
+    assert " style=" not in page.html
+    assert " onclick" not in page.html
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_what_agents_call_themselves_is_text(open_sample: Sample, path: str) -> None:
+    html = open_sample.visitor().get(path).html
+    assert "<b>Bold" not in html
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+
+
+@pytest.mark.parametrize("path", ["/", "/agents", "/events", "/agents/hostile", "/status/hostile"])
+def test_no_name_turns_the_rest_of_its_line_around(open_sample: Sample, path: str) -> None:
+    page = open_sample.visitor().get(path)
+    assert page.status == 200
+    assert "\u202e" not in page.html
+    assert page.title.startswith('<b>Bold</b> & "quoted" \ufffdtxt') == path.endswith("hostile")
+
+
+def test_programs_are_answered_at_the_root_as_ever(sample: Sample) -> None:
+    for accept in ("application/json", "*/*"):
+        answer = sample.visitor().get("/", accept=accept)
+        assert answer.headers["content-type"] == "application/json"
+        assert b'"openapi":"/openapi.json"' in answer.body
+
+
+def test_files_have_names_of_their_own_and_are_kept_for_ever(sample: Sample) -> None:
+    for name in ("dashboard.css", "live.js", "icon.svg"):
+        answer = sample.visitor().get(asset_path(name))
+        assert answer.status == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert sample.visitor().get("/static/dashboard.css").status == 404
+    assert sample.visitor().get("/static/..%2f__init__.py").status == 404
+
+
+def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
+    visitor = sample.visitor(Role.ADMIN)
+    assert visitor.get("/api/v1/agents").status == 401
+    assert visitor.get("/api/v1/agents", x_api_key=KEYS[Role.READER]).status == 200
+
+
+def test_a_hold_is_told_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
+    acted.server.write(suspend)
+    reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
+    assert "Decisions are held for agents monitored by heartbeat: 30 agents" in reader.get("/").text
+    assert "end the hold" not in reader.get("/").text
+    assert reader.do("/", "/monitor/release").status == 403
+    assert "end the hold" in admin.get("/").text
+    assert admin.do("/", "/monitor/release").status == 303
+    assert "Decisions are held" not in admin.get("/").text
+
+
+def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Filled, tmp_path: Path) -> None:
+    public = "https://registry.example"
+    with filled.served(tmp_path, public_url=public) as served:
+        visitor = served.visitor()
+        form = {"key": KEYS[Role.READER], "token": visitor.get("/login").form_token()}
+        assert visitor.post("/login", form, origin="https://other.example").status == 403
+        assert visitor.post("/login", form, origin=public).status == 303
+
+
+def test_who_asks_for_json_where_a_page_stands_may_keep_it_for_those_alone_who_ask_alike(
+    sample: Sample,
+) -> None:
+    told = sample.visitor().get("/", accept="application/json")
+    assert (told.headers["content-type"], told.headers["vary"]) == ("application/json", "Accept")
+    assert "Accept" in sample.visitor(Role.READER).get("/").headers["vary"]
+
+
+def test_no_running_prober_is_a_warning(sample: Sample) -> None:
+    assert "No prober is running" in sample.visitor(Role.READER).get("/").text
+
+
+def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
+    since = "2026-11-23T08:00:00Z"
+    track = {"state": "normal", "since": since, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
+    monitor = MonitorRecord.model_validate({
+        "state": "normal",
+        "since": since,
+        "tracks": {"heartbeat": track, "probe": track},
+        "excused": [],
+        "silent_classes": {"public_ipv4": since},
+        "lost_evidence": {
+            "agents": 1_200, "reasons": {"no_prober": 1_000, "no_witness": 200}, "since": since,
+            "is_reported": True,
+        },
+    })  # fmt: skip
+    seen = SeenCounts(
+        by_sight={"answers": 5},
+        last_observed_at_s=None,
+        probers=2,
+        clock_offsets_s={"key:a/1": -3_600.0, "key:a/2": 30.0},
+    )
+    found = warnings(monitor, seen, clock_limit_s=30.0)
+    assert len(found) == 3
+    lost, silence, clock = found
+    assert {"1,200", "(1,000)", "(200)", "2026-11-23"} <= set(re.findall(r"\(?[\d,-]+\)?", lost))
+    assert "public_ipv4" in silence
+    assert "key:a/1" in clock
+    assert "1 h behind" in clock
+
+
+@pytest.mark.parametrize("track", list(Track))
+def test_suspension_names_its_track(acted: Sample, track: Track) -> None:
+    acted.server.write(lambda transaction: suspend(transaction, track))
+    assert f"agents monitored by {track}" in acted.visitor(Role.READER).get("/").text

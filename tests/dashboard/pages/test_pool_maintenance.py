@@ -1,0 +1,139 @@
+"""What may be done about a whole pool?"""
+
+import re
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.dashboard_visitor import Page, Visitor
+from tests.support.servers import until
+
+from lifesign.domain.access.permissions import Role
+from lifesign.storage.engine.database import Transaction
+
+POOL = "/agents?pool=billing"
+DEED = "/pools/billing/maintenance"
+
+
+def deeds(page: Page) -> list[str]:
+    """What the forms of a page do about a pool."""
+    return re.findall(r'action="(/pools[^"]*)"', page.html)
+
+
+def told_at_last(visitor: Visitor, words: str) -> Page:
+    """The page of the fleet as soon as it says so: what it counts may be a few seconds old."""
+
+    def look() -> Page | None:
+        page = visitor.get("/")
+        return page if re.search(words, page.text) else None
+
+    return until(f"the fleet's page says {words}", look)
+
+
+def test_who_looks_at_a_pool_sees_how_many_are_how(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get(POOL)
+    assert "Pool billing active 7, dead 1" in page.text
+    assert 'method="post" action="/pools' not in page.html
+    assert 'id="pool"' in page.html
+    assert 'id="pool"' not in sample.visitor(Role.COORDINATOR).get("/agents").html
+
+
+def test_nobody_is_in_a_pool_that_is_misspelt(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    page = visitor.get("/agents?pool=biling")
+    assert "Nobody is in it." in page.text
+    assert 'action="/pools' not in page.html
+    answer = visitor.do(POOL, "/pools/biling/maintenance", minutes="5", reason="why")
+    assert answer.status == 404
+    assert "biling" in answer.text
+
+
+def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    answer = visitor.do(POOL, DEED, minutes="5", reason="new disk")
+    assert (answer.status, answer.headers["location"]) == (303, POOL)
+    assert (
+        "nothing takes the living members of this pool down" in visitor.get(answer.headers["location"]).text
+    )
+    assert deeds(visitor.get(POOL)) == [f"{DEED}/end"]
+    assert "In maintenance until" in visitor.get("/agents/billing-1").text
+    assert "In maintenance until" not in visitor.get("/agents/support-1").text
+    assert visitor.do(POOL, f"{DEED}/end").headers["location"] == POOL
+    assert "The maintenance of this pool is over." in visitor.get(POOL).text
+    assert "The maintenance of this pool is over." not in visitor.get(POOL).text
+    assert "In maintenance until" not in visitor.get("/agents/billing-1").text
+    log = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
+    assert log.body.count(b'"actor":"key:key_coordinator_') == 14
+
+
+def test_what_can_be_done_about_a_pool_is_shown_and_nothing_else(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    assert deeds(visitor.get(POOL)) == [DEED]
+    visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
+    assert deeds(visitor.get(POOL)) == [DEED, f"{DEED}/end"]
+
+
+def test_a_reader_is_told_who_began_a_maintenance_until_when_and_why(acted: Sample) -> None:
+    acted.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
+    reader = acted.visitor(Role.READER)
+    when = r"until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    by = r"Begun by coordinator, key:key_coordinator_\w*: new disk"
+    pool = reader.get(POOL).text
+    assert re.search(f"In maintenance {when} : all 7 living members; nothing takes them down. {by}", pool), (
+        pool
+    )
+    assert pool.count("active in maintenance") == 7
+    assert "in maintenance" not in reader.get("/agents?pool=support").text.lower()
+    agent = reader.get("/agents/billing-1").text
+    assert re.search(
+        f"In maintenance {when} , with 6 others of its pool : nothing takes it down. {by}", agent
+    )
+    fleet = told_at_last(reader, f"Nothing takes these down .* Pool billing : 7 agents {when} {by}")
+    assert '<a href="/agents?pool=billing">Pool billing</a>' in fleet.html
+
+
+def test_one_member_in_maintenance_is_named(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
+    alone = r"In maintenance until [0-9: -]+UTC : billing-1 alone; nothing takes it down\."
+    assert re.search(alone, visitor.get(POOL).text)
+    told_at_last(visitor, "Nothing takes these down .* billing-1 until")
+
+
+def test_a_maintenance_whose_time_has_come_is_told_nowhere(acted: Sample) -> None:
+    acted.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
+
+    def pass_by(transaction: Transaction) -> None:
+        over = "UPDATE agents SET maintenance_until_s = 1 WHERE maintenance_until_s > 1"
+        assert transaction.connection.exec_driver_sql(over).rowcount == 7
+
+    acted.server.write(pass_by)
+    visitor = acted.visitor(Role.ADMIN)
+    for path in ("/", POOL, "/agents/billing-1"):
+        assert re.search(r"\bin maintenance", visitor.get(path).text.lower()) is None, path
+    assert deeds(visitor.get(POOL)) == [DEED]
+    assert "/agents/billing-1/maintenance" in visitor.get("/agents/billing-1").html
+
+
+@pytest.mark.parametrize("role", [Role.READER, Role.PROBER])
+@pytest.mark.parametrize("deed", [DEED, f"{DEED}/end"])
+def test_who_may_not_is_refused(sample: Sample, role: Role, deed: str) -> None:
+    answer = sample.visitor(role).do("/", deed, minutes="5", reason="why")
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize("deed", [DEED, f"{DEED}/end"])
+def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
+    form = {"minutes": "5", "reason": "why"}
+    assert sample.visitor(Role.ADMIN).post(deed, form).status == 403
+    nobody = sample.visitor().post(deed, {**form, "token": "0" * 64})
+    where = "/login?next=%2Fagents%3Fpool%3Dbilling&form=undone"
+    assert (nobody.status, nobody.headers["location"]) == (303, where)
+
+
+@pytest.mark.parametrize("wrong", [{"minutes": "soon"}, {"minutes": "0"}, {"reason": ""}])
+def test_an_end_and_a_reason_are_needed(sample: Sample, wrong: dict[str, str]) -> None:
+    form = {"minutes": "5", "reason": "why", **wrong}
+    answer = sample.visitor(Role.COORDINATOR).do(POOL, DEED, **form)
+    assert answer.status == 422
+    assert f'<a href="{POOL}">Back to pool billing</a>' in answer.html

@@ -1,0 +1,119 @@
+"""Who shows its health to everybody, and how?"""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import LONGEST_ID
+
+from lifesign.dashboard.pages.public_status import badge_svg, is_public, public_word
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.models.agents import AgentRecord
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def test_who_wants_to_has_a_page_and_a_badge(sample: Sample) -> None:
+    visitor = sample.visitor()
+    page = visitor.get("/status/translator")
+    assert page.status == 200
+    assert "Translator (probed)" in page.text
+    assert "It says healthy" in page.text
+    badge = visitor.get("/badge/translator.svg")
+    assert (badge.status, badge.headers["content-type"]) == (200, "image/svg+xml")
+    assert badge.headers["cache-control"] == "public, max-age=60"
+    assert "agent: healthy" in badge.html
+
+
+@pytest.mark.parametrize(
+    "agent_id", ["planner", "research-1", "nobody", "x" * 129, "x" * 500, "%3Cscript%3E"]
+)
+def test_of_all_others_nobody_learns_whether_they_are_there(sample: Sample, agent_id: str) -> None:
+    visitor = sample.visitor()
+    page, badge = visitor.get(f"/status/{agent_id}"), visitor.get(f"/badge/{agent_id}.svg")
+    assert (page.status, badge.status) == (404, 404)
+    nobody = visitor.get("/badge/somebody-else.svg")
+    assert badge.body == nobody.body
+    assert "<script" not in page.html
+
+
+def test_an_id_may_be_as_long_as_it_may_be(sample: Sample) -> None:
+    assert sample.visitor().get(f"/status/{LONGEST_ID}").status == 200
+
+
+@pytest.mark.parametrize("said", ["true", 1, "yes", None, False, []])
+def test_only_true_is_a_wish(said: object) -> None:
+    assert not is_public({"public_status": said})
+    assert is_public({"public_status": True})
+
+
+@pytest.mark.parametrize("word", ["active", "draining", "dead", "gone", "failing", *HealthStatus])
+def test_every_word_fits_its_badge(word: str) -> None:
+    drawn = ET.fromstring(badge_svg("agent", word, "<why> & since when"))  # noqa: S314 - ours
+    assert drawn.attrib["aria-label"] == f"agent: {word} (<why> & since when)"
+    widths = [float(found.attrib["textLength"]) for found in drawn.iter() if "textLength" in found.attrib]
+    assert sum(widths) < float(drawn.attrib["width"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"status": "dead", "health": "healthy"}, "dead"),
+        ({"status": "unhealthy", "health": "healthy"}, "unhealthy"),
+        ({"health": "degraded"}, "degraded"),
+        ({}, "active"),
+        ({"status": "deregistered"}, "gone"),
+        ({"unknown_reason": "no_prober"}, "unknown"),
+        ({"unknown_reason": "not_yet_probed"}, "unknown"),
+        ({"unknown_reason": "document_ended"}, "active"),
+        ({"unknown_reason": "no_prober", "monitoring": "both"}, "active"),
+        ({"unknown_reason": "no_prober", "status": "dead"}, "dead"),
+        ({"health": "healthy", "failures": 1}, "healthy"),
+        ({"health": "healthy", "failures": 2}, "failing"),
+        ({"health": "healthy", "failures": 2, "monitoring": "both"}, "failing"),
+        ({"unknown_reason": "no_witness", "failures": 2}, "unknown"),
+        ({"status": "unhealthy", "failures": 2}, "unhealthy"),
+    ],
+    ids=str,
+)
+def test_badge_has_the_status_unless_observations_say_less(changed: dict[str, Any], word: str) -> None:
+    assert public_word(known(**changed)) == word
+
+
+def known(**changed: Any) -> AgentRecord:
+    """Return the record of an active agent that is probed, with some members changed."""
+    failures = changed.pop("failures", 0)
+    members = {
+        "agent_id": "a", "capabilities": [], "capacity": {}, "status": "active", "health": "unknown",
+        "monitoring": "probe", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": NOW, "version": 1, "incarnation": 1, "etag": "", "reason": "registered",
+        "status_since": NOW, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "seen": {"failures_in_row": failures, "recent_interactions": ""},
+    }  # fmt: skip
+    return AgentRecord.model_validate(members | changed)
+
+
+def test_badge_of_old_evidence_says_unknown_and_why(sample: Sample) -> None:
+    visitor = sample.visitor()
+    badge = visitor.get("/badge/forgotten.svg").html
+    assert re.search(r"agent: unknown \(no prober .* 1 h \d+ min ago\)", badge)
+    assert "healthy" not in badge
+    page = visitor.get("/status/forgotten").text
+    assert "active since" in page
+    assert "It says unknown" in page
+    assert "Seen unknown" in page
+
+
+def test_badge_of_an_agent_whose_last_probes_failed_is_not_green(sample: Sample) -> None:
+    visitor = sample.visitor()
+    assert "agent: failing (last 2 probes failed)" in visitor.get("/badge/flaky.svg").html
+    assert "last 2 probes failed" in visitor.get("/status/flaky").text
+
+
+def test_a_public_page_says_no_more_than_it_must(sample: Sample) -> None:
+    html = sample.visitor().get("/status/translator").html
+    assert "well-known" not in html
+    assert not re.search(r"metadata|capabilit", html)

@@ -1,0 +1,118 @@
+"""What do pages say of names that are no agents yet, and of all of them together?"""
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.reporting import reported
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.net.target import target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+
+
+@pytest.mark.parametrize(
+    ("query", "hosts"),
+    [
+        ("seen=gated", ["beta"]),
+        ("seen=never+measured", ["zeta"]),
+        ("seen=unknown", ["epsilon"]),
+        ("seen=down&directory=sample-directory", ["delta", "gamma"]),
+        ("host=ALPHA.example.net", ["alpha"]),
+    ],
+)
+def test_targets_are_found_by_what_was_seen(sample: Sample, query: str, hosts: list[str]) -> None:
+    html = sample.visitor(Role.READER).get(f"/targets?{query}").html
+    assert sorted(re.findall(r">https://(\w+)\.example\.net/<", html)) == hosts
+
+
+def test_targets_stand_by_host(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/targets").html
+    hosts = re.findall(r">https://(\w+)\.example\.net/<", html)
+    assert len(hosts) > 3
+    assert hosts == sorted(hosts)
+
+
+def test_a_short_url_is_not_broken(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/targets").html
+    rows = re.findall(r'<th scope="row"( class="short")?><a [^>]*>(https?://[^<]*)<', html)
+    assert rows
+    assert all(bool(marked) is (len(url) <= 48) for marked, url in rows)
+
+
+def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    html = visitor.get("/targets?host=gamma.example.net").html
+    (where,) = re.findall(r'href="(/targets/tgt_[^"]+)"', html)
+    page = visitor.get(where)
+    assert "down since" in page.text
+    assert "No agent has shown itself here yet" in page.text
+    assert visitor.do(where, f"{where}/recheck").status == 303
+    assert "Nobody probes for this registry now; as soon as one does, it looks" in visitor.get(where).text
+    assert 'href="/targets" aria-current="page"' in page.html
+
+
+def test_who_asked_to_be_left_alone_is_not_said_to_be_looked_at_now(acted: Sample) -> None:
+    url = "https://zeta.example.net/"
+    now = datetime.now(UTC)
+    memory = ProbeMemory(probed_at_s=now.timestamp(), not_before_s=now.timestamp() + 3_600)
+    limited = LayerResult(result=ResultClass.RATE_LIMITED)
+    seen = Observation(target_url=url, observed_at=now, discovery=limited)
+    reported(acted.server.url, seen, memories=[memory], key=KEYS[Role.PROBER])
+    acted.let_somebody_probe()
+    visitor = acted.visitor(Role.COORDINATOR)
+    where = f"/targets/{target_id(url)}"
+    done = visitor.do(where, f"{where}/recheck")
+    assert done.headers["location"] == where
+    page = visitor.get(done.headers["location"]).text
+    assert "It asked to be left alone for a while" in page
+    assert "within seconds" not in page
+
+
+def test_the_census_is_told_with_its_plots(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get("/census")
+    for words in ("alive", "By platform", "example.net", "sample-directory", "From run to run"):
+        assert words in page.text
+    assert page.html.count("<svg") > 5
+    assert 'class="trend"' in page.html
+
+
+@pytest.mark.parametrize(
+    "path", ["/targets?seen=well", "/targets?directory=%20", "/events?group=x", "/events?before=0"]
+)
+def test_what_cannot_be_asked_is_said(sample: Sample, path: str) -> None:
+    assert sample.visitor(Role.READER).get(path).status == 422
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/targets", "/targets/tgt_1", "/census", "/events", "/tasks", "/tasks/task_1", "/agents/a", "/live"],
+)
+def test_who_is_not_logged_in_sees_nothing(sample: Sample, path: str) -> None:
+    assert sample.visitor().get(path).status in {303, 403}
+
+
+def test_events_are_told_the_latest_first_and_by_what_they_are_about(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+    page = visitor.get("/events?group=task")
+    sequences = [int(found) for found in re.findall(r'data-sequence="(\d+)"', page.html)]
+    assert sequences == sorted(sequences, reverse=True)
+    assert set(re.findall(r'class="kind">(\w+)\.', page.html)) == {"task"}
+    of_one = visitor.get("/events?agent=planner&group=agent").text
+    assert "active → unhealthy (probe silence" in of_one
+    assert "registering → active" in of_one
+
+
+def test_older_events_are_a_page_away(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    visitor = sample.visitor(Role.READER)
+    whole = re.findall(r'data-sequence="(\d+)"', visitor.get("/events").html)
+    monkeypatch.setattr("lifesign.dashboard.pages.events.PAGE_SIZE", 10)
+    found, page = [], visitor.get("/events")
+    for _ in range(3):
+        found += re.findall(r'data-sequence="(\d+)"', page.html)
+        (older,) = re.findall(r'href="(/events\?[^"]+)" rel="next"', page.html)
+        page = visitor.get(older.replace("&amp;", "&"))
+    assert found == whole[:30]

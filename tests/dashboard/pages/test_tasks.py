@@ -1,0 +1,134 @@
+"""What do the pages of tasks say, and how do people decide there?"""
+
+import re
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_visitor import Page
+
+from lifesign.domain.access.permissions import Role
+
+
+def test_what_waits_for_people_stands_first(sample: Sample) -> None:
+    text = sample.visitor(Role.READER).get("/tasks").text
+    assert "Waiting for people ( 3 )" in text
+    assert "handoff Refund order 4711" in text
+    assert "review Translate the handbook" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("status=queued", "1 task queued Sort the inbox"),
+        ("pool=support", "1 task queued Sort the inbox"),
+        ("status=cancelled", "1 task cancelled Old errand"),
+        ("holder=worker-1&status=running", "1 task running Write the landing page"),
+        ("holder=nobody", "0 tasks No task matches"),
+    ],
+)
+def test_tasks_are_found(sample: Sample, query: str, found: str) -> None:
+    assert found in sample.visitor(Role.READER).get(f"/tasks?{query}").text
+
+
+def test_a_task_shows_its_budget_runs_reports_and_what_it_delegated(sample: Sample) -> None:
+    text = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['parent']}").text
+    for words in (
+        "20,000 tokens, 1.5000 USD",
+        "Delegated 2,000 tokens",
+        "Drafted the hero section",
+        "Next: Write three variants",
+        "worker-1 with token",
+        "Delegated review Find the brand colours",
+    ):
+        assert words in text
+
+
+def test_what_agents_write_is_text(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").html
+    assert "&lt;script&gt;alert(1)" in html
+    assert "<script>alert" not in html
+
+
+def decided(
+    served: Sample, name: str, deed: str, fields: dict[str, str], role: Role = Role.COORDINATOR
+) -> Page:
+    where = f"/tasks/{served.tasks[name]}"
+    visitor = served.visitor(role)
+    answer = visitor.do("/", f"{where}/{deed}", **fields)
+    return visitor.get(answer.headers["location"]) if answer.status == 303 else answer
+
+
+def test_people_decide(acted: Sample) -> None:
+    assert decided(acted, "review", "review", {"verdict": "reject"}).status == 422, "nobody said to be sure"
+    accepted = decided(acted, "review", "review", {"verdict": "accept", "comment": "well done"})
+    assert "done since" in accepted.text
+    assert "well done" in accepted.text
+    again = decided(acted, "handoff", "resolve", {"resolution": "requeue", "comment": "try once more"})
+    assert "queued since" in again.text
+    assert "requeued: try once more" in again.text
+    assert "help asked: " in again.text
+    unsure = decided(acted, "queued", "cancel", {})
+    assert unsure.status == 422
+    sure = {"sure": "yes", "comment": "obsolete"}
+    assert "cancelled since" in decided(acted, "queued", "cancel", sure).text
+    assert decided(acted, "queued", "cancel", sure).status == 409
+
+
+def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
+    rejected = {"verdict": "reject", "comment": "page 3 is empty", "sure": "yes"}
+    assert "rejected: page 3 is empty" in decided(acted, "review", "review", rejected).text
+
+
+@pytest.mark.parametrize(
+    ("name", "legends"),
+    [
+        ("review", ["The result is good", "It is not good enough"]),
+        ("handoff", ["An answer to what was asked", "Nobody needs it any more"]),
+    ],
+)
+def test_what_can_be_decided_stands_together_under_a_name(
+    sample: Sample, name: str, legends: list[str]
+) -> None:
+    html = sample.visitor(Role.COORDINATOR).get(f"/tasks/{sample.tasks[name]}").html
+    forms = re.findall(r'<form method="post" action="/tasks/.*?</form>', html)
+    grouped = r"<fieldset><legend>([^<]*)</legend>.*<button.*</fieldset></form>$"
+    assert [re.findall(grouped, form) for form in forms] == [[legend] for legend in legends]
+
+
+def test_a_run_that_asked_for_help_is_no_success(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+    assert "asked for help" in visitor.get(f"/tasks/{sample.tasks['handoff']}").text
+    events = visitor.get("/events?group=task").text
+    assert "handoff (help asked)" in events
+    assert "help asked, completed" not in events
+
+
+def test_what_agents_write_in_lines_is_shown_in_lines(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['review']}").html
+    assert '<b class="lines">Translated the handbook:\n- 12 pages\n- no pictures \ufffd[2J</b>' in html
+
+
+@pytest.mark.parametrize(
+    ("name", "deed", "fields", "status"),
+    [
+        ("review", "review", {"verdict": "maybe"}, 422),
+        ("review", "review", {}, 422),
+        ("handoff", "resolve", {"resolution": "later"}, 422),
+        ("cancelled", "resolve", {"resolution": "done"}, 409),
+    ],
+)
+def test_what_cannot_be_decided_is_said(
+    sample: Sample, name: str, deed: str, fields: dict[str, str], status: int
+) -> None:
+    assert decided(sample, name, deed, fields).status == status
+
+
+@pytest.mark.parametrize("deed", ["review", "resolve", "cancel"])
+def test_readers_decide_nothing(sample: Sample, deed: str) -> None:
+    fields = {"verdict": "accept", "resolution": "done", "sure": "yes"}
+    assert decided(sample, "handoff", deed, fields, Role.READER).status == 403
+    assert "What to do" not in sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").text
+
+
+def test_no_such_task_is_said(sample: Sample) -> None:
+    assert sample.visitor(Role.READER).get("/tasks/task_0").status == 404

@@ -1,0 +1,181 @@
+"""How is what an agent said, and how it answered, drawn over time?"""
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.dashboard.plots.charts import NUMBERS, WIDTH, Span, spans
+from lifesign.dashboard.plots.scales import HEIGHT
+from lifesign.domain.lifecycle.agent_history import DAY_SECONDS, HALF_HOUR_SECONDS
+from lifesign.domain.models.agents import moment
+from lifesign.domain.models.history import AgentHistory, SlotShown, SpreadShown
+
+NOW_S = 1_782_900_900.0
+"""In the middle of the half hour that began at 10:00 UTC."""
+
+
+def spread(lowest: float, mean: float, highest: float) -> SpreadShown:
+    return SpreadShown(lowest=lowest, mean=mean, highest=highest)
+
+
+def flat(value: float) -> SpreadShown:
+    return spread(value, value, value)
+
+
+def slot(ago: int, alive: int = 6, failed: int = 0, unknown: int = 0, **measures: SpreadShown) -> SlotShown:
+    """The half hour that began so many before the running one."""
+    begin_s = (NOW_S // HALF_HOUR_SECONDS - ago) * HALF_HOUR_SECONDS
+    return SlotShown(begins_at=moment(begin_s), alive=alive, failed=failed, inconclusive=unknown, **measures)
+
+
+def day(ago: int, **measures: SpreadShown) -> SlotShown:
+    begin_s = (NOW_S // DAY_SECONDS - ago) * DAY_SECONDS
+    return SlotShown(begins_at=moment(begin_s), alive=9, failed=1, inconclusive=0, **measures)
+
+
+def drawn(*half_hours: SlotShown, days: Sequence[SlotShown] = ()) -> list[Span]:
+    return spans(AgentHistory(agent_id="a", half_hours=list(half_hours), days=list(days), notes=[]), NOW_S)
+
+
+def starts(path: str) -> list[float]:
+    """Where a path begins anew."""
+    return [float(x) for x in re.findall(r"M([0-9.]+) ", path)]
+
+
+def test_of_nothing_nothing_is_drawn() -> None:
+    assert drawn() == []
+    assert [span.key for span in drawn(slot(1))] == ["day"]
+    assert [span.key for span in drawn(days=[day(3)])] == ["month"]
+
+
+def test_no_line_leads_across_a_gap_and_the_gap_is_seen() -> None:
+    (span,) = drawn(*(slot(ago, answer_ms=flat(100)) for ago in (9, 8, 4, 3)))
+    (latencies,) = [plot for plot in span.plots if plot.title == "How long answers took"]
+    (line,) = latencies.lines
+    assert starts(line.path) == [span.columns[0].left, span.columns[2].left]
+    gaps = [(stretch.left, stretch.left + stretch.width) for stretch in span.silences]
+    assert {stretch.word for stretch in span.silences} == {"never-measured"}
+    assert len(gaps) == 3
+    assert gaps[0][0] == 0
+    assert gaps[1] == pytest.approx(
+        (span.columns[1].left + span.columns[1].width, span.columns[2].left), abs=0.02
+    )
+    assert gaps[2][1] == WIDTH
+
+
+def test_who_was_down_has_no_latency_and_looks_other_than_who_was_not_looked_at() -> None:
+    (span,) = drawn(slot(2, answer_ms=flat(50)), slot(1, alive=0, failed=6), slot(0, alive=0, unknown=2))
+    assert [stretch.word for stretch in span.silences] == ["never-measured", "down"]
+    down, unknown = span.columns[1:]
+    assert (down.alive, down.failed) == (0, 100)
+    assert (unknown.alive, unknown.failed) == (0, 0)
+    (line,) = span.plots[-1].lines
+    assert len(starts(line.path)) == 1
+    assert line.path.endswith(f"H{down.left:g}")
+    assert span.told == "Probes: 6 answered, 6 failed, 2 unknown"
+
+
+def test_how_probes_ended_is_an_area_for_each_word_and_level_steps_are_one() -> None:
+    (span,) = drawn(slot(4), slot(3), slot(2, 3, 3), slot(0, 0, 0, 1))
+    begin, _, half, last = (f"{column.left:g}" for column in span.columns)
+    end = f"{span.columns[2].left + span.columns[2].width:g}"
+    assert {area.word: area.path for area in span.areas} == {
+        "unknown": f"M{begin} 100V0H{end}V100ZM{last} 100V0H1000V100Z",
+        "answers": f"M{begin} 100V0H{half}V50H{end}V100ZM{last} 100V100H1000V100Z",
+        "down": f"M{begin} 0V0H{half}V50H{end}V0ZM{last} 0V0H1000V0Z",
+    }
+    (well,) = drawn(slot(1))
+    assert [area.word for area in well.areas] == ["unknown", "answers"]
+
+
+def test_the_share_that_was_seen_stands_beside_the_share_that_is_said() -> None:
+    (span,) = drawn(slot(1, 3, 3, response_ratio=flat(0.99)))
+    (plot,) = span.plots
+    assert [line.name for line in plot.lines] == ["probes answered", "requests answered, it says"]
+    assert [line.style for line in plot.lines] == ["seen", "said"]
+    assert "probes answered 50.0 % to 50.0 %, last 50.0 %" in plot.told
+    assert [mark.text for mark in plot.scale] == ["50 %", "75 %", "100 %"]
+
+
+@pytest.mark.parametrize(("lowest", "bottom"), [(1.0, "99 %"), (0.97, "95 %"), (0.94, "90 %"), (0.2, "0 %")])
+def test_a_scale_of_shares_begins_where_there_is_something_to_see(lowest: float, bottom: str) -> None:
+    (span,) = drawn(slot(1, response_ratio=flat(lowest)))
+    assert span.plots[0].scale[0].text == bottom
+
+
+def test_a_band_goes_from_the_lowest_to_the_highest_and_is_not_there_for_one_value() -> None:
+    (span,) = drawn(
+        slot(1, error_ratio=spread(0.0, 0.02, 0.1), answer_ms=flat(7)), slot(0, error_ratio=flat(0.05))
+    )
+    _, errors, latencies = span.plots
+    assert errors.title == "Share of errors"
+    (line,) = errors.lines
+    assert line.band.endswith("Z")
+    assert [mark.text for mark in errors.scale] == ["0 %", "5 %", "10 %"]
+    assert latencies.lines[0].band == ""
+
+
+def test_latencies_stand_on_whole_decades() -> None:
+    (span,) = drawn(slot(1, answer_ms=flat(30), latency_p99_ms=spread(900, 1_000, 40_000)))
+    assert [mark.text for mark in span.plots[-1].scale] == ["10 ms", "100 ms", "1 s", "10 s", "100 s"]
+    (wide,) = drawn(slot(1, answer_ms=flat(0), latency_p99_ms=flat(1e9)))
+    assert len(wide.plots[-1].scale) <= 6
+
+
+def test_numbers_stand_in_a_table_the_latest_first() -> None:
+    (span,) = drawn(slot(1, answer_ms=spread(90, 100, 2_000)), slot(0, 0, 0, 1), days=[])
+    last, first = span.rows
+    assert first.numbers == ["100 ms (90 ms to 2,000 ms)", *["\N{EN DASH}"] * (len(NUMBERS) - 1)]
+    assert (first.probes, last.probes) == ("6 answered", "1 unknown")
+    assert last.when == moment(NOW_S // 1800 * 1800).strftime("%Y-%m-%d %H:%M")
+    assert span.columns[0].told == f"{first.when}: 6 answered"
+    assert [tip.partition(": ")[2] for tip in span.plots[-1].tips] == [
+        "a probe's answer 100 ms (90 ms to 2,000 ms)",
+        "no such number",
+    ]
+
+
+def test_round_hours_and_every_seventh_day_are_named() -> None:
+    day_span, month = drawn(slot(0), days=[day(0)])
+    assert [tick.text for tick in day_span.ticks] == ["12:00", "18:00", "00:00", "06:00"]
+    assert len(month.ticks) == 5
+    today = moment(NOW_S)
+    assert month.ticks[-1].text == f"{today:%b} {today.day}"
+
+
+PLACES = st.integers(0, 48)
+VALUES = st.tuples(*[st.floats(0, 1)] * 3).map(lambda values: spread(*sorted(values)))
+LATENCIES = st.tuples(*[st.floats(0, 1e9)] * 3).map(lambda values: spread(*sorted(values)))
+
+
+@given(
+    slots=st.dictionaries(
+        PLACES,
+        st.fixed_dictionaries(
+            {"alive": st.integers(0, 3), "failed": st.integers(0, 3), "unknown": st.integers(0, 3)},
+            optional={
+                "answer_ms": LATENCIES,
+                "response_ratio": VALUES,
+                "error_ratio": VALUES,
+                "latency_p50_ms": LATENCIES,
+                "latency_p99_ms": LATENCIES,
+            },
+        ),
+        min_size=1,
+    )
+)
+def test_whatever_was_measured_is_drawn_within_the_plane(slots: dict[int, dict[str, object]]) -> None:
+    (span,) = drawn(*(slot(ago, **slots[ago]) for ago in sorted(slots, reverse=True)))  # type: ignore[arg-type]
+    assert len(span.rows) == len(slots)
+    for column in span.columns:
+        assert 0 <= column.left < column.left + column.width <= WIDTH
+        assert 0 <= column.alive + column.failed <= 100.01
+    for plot in span.plots:
+        for line in plot.lines:
+            for path in (line.path, line.band):
+                heights = [float(y) for y in re.findall(r"(?:V|M[0-9.]+ )([0-9.-]+)", path)]
+                assert all(0 <= y <= HEIGHT for y in heights)
+                assert all(0 <= float(x) <= WIDTH for x in re.findall(r"[MH]([0-9.-]+)", path))

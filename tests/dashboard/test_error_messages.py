@@ -1,0 +1,87 @@
+"""What does a browser see where there is no page, and what does a program?"""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.dashboard.conftest import Filled, Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.dashboard_visitor import Page
+
+from lifesign.dashboard import assets
+from lifesign.dashboard.responses import POLICY
+from lifesign.domain.access.permissions import Role
+from lifesign.errors import StoreUnavailable, TooManyRequests
+
+JSON = "application/json"
+
+
+def is_our_page(page: Page) -> bool:
+    is_html = page.headers["content-type"].startswith("text/html") and 'role="alert"' in page.html
+    return is_html and page.headers["content-security-policy"] == POLICY
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/agents/a/b/c", "/static/other.js", "/agents/a%00b", "/x/"])
+def test_a_browser_gets_a_page_where_there_is_none(sample: Sample, path: str) -> None:
+    seen, told = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
+    assert is_our_page(seen)
+    assert "There is no page at this address" in seen.text
+    assert (seen.status, told.status) == (404, 404)
+    assert json.loads(told.body)["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nothing", "/dialects/x", "/.well-known/x", "/api/v1/agents/x"])
+def test_programs_paths_answer_programs_whoever_asks(sample: Sample, path: str) -> None:
+    seen = sample.visitor().get(path, accept="text/html,*/*", x_api_key=KEYS[Role.READER])
+    assert (seen.status, seen.headers["content-type"]) == (404, JSON)
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("/agents", "GET, HEAD"), ("/", "GET, HEAD")])
+def test_a_form_that_is_sent_to_a_page_is_told_what_is_allowed(
+    sample: Sample, path: str, allowed: str
+) -> None:
+    seen = sample.visitor().post(path, {"a": "b"}, accept="text/html")
+    told = sample.visitor().post(path, {"a": "b"}, accept=JSON)
+    assert is_our_page(seen)
+    for page in (seen, told):
+        assert (page.status, page.headers["allow"]) == (405, allowed)
+
+
+def test_a_form_s_address_that_is_opened_says_so_and_an_api_s_own_stays_json(sample: Sample) -> None:
+    opened = sample.visitor().get("/agents/translator/drain")
+    assert (opened.status, opened.headers["allow"]) == (405, "POST")
+    assert is_our_page(opened)
+    probed = sample.visitor().post("/healthz", {}, accept="text/html")
+    assert (probed.status, probed.headers["content-type"]) == (405, JSON)
+
+
+def test_where_pages_are_by_https_alone_their_refusals_say_so_too(filled: Filled, tmp_path: Path) -> None:
+    with filled.served(tmp_path, public_url="https://registry.example") as served:
+        seen = served.visitor().get("/nowhere")
+        assert (seen.status, is_our_page(seen)) == (404, True)
+        assert "max-age" in seen.headers["strict-transport-security"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "after"),
+    [(StoreUnavailable("it is away"), 503, "2"), (TooManyRequests(1.2), 429, "2")],
+)
+def test_who_is_to_come_again_is_told_when(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, after: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("lifesign.dashboard.page_handler.Desk.count", refuse)
+    seen = sample.visitor().get("/events")
+    assert (seen.status, seen.headers["retry-after"], is_our_page(seen)) == (status, after, True)
+
+
+def test_what_fails_outside_of_any_deed_is_a_page_too(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = assets.asset_path("icon.svg")
+    monkeypatch.setattr(assets, "MEDIA_TYPES", {})
+    seen, told = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
+    assert (seen.status, is_our_page(seen)) == (500, True)
+    assert (told.status, json.loads(told.body)["error"]["code"]) == (500, "internal")

@@ -1,0 +1,147 @@
+"""Do words say what is known, and no more?"""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.dashboard import labels
+from lifesign.dashboard.labels import Sight, sight_of_seen
+from lifesign.dashboard.pages.history import _segments
+from lifesign.domain.models.agents import LayerSeen, Seen
+from lifesign.domain.observation.results import ResultClass
+
+SEEN = {
+    ResultClass.OK: "answers",
+    ResultClass.GATED: "gated",
+    ResultClass.TIMEOUT: "down",
+    ResultClass.REFUSED: "down",
+    ResultClass.NOT_AN_AGENT: "down",
+    ResultClass.STALE_DOCUMENT: "unknown",
+    ResultClass.BLOCKED_ADDRESS: "unknown",
+    ResultClass.RATE_LIMITED: "unknown",
+    ResultClass.NOT_MEASURED: "unknown",
+    None: "never measured",
+}
+
+
+@pytest.mark.parametrize(("result", "word"), SEEN.items())
+def test_what_was_seen_has_one_word(result: ResultClass | None, word: str) -> None:
+    assert labels.sight_of(result).word == word
+
+
+def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
+    def layer(result: ResultClass, hour: int) -> LayerSeen:
+        return LayerSeen(result=result, reason="", observed_at=datetime(2026, 11, 22, hour, tzinfo=UTC))
+
+    card, gate = layer(ResultClass.OK, 9), layer(ResultClass.GATED, 10)
+    seen = Seen(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
+    assert sight_of_seen(seen) == Sight("answers", "a card, an interface that asks for credentials or money")
+    lost = seen.model_copy(update={"discovery": layer(ResultClass.HTTP_ERROR, 9)})
+    assert sight_of_seen(lost).word == "gated"
+    gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10), "failures_in_row": 1})
+    assert sight_of_seen(gone).word == "down"
+
+
+def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
+    asked_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
+    absent = LayerSeen(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
+    seen = Seen(failures_in_row=0, recent_interactions="", readiness=absent)
+    assert sight_of_seen(seen) == Sight("unknown", "HTTP 404; its card could not be asked")
+
+
+def test_every_word_is_explained() -> None:
+    seen = {labels.sight_of(result).word for result in [*ResultClass, None]}
+    assert seen == {"answers", "gated", "down", "unknown", "never measured"}
+    assert all(labels.meaning(word) for word in seen)
+
+
+@given(st.text(), st.integers(min_value=1, max_value=50))
+def test_a_text_from_elsewhere_stays_in_its_line(text: str, most: int) -> None:
+    shown = labels.brief(text, most)
+    assert len(shown) <= most
+    assert shown.isprintable()
+
+
+@given(st.text(), st.integers(min_value=1, max_value=50))
+def test_a_block_from_elsewhere_keeps_its_lines_and_nothing_else(text: str, most: int) -> None:
+    shown = labels.block(text, most)
+    assert len(shown) <= most
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_lines_stay_in_a_block_and_stand_behind_one_another_in_a_line() -> None:
+    assert labels.block("one\r\ntwo\n\nthree\x1b[2J") == "one\ntwo\n\nthree\ufffd[2J"
+    assert labels.brief("one\r\ntwo\nthree") == "one two three"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "",
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "ftp://a.example/",
+        "//a.example",
+        "https:///x",
+        "http://[",
+    ],
+)
+def test_no_page_leads_to_what_is_no_page(url: str | None) -> None:
+    assert labels.safe_link(url) is None
+
+
+def test_links_to_pages_stay_as_they_are() -> None:
+    assert labels.safe_link("https://a.example/x?y=1") == "https://a.example/x?y=1"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, "\N{EN DASH}"),
+        (0.2, "0 s"),
+        (59, "59 s"),
+        (61, "1 min 1 s"),
+        (3_600, "1 h"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_spans_have_two_units_at_most(seconds: float | None, told: str) -> None:
+    assert labels.duration_s(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(None, "\N{EN DASH}"), (0.0, "0.0 %"), (0.0001, "< 0.1 %"), (0.9999, "99.9 %"), (1.0, "100.0 %")],
+)
+def test_nearly_all_is_not_all(ratio: float | None, told: str) -> None:
+    assert labels.percent(ratio) == told
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 200_000), st.sampled_from(["active", "unhealthy", "dead"])), max_size=30),
+    st.floats(0, 200_000),
+)
+def test_a_strip_is_filled_from_end_to_end_and_nothing_overlaps(
+    changes: list[tuple[float, str]], began_s: float
+) -> None:
+    now_s = 200_000.0
+    latest_first = sorted(changes, key=lambda change: -change[0])
+    segments = _segments("active", latest_first, began_s, now_s)
+    at = 0.0
+    for segment in segments:
+        assert segment.left == pytest.approx(at, abs=1e-6)
+        assert segment.width >= 0
+        at = segment.left + segment.width
+    assert at == pytest.approx(100, abs=1e-6) or now_s - began_s < 1
+
+
+def test_a_strip_tells_what_held_when() -> None:
+    strip = _segments("dead", [(75.0, "unhealthy"), (50.0, "active"), (0.0, "registering")], 0.0, 100.0)
+    assert [(one.word, round(one.left), round(one.width)) for one in strip] == [
+        ("active", 0, 50),
+        ("unhealthy", 50, 25),
+        ("dead", 75, 25),
+    ]

@@ -1,0 +1,81 @@
+"""Where does somebody go on who has logged in?"""
+
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lifesign.dashboard.safe_redirect import HOME, MAX_CHARACTERS, own_path
+
+SITE = "https://registry.example"
+
+
+def as_browsers_read_it(text: str) -> str:
+    """What a browser makes of an address before it looks for the host (WHATWG URL, basic parser)."""
+    kept = "".join(character for character in text.strip() if character not in "\t\r\n")
+    return kept.replace("\\", "/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/agents",
+        "/agents/a.b~c:d-e_f",
+        "/agents?status=dead&pool=a%20b&q=%2F%2F",
+        "/tasks/task_1?done=said",
+        "/agents/%C3%A9",
+        "/events?subject=a/b?c",
+    ],
+)
+def test_a_path_of_ours_is_gone_back_to_as_it_was(path: str) -> None:
+    assert own_path(path) == path
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "agents",
+        "//evil.example",
+        "///evil.example",
+        "/\\evil.example",
+        "\\/evil.example",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "/\r\n/evil.example",
+        "/agents\r\nSet-Cookie: a=b",
+        "/agents\n",
+        "/agents//evil.example",
+        "/./\\evil.example",
+        "/ /evil.example",
+        "https://evil.example/",
+        "https:evil.example",
+        "javascript:alert(1)",
+        "?next=/",
+        "/agents#x",
+        "/\u2215evil.example",
+        "/\0",
+        "/login",
+        "/login?next=/login",
+        "/logout",
+        "/" + "a" * MAX_CHARACTERS,
+    ],
+)
+def test_everything_else_leads_home(said: str) -> None:
+    assert own_path(said) == HOME
+
+
+@given(st.text(alphabet="/\\:@.?#%25fFevil \t\r\n\u2215", max_size=20))
+@example("/%2f%2fevil.example")
+@example("/%5cevil.example")
+@example("/%0d%0aSet-Cookie:a=b")
+@example("/@evil.example")
+@example("/.//evil.example")
+@example("/..//evil.example")
+def test_whatever_is_said_one_stays_at_this_server(said: str) -> None:
+    path = own_path(said)
+    assert path.isascii()
+    assert path.isprintable()
+    assert urlsplit(urljoin(f"{SITE}/login", as_browsers_read_it(path))).netloc == urlsplit(SITE).netloc

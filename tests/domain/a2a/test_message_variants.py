@@ -1,0 +1,150 @@
+"""How is a message written for an agent, and which spelling is tried first? (field-notes 1)"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.cards import DATA
+
+from lifesign.domain.a2a.message_variants import (
+    REST_0_3,
+    REST_0_3_AS_RPC,
+    REST_1_0,
+    RPC_0_1,
+    RPC_0_3,
+    RPC_1_0,
+    place_of,
+    spellings,
+    written,
+)
+
+BINDINGS = (
+    st.sampled_from(["JSONRPC", "HTTP+JSON", "WEBSOCKET", "GRPC", ""]) | st.text(max_size=5) | st.none()
+)
+VERSIONS = st.sampled_from(["0.1", "0.2.5", "0.3.0", "1.0", "1.0.1", "2.7"]) | st.text(max_size=5) | st.none()
+
+
+def names(binding: str | None, version: str | None) -> list[str]:
+    return [spelling.name for spelling in spellings(binding, version)]
+
+
+# ── the order ──
+
+
+@pytest.mark.parametrize(
+    ("version", "first"),
+    [
+        ("1.0", "SendMessage"),
+        ("1.0.1", "SendMessage"),
+        ("2.0", "SendMessage"),
+        ("0.3.0", "message/send"),
+        ("0.2.5", "message/send"),
+        ("0.1", "tasks/send"),
+        (None, "message/send"),
+        ("newest", "message/send"),
+        ("", "message/send"),
+    ],
+)
+def test_the_spelling_of_the_cards_own_version_comes_first_and_all_three_come(
+    version: str | None, first: str
+) -> None:
+    found = names("JSONRPC", version)
+    assert found[0] == first
+    assert sorted(found) == ["SendMessage", "message/send", "tasks/send"]
+
+
+def test_where_operations_are_paths_the_paths_of_its_version_come_first() -> None:
+    assert spellings("HTTP+JSON", "1.0") == (REST_1_0, REST_0_3, REST_0_3_AS_RPC)
+    assert spellings("HTTP+JSON", "0.3.0") == (REST_0_3, REST_0_3_AS_RPC, REST_1_0)
+    assert spellings("HTTP+JSON", None)[0] is REST_0_3
+
+
+@given(BINDINGS, VERSIONS)
+def test_whatever_a_card_says_there_are_three_ways_to_ask(binding: str | None, version: str | None) -> None:
+    found = spellings(binding, version)
+    assert len(set(map(id, found))) == 3
+    assert {spelling.is_rpc for spelling in found} == {binding != "HTTP+JSON"}
+
+
+# ── the words ──
+
+
+def captured(case: str) -> tuple[str, dict[str, str], Any]:
+    """Return path, header fields and body of a request that a real agent took."""
+    path = DATA / "captures" / f"{case}.request.http"
+    if not path.exists():
+        pytest.skip(f"NOT COMPARED with real requests: {path} is absent")
+    head, _, body = Path(path).read_bytes().partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    fields = (line.partition(": ") for line in lines)
+    return first.split()[1], {name: value for name, _, value in fields}, json.loads(body)
+
+
+@pytest.mark.parametrize("case", ["10-rpc1-send-ok", "50-rpc03-send-ok", "a2a-sdk-0.3.26/10-rpc03-send-ok"])
+def test_a_call_is_written_as_real_agents_take_it(case: str) -> None:
+    spelling = RPC_1_0 if "rpc1" in case else RPC_0_3
+    _, fields, body = captured(case)
+    assert json.loads(written(spelling, "ok hello", "m-1")) == body | {"id": "m-1"}
+    assert fields.get("A2A-Version") == spelling.headers.get("A2A-Version")
+
+
+@pytest.mark.parametrize(
+    "case", ["60-rest1-send-ok", "70-rest03-send-ok", "a2a-sdk-0.3.26/60-rest03-send-ok"]
+)
+def test_an_operation_that_is_a_path_is_written_as_real_agents_take_it(case: str) -> None:
+    spelling = REST_1_0 if "rest1" in case else REST_0_3
+    path, fields, body = captured(case)
+    # In the protocol buffers the member is called `request`, in JSON `message`; agents take both names.
+    assert list(json.loads(written(spelling, "ok hello", "m-1")).values()) == list(body.values())
+    assert place_of(spelling, "http://agent.example/rest").endswith(path)
+    assert fields.get("A2A-Version") == spelling.headers.get("A2A-Version")
+
+
+def test_the_first_generation_names_the_task() -> None:
+    call = json.loads(written(RPC_0_1, "hi", "m-1"))
+    assert (call["method"], call["params"]["id"]) == ("tasks/send", "m-1")
+    assert call["params"]["message"] == {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
+
+
+@given(st.text(max_size=50))
+def test_any_text_is_sent_as_it_is(text: str) -> None:
+    parts = [
+        json.loads(written(RPC_1_0, text, "m"))["params"]["message"]["parts"],
+        json.loads(written(RPC_0_3, text, "m"))["params"]["message"]["parts"],
+        json.loads(written(RPC_0_1, text, "m"))["params"]["message"]["parts"],
+        json.loads(written(REST_0_3, text, "m"))["message"]["content"],
+    ]
+    assert {part["text"] for [part] in parts} == {text}
+
+
+# ── the place ──
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://a.example/rest", "https://a.example/rest/v1/message:send"),
+        ("https://a.example/rest/", "https://a.example/rest/v1/message:send"),
+        ("https://a.example", "https://a.example/v1/message:send"),
+        ("https://a.example/v1", "https://a.example/v1/message:send"),
+        ("https://a.example/v1/", "https://a.example/v1/message:send"),
+        ("https://a.example/rest?key=1", "https://a.example/rest/v1/message:send?key=1"),
+    ],
+)
+def test_the_base_of_the_operations_may_be_named_with_or_without_its_version(url: str, expected: str) -> None:
+    assert place_of(REST_0_3, url) == expected
+
+
+def test_a_call_goes_to_the_interface_itself() -> None:
+    assert place_of(RPC_0_3, "https://a.example/rpc?x=1") == "https://a.example/rpc?x=1"
+
+
+def test_a_tenant_is_named_as_1_0_has_it_and_not_before() -> None:
+    assert json.loads(written(RPC_1_0, "hi", "m", "t 1"))["params"]["tenant"] == "t 1"
+    assert "tenant" not in json.loads(written(RPC_0_3, "hi", "m", "t 1"))["params"]
+    assert "tenant" not in json.loads(written(REST_1_0, "hi", "m", "t 1"))
+    assert place_of(REST_1_0, "https://a.example/r", "t/1") == "https://a.example/r/t%2F1/message:send"
+    assert place_of(REST_0_3, "https://a.example/r", "t1") == "https://a.example/r/v1/message:send"

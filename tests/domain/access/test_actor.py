@@ -1,0 +1,56 @@
+import pytest
+
+from lifesign.domain.access.actor import OwnActor, is_reserved, keys_acting, keys_in_words, spoken, spoken_in
+from lifesign.registry.events.deliver_webhooks import COURIER
+from lifesign.registry.events.erase_archives import ARCHIVIST
+from lifesign.registry.transitions.status_changes import MONITOR
+
+
+@pytest.mark.parametrize("name", [*OwnActor, "Monitor", "SERVER", "key:", "key:x", "KEY:x"])
+def test_nobody_else_acts_by_the_name_of_a_part_or_a_key(name: str) -> None:
+    assert is_reserved(name)
+
+
+@pytest.mark.parametrize("name", ["monitor-1", "my-server", "keys", "key", "a:key:x"])
+def test_other_names_are_free(name: str) -> None:
+    assert not is_reserved(name)
+
+
+def test_every_part_acts_by_a_name_that_is_reserved() -> None:
+    assert {ARCHIVIST, MONITOR, COURIER} <= set(OwnActor)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("key:key_1", "ops, key:key_1"),
+        ("key:key_1/worker-2", "ops, key:key_1/worker-2"),
+        ("key:key_2", "key:key_2"),
+        ("key_1", "key_1"),
+        ("billing-1", "billing-1"),
+        ("monitor", "monitor"),
+    ],
+)
+def test_people_read_what_a_key_is_called_beside_its_id(name: str, read: str) -> None:
+    assert spoken(name, {"key:key_1": "ops", "billing-1": "x", "monitor": "y"}) == read
+
+
+def test_people_read_what_a_key_is_called_in_words_too() -> None:
+    names = {"key:key_1": "ops", "key:key_2": "none of these"}
+    assert keys_in_words("asked by key:key_1, not by key: or key:key_3/w") == {
+        "key:key_1",
+        "key:key_3",
+    }
+    assert spoken_in("asked by key:key_1", names) == "asked by ops, key:key_1"
+    assert spoken_in("monkey:key_2 and key:key_22", names) == "monkey:key_2 and key:key_22"
+
+
+def test_a_key_acts_holds_or_writes() -> None:
+    payload = {
+        "holder": "key:key_2/a",
+        "writer": "billing-1",
+        "agent_id": "key:key_3",
+        "shards": ["key:key_4"],
+    }
+    assert keys_acting("key:key_1", payload) == {"key:key_1", "key:key_2"}
+    assert keys_acting("monitor", {"erased": "0" * 64, "holder": 3}) == set()

@@ -1,0 +1,274 @@
+"""Who may do what?"""
+
+import base64
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.access.permissions import (
+    KEY_BYTES,
+    PERMISSIONS,
+    Action,
+    Principal,
+    Role,
+    StoredKey,
+    digest_of,
+    is_current,
+    is_valid,
+    key_of,
+    looks_like_key,
+    may,
+    may_at_all,
+    require,
+    with_earlier_end,
+)
+from lifesign.domain.net.target import target_id
+from lifesign.errors import DEEDS, InvalidSetting, NotAllowed
+
+READING = {
+    Action.LIST_AGENTS,
+    Action.READ_AGENT,
+    Action.READ_EVENTS,
+    Action.READ_LEASES,
+    Action.READ_TARGETS,
+    Action.READ_TASKS,
+}
+OF_ITS_OWN = READING | {
+    Action.RECHECK,
+    Action.RE_REGISTER,
+    Action.BEAT,
+    Action.DRAIN,
+    Action.DEREGISTER,
+    Action.UPDATE,
+    Action.LEASE,
+    Action.RELEASE_LEASE,
+    Action.WRITE_STATE,
+    Action.WORK_TASKS,
+}
+# What each role may do to anybody's record, written down a second time from the protocol.
+TO_ANYBODY = {
+    Role.ENROLL: {Action.REGISTER},
+    Role.AGENT: set(),
+    Role.READER: READING | {Action.READ_MONITOR},
+    Role.PROBER: READING
+    | {
+        Action.READ_MONITOR,
+        Action.REPORT_OBSERVATIONS,
+        Action.LEASE_SHARDS,
+        Action.IMPORT_TARGETS,
+    },
+    Role.COORDINATOR: READING
+    | {
+        Action.READ_MONITOR,
+        Action.REGISTER,
+        Action.RE_REGISTER,
+        Action.DRAIN,
+        Action.DEREGISTER,
+        Action.RELEASE_LEASE,
+        Action.SEND_COMMAND,
+        Action.SET_MAINTENANCE,
+        Action.RECHECK,
+        Action.IMPORT_TARGETS,
+        Action.CONFIRM_DIRECTORY,
+        Action.MANAGE_OPT_OUTS,
+        Action.CREATE_TASKS,
+    },
+    # A task is worked on with a key of the agent itself.
+    Role.ADMIN: set(Action) - {Action.WORK_TASKS},
+}
+ROLES = st.sampled_from(Role)
+ACTIONS = st.sampled_from(Action)
+AGENT_IDS = st.sampled_from(["agent_a", "agent_b", "agent_A", ""])
+PRINCIPALS = st.builds(Principal, st.just("key_1"), ROLES, st.none() | AGENT_IDS)
+AGENT = Principal("key_1", Role.AGENT, "agent_a")
+COORDINATING_AGENT = Principal("key_2", Role.COORDINATOR, "agent_a")
+
+RANDOM = bytes(range(KEY_BYTES))
+KEY = key_of(RANDOM)
+STORED = StoredKey(
+    key_id="key_1",
+    name="first",
+    role=Role.AGENT,
+    agent_id="agent_a",
+    digest=digest_of(KEY),
+    created_at_s=1000.0,
+)
+
+
+def allowed(principal: Principal, agent_id: str | None) -> set[Action]:
+    return {action for action in Action if may(principal, action, agent_id)}
+
+
+# Permissions
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_may_do_to_others_what_the_protocol_says_and_nothing_else(role: Role) -> None:
+    key = Principal("key_1", role, None)
+    assert allowed(key, "agent_b") == TO_ANYBODY[role]
+    assert allowed(key, None) == TO_ANYBODY[role]
+
+
+def test_an_agent_acts_for_itself_alone() -> None:
+    assert allowed(AGENT, "agent_a") == OF_ITS_OWN
+    assert allowed(AGENT, "agent_b") == set()
+
+
+def test_an_agent_may_not_ask_for_all_records_where_it_may_ask_for_its_own() -> None:
+    assert allowed(AGENT, None) == set()
+
+
+def test_an_agents_key_that_belongs_to_nobody_may_do_nothing() -> None:
+    nobody = Principal("key_1", Role.AGENT, None)
+    for agent_id in (None, "", "None", "agent_a"):
+        assert allowed(nobody, agent_id) == set()
+
+
+def test_a_coordinator_that_is_an_agent_acts_for_that_agent_as_agents_do() -> None:
+    assert allowed(COORDINATING_AGENT, "agent_a") == TO_ANYBODY[Role.COORDINATOR] | OF_ITS_OWN
+    assert allowed(COORDINATING_AGENT, "agent_b") == TO_ANYBODY[Role.COORDINATOR]
+    assert allowed(COORDINATING_AGENT, None) == TO_ANYBODY[Role.COORDINATOR]
+
+
+@pytest.mark.parametrize("role", [Role.ENROLL, Role.READER, Role.PROBER])
+def test_another_role_gains_nothing_by_an_agent_on_its_key(role: Role) -> None:
+    assert allowed(Principal("key_1", role, "agent_a"), "agent_a") == TO_ANYBODY[role]
+
+
+@given(PRINCIPALS, ACTIONS, st.none() | AGENT_IDS)
+def test_what_is_required_is_what_may_be_done(
+    principal: Principal, action: Action, agent_id: str | None
+) -> None:
+    if may(principal, action, agent_id):
+        require(principal, action, agent_id)
+        assert may_at_all(principal, action)
+        return
+    with pytest.raises(NotAllowed) as raised:
+        require(principal, action, agent_id)
+    assert raised.value.role == principal.role
+    assert raised.value.action == action
+    assert raised.value.agent_id == agent_id
+
+
+@given(PRINCIPALS, ACTIONS)
+def test_what_may_be_done_at_all_may_be_done_to_some_record(principal: Principal, action: Action) -> None:
+    records = [None, "agent_c", principal.agent_id]
+    assert may_at_all(principal, action) == any(may(principal, action, agent_id) for agent_id in records)
+
+
+def test_a_refusal_says_which_key_may_not_do_what_and_for_whom() -> None:
+    with pytest.raises(NotAllowed, match=r"this reader key may not release leases \(agent 'agent_a'\)$"):
+        require(Principal("key_1", Role.READER, None), Action.RELEASE_LEASE, "agent_a")
+    with pytest.raises(NotAllowed, match=r"this enroll key may not manage keys$"):
+        require(Principal("key_1", Role.ENROLL, None), Action.MANAGE_KEYS)
+
+
+def test_what_somebody_may_not_do_is_told_in_words() -> None:
+    assert DEEDS.keys() <= set(Action)
+    for action in Action:
+        told = str(NotAllowed("reader", action, None))
+        assert "_" not in told
+        assert not told.endswith((" override", " maintenance for", " release hold", " set maintenance"))
+
+
+def test_nobody_can_change_the_table() -> None:
+    with pytest.raises(TypeError):
+        PERMISSIONS[Role.READER, Action.ERASE] = PERMISSIONS[Role.ADMIN, Action.ERASE]  # type: ignore[index]
+
+
+# Keys
+
+
+@given(st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES))
+def test_a_key_holds_all_the_chance_it_was_made_of_and_looks_like_one(random_bytes: bytes) -> None:
+    key = key_of(random_bytes)
+    assert looks_like_key(key)
+    assert len(key) == 47
+    assert base64.urlsafe_b64decode(key.removeprefix("ahk_") + "=") == random_bytes
+
+
+@pytest.mark.parametrize("length", [0, 16, KEY_BYTES - 1, KEY_BYTES + 1])
+def test_too_little_chance_makes_no_key_and_is_not_shown(length: int) -> None:
+    with pytest.raises(InvalidSetting) as raised:
+        key_of(b"secret".ljust(length, b"x")[:length])
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ahk_",
+        KEY[:-1],
+        KEY + "A",
+        KEY + "\n",
+        " " + KEY,
+        KEY.replace("ahk_", "AHK_"),
+        KEY.replace("ahk_", ""),
+        KEY[:-1] + "+",
+        KEY[:-1] + "=",
+        KEY[:-1] + "é",
+        KEY[:-1] + "\u0661",
+        KEY[:-1] + "\x00",
+        KEY[:-1] + "\ud800",
+        "ahk_" + "A" * 1_000_000,
+    ],
+)
+def test_a_text_of_another_form_does_not_look_like_a_key(text: str) -> None:
+    assert not looks_like_key(text)
+
+
+def test_what_is_stored_is_the_sha_256_of_the_whole_key() -> None:
+    assert digest_of("abc").hex() == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest_of(KEY) != digest_of(KEY[:-1])
+
+
+def test_a_stored_key_shows_neither_key_nor_digest() -> None:
+    assert KEY not in repr(STORED)
+    assert "digest" not in repr(STORED)
+
+
+def test_a_key_is_valid_by_its_own_digest_alone() -> None:
+    assert is_valid(STORED, digest_of(KEY), 1000.0)
+    assert not is_valid(STORED, digest_of(key_of(RANDOM[::-1])), 1000.0)
+    assert not is_valid(STORED, b"", 1000.0)
+    assert not is_valid(STORED, digest_of(KEY)[:-1], 1000.0)
+
+
+def test_a_rotated_key_is_valid_until_the_overlap_ends() -> None:
+    rotated = replace(STORED, expires_at_s=2000.0)
+    assert is_valid(rotated, digest_of(KEY), 1999.999)
+    assert not is_valid(rotated, digest_of(KEY), 2000.0)
+
+
+@pytest.mark.parametrize("role", [Role.AGENT, Role.COORDINATOR])
+def test_what_probers_find_is_nobodys_own(role: Role) -> None:
+    found = replace(STORED, role=role, agent_id=target_id("https://agent.example/"))
+    assert not is_valid(found, digest_of(KEY), 1000.0)
+
+
+@pytest.mark.parametrize("now_s", [999.0, 1500.0, 5000.0])
+def test_a_revoked_key_is_refused_whatever_the_clock_says(now_s: float) -> None:
+    assert not is_valid(replace(STORED, revoked_at_s=1500.0), digest_of(KEY), now_s)
+    assert not is_valid(replace(STORED, revoked_at_s=1500.0, expires_at_s=9000.0), digest_of(KEY), now_s)
+
+
+ENDS = st.none() | st.floats(0, 100)
+
+
+@given(ENDS, ENDS, ENDS, ENDS, st.floats(0, 100))
+def test_of_two_ends_the_earlier_one_holds(
+    expires_at_s: float | None,
+    other_expires_at_s: float | None,
+    revoked_at_s: float | None,
+    other_revoked_at_s: float | None,
+    now_s: float,
+) -> None:
+    key = StoredKey(key_id="key_1", name="alice", role=Role.READER, digest=b"", created_at_s=0.0)
+    one = replace(key, expires_at_s=expires_at_s, revoked_at_s=revoked_at_s)
+    other = replace(key, expires_at_s=other_expires_at_s, revoked_at_s=other_revoked_at_s)
+    both = with_earlier_end(one, other)
+    assert is_current(both, now_s) == (is_current(one, now_s) and is_current(other, now_s))
+    assert both == with_earlier_end(other, one)

@@ -1,0 +1,53 @@
+"""How is a value made that nobody changes, thousands of times a second?"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from lifesign.domain.base.fast_dataclass import light_value
+
+
+@light_value()
+class Point:
+    """What the tests make."""
+
+    x: int
+    y: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPoint:
+    """The same, as it is usually made."""
+
+    x: int
+    y: int = 0
+
+
+@light_value(kw_only=True)
+class Named:
+    """What is made by names."""
+
+    name: str
+
+
+def test_it_is_a_value() -> None:
+    assert Point(1) == Point(1, 0) != Point(1, 2)
+    assert {Point(1), Point(1, 0)} == {Point(1)}
+    assert replace(Point(1), y=3) == Point(1, 3)
+
+
+def test_it_holds_nothing_else() -> None:
+    assert not hasattr(Point(1), "__dict__")
+    assert Point.__slots__ == FrozenPoint.__slots__  # type: ignore[attr-defined]
+
+
+def test_members_have_names_where_they_must() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Named("a")  # type: ignore[call-arg]
+
+
+def test_the_type_checker_alone_sees_to_it_that_nobody_changes_it() -> None:
+    point = Point(1)
+    # mypy fails here as soon as there is nothing to ignore.
+    point.x = 2  # type: ignore[misc]
+    assert point.x == 2

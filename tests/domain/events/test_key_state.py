@@ -1,0 +1,122 @@
+"""What does the event log say of a key, and does the store say the same?"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.access.permissions import Role, StoredKey, digest_of, fingerprint_of
+from lifesign.domain.events.event import EventType, KeyChanged
+from lifesign.domain.events.key_state import KeyComparison, KeyState, after_event, state_of
+from lifesign.domain.models.agents import moment
+
+AT_S = 1_800_000_000.0
+CREATED, ROTATED, REVOKED = EventType.KEY_CREATED, EventType.KEY_ROTATED, EventType.KEY_REVOKED
+KEY = StoredKey(
+    key_id="key_1",
+    name="alice",
+    role=Role.READER,
+    digest=digest_of("k"),
+    created_at_s=AT_S,
+    expires_at_s=AT_S + 90,
+)
+ENDS = st.none() | st.integers(1, 10**6).map(lambda later: AT_S + later)
+
+
+def told(key: StoredKey = KEY, *, is_old: bool = False) -> KeyChanged:
+    """Return what an event tells of a key, or what those of older versions told."""
+    known = KeyChanged(key_id=key.key_id, name=key.name, role=key.role.value, agent_id=key.agent_id)
+    if is_old:
+        return known
+    expires_at = None if key.expires_at_s is None else moment(key.expires_at_s)
+    return known.model_copy(update={"fingerprint": fingerprint_of(key.digest), "expires_at": expires_at})
+
+
+def known_after(*events: tuple[EventType, KeyChanged]) -> KeyState:
+    state: KeyState | None = None
+    for event_type, payload in events:
+        state = after_event(state, event_type, payload)
+    assert state is not None
+    return state
+
+
+def compared(state: KeyState, stored: StoredKey) -> tuple[list[str], int]:
+    comparison = KeyComparison({state.key_id: state}, tells_all=True)
+    return list(comparison.differences([state_of(stored)])), comparison.uncovered
+
+
+@pytest.mark.parametrize(
+    ("changed", "member"),
+    [
+        (replace(KEY, role=Role.ADMIN), "role"),
+        (replace(KEY, agent_id="a"), "agent_id"),
+        (replace(KEY, name="bob"), "name"),
+        (replace(KEY, digest=digest_of("other")), "fingerprint"),
+        (replace(KEY, expires_at_s=None), "expires_at_s"),
+        (replace(KEY, expires_at_s=AT_S + 91), "expires_at_s"),
+        (replace(KEY, revoked_at_s=AT_S), "is_revoked"),
+    ],
+)
+def test_whatever_is_changed_in_a_stored_key_is_told(changed: StoredKey, member: str) -> None:
+    created = known_after((CREATED, told()))
+    assert compared(created, KEY) == ([], 0)
+    (difference,), uncovered = compared(created, changed)
+    assert difference.startswith(f"key key_1: {member} is ")
+    assert uncovered == 0
+
+
+def test_a_revoked_key_that_is_good_again_is_told() -> None:
+    revoked = known_after((CREATED, told()), (REVOKED, told()))
+    assert compared(revoked, replace(KEY, revoked_at_s=AT_S)) == ([], 0)
+    assert compared(revoked, KEY)[0] == ["key key_1: is_revoked is True in the log, False in the store"]
+    # Nor does a rotation of what was made good again make it so.
+    assert known_after((CREATED, told()), (REVOKED, told()), (ROTATED, told())).is_revoked
+
+
+def test_what_an_event_tells_of_an_altered_key_is_not_believed() -> None:
+    altered = replace(KEY, role=Role.ADMIN, name="bob", digest=digest_of("other"), revoked_at_s=AT_S)
+    state = known_after((CREATED, told()), (REVOKED, told(altered)))
+    assert len(compared(state, altered)[0]) == 3
+
+
+@given(first=ENDS, then=ENDS, kind=st.sampled_from([ROTATED, REVOKED]))
+def test_no_event_lets_a_key_last_longer(first: float | None, then: float | None, kind: EventType) -> None:
+    state = known_after(
+        (CREATED, told(replace(KEY, expires_at_s=first))), (kind, told(replace(KEY, expires_at_s=then)))
+    )
+    assert state.expires_at_s == min((at_s for at_s in (first, then) if at_s is not None), default=None)
+
+
+def test_what_older_versions_did_not_tell_is_not_compared_and_counted() -> None:
+    other = replace(KEY, expires_at_s=None, digest=digest_of("other"))
+    old = known_after((CREATED, told(is_old=True)))
+    assert compared(old, KEY) == compared(old, other) == ([], 1)
+    assert compared(old, replace(KEY, name="bob"))[0]
+    assert compared(old, replace(KEY, revoked_at_s=AT_S))[0]
+    # What is told from then on counts.
+    since = known_after((CREATED, told(is_old=True)), (ROTATED, told()))
+    assert compared(since, KEY) == ([], 0)
+    assert compared(since, other)[0]
+
+
+def test_a_rotation_that_an_older_version_wrote_leaves_the_end_open() -> None:
+    back = known_after((CREATED, told()), (ROTATED, told(is_old=True)))
+    assert compared(back, replace(KEY, expires_at_s=AT_S + 1)) == ([], 1)
+    revoked = known_after((CREATED, told()), (REVOKED, told(is_old=True)))
+    assert compared(revoked, replace(KEY, revoked_at_s=AT_S)) == ([], 0)
+
+
+@pytest.mark.parametrize("tells_all", [True, False])
+def test_a_key_without_an_event_is_told_if_all_have_one_and_else_counted(tells_all: bool) -> None:  # noqa: FBT001 - a table
+    comparison = KeyComparison({}, tells_all=tells_all)
+    found = list(comparison.differences([state_of(KEY)]))
+    assert found == (["key key_1: in the store, not in the log"] if tells_all else [])
+    assert comparison.uncovered == (0 if tells_all else 1)
+
+
+def test_a_key_that_was_removed_is_told() -> None:
+    state = known_after((CREATED, told()))
+    assert list(KeyComparison({"key_1": state}, tells_all=False).differences([])) == [
+        "key key_1: in the log, not in the store"
+    ]

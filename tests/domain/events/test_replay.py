@@ -1,0 +1,824 @@
+"""Which states follow from the event log alone?"""
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lifesign.domain.events.chain import GENESIS, Event, chain, erased, link, read_event
+from lifesign.domain.events.event import (
+    PAYLOADS,
+    AgentErased,
+    AgentHealthChanged,
+    AgentLifecycle,
+    AgentLinked,
+    AgentUnlinked,
+    AgentUpdated,
+    EpochRaised,
+    EventDraft,
+    EventType,
+    KeyChanged,
+    LeaseAcquired,
+    LeaseEnded,
+    MaintenanceChanged,
+    OverrideChanged,
+    Payload,
+    ShardLease,
+    ShardsEnded,
+    ShardsGranted,
+    StateWritten,
+    TaskBudgetChanged,
+    TaskCreated,
+    TaskLifecycle,
+    TaskReported,
+)
+from lifesign.domain.events.key_state import KeyState
+from lifesign.domain.events.replay import MAX_DIFFERENCES, AgentState, LeaseState, Replay, TaskState
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import (
+    ALIVE,
+    TRANSITIONS,
+    Reason,
+    Signal,
+    Status,
+    begins_new_life,
+    reason_of,
+)
+from lifesign.domain.models.agents import moment
+from lifesign.domain.tasks.lease import EndReason
+from lifesign.domain.tasks.task_states import TRANSITIONS as TASK_TRANSITIONS
+from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, task_resource
+from lifesign.errors import Unreplayable
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "schemas/examples/event/valid").glob("*.json"))
+AT = datetime(2027, 1, 15, 8, tzinfo=UTC)
+AT_S = AT.timestamp()
+# One type for each payload; of those that share one, the last.
+TYPES = {model: event_type for event_type, model in PAYLOADS.items()}
+
+
+def event_of(replay: Replay, payload: Payload, event_type: EventType | None = None) -> Event:
+    """Return the next event after what a replay has seen; its hashes lead nowhere."""
+    draft = EventDraft(type=event_type or TYPES[type(payload)], actor="test", payload=payload)
+    return chain(replace(GENESIS, sequence=replay.sequence), "event_1", draft, AT_S)
+
+
+def replayed(*payloads: Payload) -> Replay:
+    replay = Replay()
+    for payload in payloads:
+        replay.apply(event_of(replay, payload))
+    return replay
+
+
+def refusal(replay: Replay, payload: Payload) -> str:
+    """Apply what must be refused, see that it changed nothing, and return why."""
+    before = replay.to_json()
+    event = event_of(replay, payload)
+    with pytest.raises(Unreplayable) as caught:
+        replay.apply(event)
+    assert replay.to_json() == before
+    assert caught.value.sequence == event.sequence
+    return caught.value.what
+
+
+def lifecycle(
+    signal: Signal, previous: Status, incarnation: int, version: int, agent_id: str = "a", **other: Any
+) -> AgentLifecycle:
+    members = {
+        "agent_id": agent_id,
+        "previous_status": previous,
+        "new_status": TRANSITIONS.get((previous, signal), Status.ACTIVE),
+        "reason": reason_of(signal),
+        "timestamp": AT,
+        "incarnation": incarnation,
+        "version": version,
+        "explanation": "",
+    }
+    return AgentLifecycle.model_validate(members | other)
+
+
+def acquired(token: int, lease_id: str = "l1", holder: str = "a", **other: Any) -> LeaseAcquired:
+    members = {"resource": "r", "lease_id": lease_id, "holder": holder, "fencing_token": token}
+    return LeaseAcquired.model_validate(members | {"expires_at": AT, "holder_incarnation": 1} | other)
+
+
+def ended(token: int, lease_id: str = "l1", holder: str = "a", **other: Any) -> LeaseEnded:
+    members = {"resource": "r", "lease_id": lease_id, "holder": holder, "fencing_token": token}
+    return LeaseEnded.model_validate(members | {"reason": EndReason.RELEASED} | other)
+
+
+def written(holder: str, token: int) -> StateWritten:
+    return StateWritten(resource="r", holder=holder, fencing_token=token, version=1)
+
+
+def shards(*numbers: int, token: int = 1) -> list[ShardLease]:
+    return [ShardLease(shard=number, lease_id=f"l{number}", fencing_token=token) for number in numbers]
+
+
+def granted(*numbers: int, token: int = 1) -> ShardsGranted:
+    return ShardsGranted(holder="key:k/p", shards=shards(*numbers, token=token), expires_at=AT)
+
+
+def given_up(*numbers: int, holder: str = "key:k/p", token: int = 1) -> ShardsEnded:
+    return ShardsEnded(holder=holder, shards=shards(*numbers, token=token), reason=EndReason.RELEASED)
+
+
+def task_step(signal: TaskSignal, previous: TaskStatus, **other: Any) -> TaskLifecycle:
+    members = {
+        "task_id": "t",
+        "previous_status": previous,
+        "new_status": TASK_TRANSITIONS.get((previous, signal), TaskStatus.DONE),
+        "signal": signal,
+    }
+    return TaskLifecycle.model_validate(members | other)
+
+
+QUEUED = TaskCreated(task_id="t", tokens=100, micro_usd=5)
+TAKEN = acquired(1, resource=task_resource("t"))
+GIVEN_BACK = ended(1, resource=task_resource("t"))
+GRANTED = task_step(TaskSignal.GRANTED, TaskStatus.QUEUED)
+REPORTED = TaskReported(task_id="t", run_id="run_1", report=1)
+REGISTERED = lifecycle(Signal.REGISTERED, Status.REGISTERING, 1, 1)
+TIMED_OUT = lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2)
+DIED = lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.UNHEALTHY, 1, 3)
+DRAINED = lifecycle(Signal.DRAIN_INITIATED, Status.ACTIVE, 1, 2)
+RAISED = EpochRaised(previous_epoch=0, new_epoch=2)
+A = AgentState(agent_id="a", status=Status.ACTIVE, reason=Reason.REGISTERED, incarnation=1, version=1)
+HELD = LeaseState(resource="r", lease_id="l1", holder="a", token=1)
+
+
+# --- agents --------------------------------------------------------------------------------------
+
+
+def test_an_agent_begins_with_its_registration() -> None:
+    assert replayed(REGISTERED).agents == {"a": A}
+
+
+def test_a_status_takes_its_reason_and_version_along() -> None:
+    assert replayed(REGISTERED, TIMED_OUT, DIED).agents["a"] == AgentState(
+        agent_id="a", status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, incarnation=1, version=3
+    )
+
+
+def test_a_new_life_counts_the_incarnation_on_and_the_version_anew() -> None:
+    again = lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1)
+    agent = replayed(REGISTERED, TIMED_OUT, DIED, again).agents["a"]
+    assert (agent.status, agent.incarnation, agent.version) == (Status.ACTIVE, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("signal", "is_kept"), [(Signal.RE_REGISTERED, False), (Signal.PROBE_REDISCOVERED, True)]
+)
+def test_who_registers_anew_leaves_behind_what_its_event_does_not_name(signal: Signal, is_kept: bool) -> None:  # noqa: FBT001 - a table
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        TIMED_OUT,
+        DIED,
+        lifecycle(signal, Status.DEAD, 2, 1),
+    )
+    agent = replay.agents["a"]
+    expected = (AT_S, Status.UNHEALTHY, AT_S) if is_kept else (None, None, None)
+    assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == expected
+
+
+def test_what_a_registration_names_of_what_was_decreed_stays() -> None:
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        TIMED_OUT,
+        DIED,
+        lifecycle(
+            Signal.RE_REGISTERED,
+            Status.DEAD,
+            2,
+            1,
+            maintenance_until=AT,
+            override_status=Status.UNHEALTHY,
+            override_until=AT,
+        ),
+    )
+    agent = replay.agents["a"]
+    assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == (
+        AT_S,
+        Status.UNHEALTHY,
+        AT_S,
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ({"maintenance_until": AT}, "agent a keeps a maintenance that it was not in"),
+        (
+            {"override_status": Status.ACTIVE, "override_until": AT},
+            "agent a keeps an override that it did not have",
+        ),
+    ],
+)
+def test_a_registration_names_nothing_that_was_not_decreed(named: dict[str, Any], why: str) -> None:
+    replay = replayed(REGISTERED, TIMED_OUT, DIED)
+    assert refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1, **named)) == why
+
+
+def test_decrees_can_be_taken_back() -> None:
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        MaintenanceChanged(agent_id="a"),
+        OverrideChanged(agent_id="a"),
+    )
+    assert replay.agents["a"] == A
+
+
+def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
+    replay = replayed(
+        REGISTERED,
+        AgentUpdated(agent_id="a", incarnation=1, version=2, changed=["name"]),
+        AgentHealthChanged(
+            agent_id="a", previous_health=HealthStatus.UNKNOWN, new_health=HealthStatus.DEGRADED
+        ),
+    )
+    assert replay.agents["a"] == replace(A, version=2, health=HealthStatus.DEGRADED)
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (REGISTERED, "agent a is active, not registering"),
+        (DIED, "agent a is active, not unhealthy"),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, agent_id="b"), "agent b is registering"),
+        (lifecycle(Signal.REGISTERED, Status.REGISTERING, 2, 1, agent_id="b"), "comes to 1.1, not to 2.1"),
+        (
+            lifecycle(Signal.RE_REGISTERED, Status.ACTIVE, 2, 1),
+            "no way from active to active by re_registered",
+        ),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, new_status=Status.DEAD), "no way from"),
+        (
+            lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, reason=Reason.DRAIN_TIMEOUT),
+            "no way from",
+        ),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 3), "comes to 1.2, not to 1.3"),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 2, 1), "comes to 1.2, not to 2.1"),
+        (AgentUpdated(agent_id="a", incarnation=1, version=1, changed=[]), "comes to 1.2"),
+        (AgentUpdated(agent_id="a", incarnation=2, version=2, changed=[]), "comes to 1.2"),
+        (AgentUpdated(agent_id="b", incarnation=1, version=2, changed=[]), "agent b was never registered"),
+        (MaintenanceChanged(agent_id="b", until=AT), "agent b was never registered"),
+        (OverrideChanged(agent_id="b"), "agent b was never registered"),
+        (
+            AgentHealthChanged(
+                agent_id="a", previous_health=HealthStatus.HEALTHY, new_health=HealthStatus.DEGRADED
+            ),
+            "the health of a is unknown",
+        ),
+    ],
+)
+def test_what_contradicts_the_state_of_an_agent_is_refused(payload: Payload, why: str) -> None:
+    assert why in refusal(replayed(REGISTERED), payload)
+
+
+def test_a_new_life_without_a_new_incarnation_is_refused() -> None:
+    replay = replayed(REGISTERED, TIMED_OUT, DIED)
+    assert "comes to 2.1, not to 1.4" in refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 1, 4))
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_held_until_it_ends_and_its_token_stays() -> None:
+    replay = replayed(REGISTERED, acquired(1))
+    assert replay.leases == {"r": HELD}
+    assert HELD.is_held
+    replay.apply(event_of(replay, ended(1)))
+    assert replay.leases == {"r": replace(HELD, end_reason=EndReason.RELEASED)}
+    replay.apply(event_of(replay, acquired(2, "l2")))
+    assert replay.leases == {"r": replace(HELD, lease_id="l2", token=2)}
+
+
+def test_a_key_without_an_agent_may_hold_a_lease() -> None:
+    assert replayed(acquired(7, holder="prober 1", holder_incarnation=0)).leases["r"].holder == "prober 1"
+
+
+@pytest.mark.parametrize(
+    ("before", "payload", "why"),
+    [
+        ([acquired(1)], acquired(2, "l2"), "a holds r"),
+        ([acquired(2), ended(2)], acquired(2, "l2"), "token 2 is not above 2"),
+        ([acquired(2), ended(2)], acquired(1, "l2"), "token 1 is not above 2"),
+        ([], acquired(1, holder="b"), "agent b was never registered"),
+        ([], acquired(1, holder_incarnation=2), "a is active in incarnation 1"),
+        ([DRAINED], acquired(1), "a is draining in incarnation 1"),
+        ([TIMED_OUT, DIED], acquired(1), "a is dead in incarnation 1"),
+        ([], ended(1), "nobody holds r"),
+        ([acquired(1), ended(1)], ended(1), "nobody holds r"),
+        ([acquired(1)], ended(1, "l2"), "the lease of r is l1"),
+        ([acquired(1)], ended(2), "a holds r with token 1"),
+        ([acquired(1)], ended(1, holder="b"), "a holds r with token 1"),
+        ([acquired(1)], ended(1, reason=EndReason.AGENT_DEAD), "a is active, not dead"),
+        ([acquired(1)], ended(1, reason=EndReason.AGENT_DEREGISTERED), "a is active, not deregistered"),
+        ([], written("a", 1), "nobody holds r"),
+        ([acquired(1)], written("b", 1), "a holds r"),
+        ([acquired(2)], written("a", 1), "a holds r with token 2"),
+        ([acquired(1), ended(1)], written("a", 1), "nobody holds r"),
+        ([RAISED], RAISED, "epoch 2 is not above 2"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_the_state_of_a_lease_is_refused(
+    before: list[Payload], payload: Payload, why: str
+) -> None:
+    assert why in refusal(replayed(REGISTERED, *before), payload)
+
+
+def test_an_unhealthy_agent_gets_leases_and_a_draining_one_keeps_them() -> None:
+    assert replayed(REGISTERED, TIMED_OUT, acquired(1)).leases["r"].is_held
+    assert replayed(REGISTERED, acquired(1), DRAINED).leases["r"].is_held
+
+
+def test_a_death_ends_the_leases_after_it() -> None:
+    replay = replayed(
+        REGISTERED, acquired(1), TIMED_OUT, DIED, ended(1, reason=EndReason.AGENT_DEAD)
+    )  # fmt: skip
+    assert replay.leases["r"].end_reason is EndReason.AGENT_DEAD
+
+
+def test_the_holder_of_the_current_token_may_write() -> None:
+    assert replayed(REGISTERED, acquired(1), written("a", 1), written("a", 1)).leases == {"r": HELD}
+
+
+def test_an_event_of_many_shards_is_one_for_each() -> None:
+    replay = replayed(granted(3, 5, 7), given_up(3, 7))
+    assert {name: (lease.token, lease.end_reason) for name, lease in replay.leases.items()} == {
+        "shard:3": (1, EndReason.RELEASED),
+        "shard:5": (1, None),
+        "shard:7": (1, EndReason.RELEASED),
+    }
+    one_by_one = replayed(
+        granted(3),
+        granted(5),
+        acquired(1, "l7", "key:k/p", resource="shard:7", holder_incarnation=0),
+        given_up(3),
+        ended(1, "l7", "key:k/p", resource="shard:7"),
+    )
+    assert one_by_one.leases == replay.leases
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (granted(4, 3, token=2), "holds shard:3"),
+        (granted(9, token=1), r"token 1 is not above 1"),
+        (granted(4, 4), "names a shard twice"),
+        (given_up(3, 4), "nobody holds shard:4"),
+        (given_up(3, token=2), "holds shard:3 with token 1"),
+        (given_up(3, holder="key:k/q"), "holds shard:3 with token 1"),
+    ],
+)
+def test_an_event_of_which_one_shard_cannot_be_changes_none(payload: Payload, why: str) -> None:
+    replay = replayed(granted(3, 9), given_up(9))
+    assert re.search(why, refusal(replay, payload))
+
+
+# --- the log as a whole --------------------------------------------------------------------------
+
+
+def test_the_example_log_leads_to_the_states_that_it_tells_of() -> None:
+    replay, checkpoint = Replay(), GENESIS
+    for path in EXAMPLES:
+        event = read_event(json.loads(path.read_text()))
+        checkpoint = link(checkpoint, event)
+        replay.apply(event)
+    assert replay.sequence == checkpoint.sequence == len(EXAMPLES)
+    assert (replay.erased_events, replay.epoch) == (2, 1)
+    assert {agent.agent_id: agent.status for agent in replay.agents.values()} == {
+        "agent_billing_01": Status.DEAD,
+        "agent_lead": Status.DEAD,
+    }
+    assert {lease.resource: (lease.token, lease.end_reason) for lease in replay.leases.values()} == {
+        "intent:i1/invoice": (2, EndReason.RELEASED),
+        "shard:0": (2**32 + 1, None),
+        "shard:1": (2**32 + 1, EndReason.RELEASED),
+    }
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 3])
+def test_a_gap_or_a_repetition_is_refused(sequence: int) -> None:
+    replay = replayed(REGISTERED)
+    with pytest.raises(Unreplayable, match="does not follow on 1"):
+        replay.apply(replace(event_of(replay, TIMED_OUT), sequence=sequence))
+    assert replay.agents == {"a": A}
+
+
+def test_a_payload_that_is_none_of_its_type_is_refused() -> None:
+    replay = replayed(REGISTERED)
+    damaged = replace(event_of(replay, TIMED_OUT), payload={"agent_id": "a"})
+    with pytest.raises(Unreplayable, match=r"event 2 cannot have happened: payload of agent\.lifecycle"):
+        replay.apply(damaged)
+
+
+def test_a_task_is_where_its_events_have_led_it() -> None:
+    replay = replayed(REGISTERED, QUEUED, TAKEN, GRANTED, REPORTED)
+    for payload in (
+        task_step(TaskSignal.REPORTED, TaskStatus.ASSIGNED),
+        GIVEN_BACK,
+        task_step(TaskSignal.HELP_ASKED, TaskStatus.RUNNING),
+        task_step(TaskSignal.REQUEUED, TaskStatus.HANDOFF),
+        TaskBudgetChanged(task_id="t", tokens=200, micro_usd=5),
+    ):
+        replay.apply(event_of(replay, payload))
+    state = TaskState(
+        task_id="t",
+        status=TaskStatus.QUEUED,
+        parent_id=None,
+        fix_of=None,
+        tokens=200,
+        micro_usd=5,
+        runs=1,
+        reports=1,
+    )
+    assert replay.tasks == {"t": state}
+    agents, leases = replay.agents.values(), replay.leases.values()
+    assert replay.differences(agents, leases, [state]) == []
+    assert replay.differences(agents, leases, [replace(state, runs=2)]) == [
+        "task t: runs is 1 in the log, 2 in the store"
+    ]
+    assert replay.differences(agents, leases) == ["task t: in the log, not in the store"]
+    assert Replay.from_json(replay.to_json()).tasks == replay.tasks
+
+
+@pytest.mark.parametrize(
+    ("before", "payload", "why"),
+    [
+        ([], GRANTED, "never created"),
+        ([QUEUED], QUEUED, "created before"),
+        ([QUEUED], GRANTED, "its lease does not"),
+        ([QUEUED], task_step(TaskSignal.CANCELLED, TaskStatus.HANDOFF), "is queued, not handoff"),
+        (
+            [QUEUED],
+            task_step(TaskSignal.COMPLETED, TaskStatus.QUEUED),
+            "a task that is in the queue cannot be completed",
+        ),
+        (
+            [QUEUED, TAKEN, GRANTED],
+            task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED),
+            "its lease does not",
+        ),
+        ([QUEUED, TAKEN, GRANTED, REPORTED], REPORTED, "with 1 report"),
+        ([QUEUED], REPORTED, "is queued"),
+        ([QUEUED], TaskBudgetChanged(task_id="t", tokens=99, micro_usd=5), "was larger"),
+        (
+            [QUEUED],
+            task_step(TaskSignal.CANCELLED, TaskStatus.QUEUED, new_status=TaskStatus.DONE),
+            "leads to cancelled",
+        ),
+    ],
+)
+def test_a_task_goes_on_as_the_table_says(before: list[Payload], payload: Payload, why: str) -> None:
+    assert why in refusal(replayed(REGISTERED, *before), payload)
+
+
+def test_who_had_a_task_is_not_asked_once_somebody_is_erased() -> None:
+    replay = replayed(REGISTERED, QUEUED)
+    replay.apply(erased(event_of(replay, TAKEN)))
+    replay.apply(event_of(replay, GRANTED))
+    assert replay.tasks["t"].status is TaskStatus.ASSIGNED
+
+
+def test_events_that_change_no_state_change_none() -> None:
+    stateful = {
+        AgentLifecycle, AgentUpdated, AgentHealthChanged, MaintenanceChanged, OverrideChanged,
+        AgentErased, LeaseAcquired, LeaseEnded, ShardsGranted, ShardsEnded, StateWritten, EpochRaised,
+        TaskCreated, TaskLifecycle, TaskReported, TaskBudgetChanged, AgentLinked, AgentUnlinked,
+    }  # fmt: skip
+    examples = [read_event(json.loads(path.read_text())) for path in EXAMPLES]
+    others = [event for event in examples if PAYLOADS[event.type] not in stateful]
+    assert {event.type for event in others} == {
+        event_type for event_type, model in PAYLOADS.items() if model not in stateful
+    }
+    replay = replayed(REGISTERED, acquired(1))
+    for event in others:
+        replay.apply(replace(event, sequence=replay.sequence + 1))
+    assert (replay.agents, replay.leases) == ({"a": A}, {"r": HELD})
+
+
+def test_a_checkpoint_holds_all_that_a_replay_knows() -> None:
+    replay = replayed(REGISTERED, acquired(1), RAISED)
+    replay.apply(erased(event_of(replay, TIMED_OUT)))
+    again = Replay.from_json(replay.to_json())
+    assert vars(again) == vars(replay)
+    assert (again.sequence, again.epoch, again.erased_events) == (4, 2, 1)
+
+
+def test_a_text_that_is_no_checkpoint_is_refused() -> None:
+    with pytest.raises(ValueError, match="sequence"):
+        Replay.from_json("{}")
+
+
+# --- erasure -------------------------------------------------------------------------------------
+
+
+def test_erased_events_are_skipped_and_counted() -> None:
+    replay = Replay()
+    for payload in (REGISTERED, acquired(1), ended(1), TIMED_OUT):
+        replay.apply(erased(event_of(replay, payload)))
+    assert (replay.sequence, replay.erased_events) == (4, 4)
+    assert (replay.agents, replay.leases) == ({}, {})
+
+
+def test_a_resource_goes_on_after_an_erased_holder() -> None:
+    replay = replayed(REGISTERED, acquired(1), ended(1))
+    replay.apply(erased(event_of(replay, acquired(2, "l2", "b"))))
+    replay.apply(erased(event_of(replay, ended(2, "l2", "b"))))
+    replay.apply(event_of(replay, acquired(3, "l3")))
+    assert replay.leases["r"].token == 3
+
+
+def test_a_checkpoint_forgets_an_agent_and_keeps_its_token() -> None:
+    # The events after the checkpoint are erased as well, so that the end of the lease is not seen.
+    archived = replayed(REGISTERED, acquired(5))
+    archived.forget("a")
+    replay = Replay.from_json(archived.to_json())
+    assert "a" not in replay.agents
+    assert replay.leases["r"] == LeaseState(resource="r", lease_id=None, holder=None, token=5)
+    replay.apply(erased(event_of(replay, ended(5))))
+    assert "token 5 is not above 5" in refusal(replay, acquired(5, "l2", "prober", holder_incarnation=0))
+    replay.apply(event_of(replay, acquired(6, "l2", "prober", holder_incarnation=0)))
+
+
+def test_who_was_erased_may_begin_as_if_it_had_never_been() -> None:
+    replay = replayed(REGISTERED, TIMED_OUT, DIED, AgentErased(agent_id="a", events=3), REGISTERED)
+    assert replay.agents == {"a": A}
+
+
+# --- what the store says -------------------------------------------------------------------------
+
+
+def test_states_that_agree_have_no_difference() -> None:
+    replay = replayed(REGISTERED, acquired(1), MaintenanceChanged(agent_id="a", until=moment(AT_S + 0.0009)))
+    # The store holds more than the milliseconds of an event.
+    stored = replace(A, maintenance_until_s=AT_S + 0.0009)
+    never_leased = LeaseState(resource="s", lease_id=None, holder=None, token=0)
+    assert replay.differences([stored], [HELD, never_leased]) == []
+
+
+@pytest.mark.parametrize(
+    ("agents", "leases", "difference"),
+    [
+        ([replace(A, status=Status.DEAD)], [HELD], "agent a: status is active in the log, dead in the store"),
+        ([replace(A, version=2)], [HELD], "agent a: version is 1 in the log, 2 in the store"),
+        ([replace(A, maintenance_until_s=AT_S)], [HELD], "agent a: maintenance_until_s is None in the log"),
+        ([A, replace(A, agent_id="b")], [HELD], "agent b: in the store, not in the log"),
+        ([], [HELD], "agent a: in the log, not in the store"),
+        ([A], [replace(HELD, token=2)], "lease of r: token is 1 in the log, 2 in the store"),
+        ([A], [replace(HELD, end_reason=EndReason.EXPIRED)], "lease of r: end_reason is None in the log"),
+        ([A], [HELD, replace(HELD, resource="s")], "lease of s: in the store, not in the log"),
+        ([A], [replace(HELD, lease_id=None, holder=None)], "lease of r: lease_id is l1 in the log"),
+        ([A], [], "lease of r: in the log, not in the store"),
+    ],
+)
+def test_each_difference_is_told(agents: list[AgentState], leases: list[LeaseState], difference: str) -> None:
+    found = replayed(REGISTERED, acquired(1)).differences(agents, leases)
+    assert found[0].startswith(difference)
+
+
+def test_keys_are_compared_until_their_agent_is_erased() -> None:
+    told = KeyChanged(key_id="key_1", name="n", role="agent", agent_id="a", fingerprint="f" * 64)
+    replay = replayed(REGISTERED)
+    replay.apply(event_of(replay, told, EventType.KEY_CREATED))
+    replay = Replay.from_json(replay.to_json())
+    key = replay.keys["key_1"]
+    ghost = replace(key, key_id="key_2")
+    assert replay.differences([A], [], keys=[key]) == []
+    assert replay.differences([A], [], keys=[key, ghost]) == ["key key_2: in the store, not in the log"]
+    assert replay.differences([A], []) == ["key key_1: in the log, not in the store"]
+    assert replay.uncovered_keys == 0
+    replay.forget("a")
+    assert replay.differences([], []) == []
+
+
+def test_what_older_versions_archived_is_no_reason_to_doubt_the_keys() -> None:
+    states = json.loads(Replay().to_json())
+    del states["tells_all_keys"]
+    states["keys"] = [{"key_id": "key_1", "role": "agent", "agent_id": None}]
+    replay = Replay.from_json(json.dumps(states))
+    stored = KeyState(
+        key_id="key_1", role="agent", agent_id=None, name="n", is_revoked=True, fingerprint="f" * 64
+    )
+    assert replay.differences([], [], keys=[stored, replace(stored, key_id="key_2")]) == []
+    assert replay.uncovered_keys == 2
+    assert not Replay.from_json(replay.to_json()).tells_all_keys
+
+
+@pytest.mark.parametrize(("token", "is_told"), [(4, True), (5, False), (6, False)])
+def test_a_lease_whose_holder_was_erased_is_compared_by_its_token(token: int, is_told: bool) -> None:  # noqa: FBT001 - a table
+    replay = replayed(REGISTERED, acquired(5), ended(5))
+    replay.apply(erased(event_of(replay, acquired(6, "l2"))))
+    replay.forget("a")
+    stored = LeaseState(resource="r", lease_id=None, holder=None, token=token)
+    assert bool(replay.differences([], [stored])) is is_told
+
+
+def test_a_token_that_no_event_explains_is_told_while_nothing_was_erased() -> None:
+    stored = LeaseState(resource="r", lease_id=None, holder=None, token=1)
+    assert Replay().differences([], [stored]) == ["lease of r: token is 0 in the log, 1 in the store"]
+
+
+def test_only_so_many_differences_are_told() -> None:
+    stored = (replace(A, agent_id=f"a{number}") for number in range(MAX_DIFFERENCES + 1))
+    assert len(Replay().differences(stored, [])) == MAX_DIFFERENCES
+    assert len(list(stored)) == 1
+
+
+# --- any history ---------------------------------------------------------------------------------
+
+AGENT_IDS = st.sampled_from(["a", "b"])
+RESOURCES = st.sampled_from(["r", "s"])
+
+
+def _moment_of(at_s: float | None) -> datetime | None:
+    return None if at_s is None else moment(at_s)
+
+
+class HistoryMachine(RuleBasedStateMachine):
+    """A registry that keeps its states by itself, and logs what it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agents: dict[str, AgentState] = {}
+        self.leases: dict[str, LeaseState] = {}
+        self.events: list[tuple[str | None, Event]] = []
+        self.checkpoint = GENESIS
+        self.replay = Replay()
+
+    def log(self, event_type: EventType, payload: Payload, agent_id: str | None) -> None:
+        draft = EventDraft(type=event_type, actor="test", payload=payload, agent_id=agent_id)
+        event = chain(self.checkpoint, f"event_{self.checkpoint.sequence}", draft, AT_S)
+        self.checkpoint = event.checkpoint
+        self.events.append((agent_id, event))
+        self.replay.apply(event)
+
+    @rule(agent_id=AGENT_IDS, data=st.data())
+    def change_status(self, agent_id: str, data: st.DataObject) -> None:
+        agent = self.agents.get(agent_id)
+        status = Status.REGISTERING if agent is None else agent.status
+        signal = data.draw(st.sampled_from([signal for at, signal in TRANSITIONS if at is status]))
+        after = TRANSITIONS[status, signal]
+        is_new = agent is None or begins_new_life(signal)
+        incarnation = (0 if agent is None else agent.incarnation) + is_new
+        version = 1 if agent is None or is_new else agent.version + 1
+        kept = replace(A, agent_id=agent_id) if agent is None or signal is Signal.RE_REGISTERED else agent
+        named: dict[str, Any] = {}
+        if agent is not None and signal is Signal.RE_REGISTERED and data.draw(st.booleans()):
+            kept = agent
+            named = {
+                "maintenance_until": _moment_of(agent.maintenance_until_s),
+                "override_status": agent.override_status,
+                "override_until": _moment_of(agent.override_until_s),
+            }
+        step = lifecycle(signal, status, incarnation, version, agent_id, **named)
+        self.log(EventType.AGENT_LIFECYCLE, step, agent_id)
+        self.agents[agent_id] = replace(
+            kept,
+            status=after,
+            reason=reason_of(signal),
+            incarnation=incarnation,
+            version=version,
+            health=HealthStatus.UNKNOWN if agent is None else agent.health,
+        )
+        if after not in ALIVE:
+            reason = EndReason.AGENT_DEAD if after is Status.DEAD else EndReason.AGENT_DEREGISTERED
+            for lease in [lease for lease in self.leases.values() if lease.is_held]:
+                if lease.holder == agent_id:
+                    self.end(lease, reason)
+
+    def end(self, lease: LeaseState, reason: EndReason) -> None:
+        payload = LeaseEnded(
+            resource=lease.resource,
+            lease_id=lease.lease_id or "",
+            holder=lease.holder or "",
+            fencing_token=lease.token,
+            reason=reason,
+        )
+        self.log(EventType.LEASE_EXPIRED, payload, lease.holder)
+        self.leases[lease.resource] = replace(lease, end_reason=reason)
+
+    @precondition(lambda self: self.agents)
+    @rule(data=st.data(), health=st.sampled_from(HealthStatus), until_s=st.none() | st.floats(0, 4e9))
+    def change_an_agent(self, data: st.DataObject, health: HealthStatus, until_s: float | None) -> None:
+        agent = data.draw(st.sampled_from(sorted(self.agents.values(), key=lambda agent: agent.agent_id)))
+        until = None if until_s is None else moment(until_s)
+        payload: Payload
+        match data.draw(st.sampled_from(["health", "update", "maintenance", "override"])):
+            case "health":
+                payload = AgentHealthChanged(
+                    agent_id=agent.agent_id, previous_health=agent.health, new_health=health
+                )
+                after = replace(agent, health=health)
+            case "update":
+                after = replace(agent, version=agent.version + 1)
+                payload = AgentUpdated(
+                    agent_id=agent.agent_id, incarnation=agent.incarnation, version=after.version, changed=[]
+                )
+            case "maintenance":
+                payload = MaintenanceChanged(agent_id=agent.agent_id, until=until)
+                after = replace(agent, maintenance_until_s=until_s)
+            case _:
+                status = None if until is None else Status.UNHEALTHY
+                payload = OverrideChanged(agent_id=agent.agent_id, status=status, until=until)
+                after = replace(agent, override_status=status, override_until_s=until_s)
+        self.log(TYPES[type(payload)], payload, agent.agent_id)
+        self.agents[agent.agent_id] = after
+
+    @rule(agent_id=AGENT_IDS, resource=RESOURCES)
+    def acquire(self, agent_id: str, resource: str) -> None:
+        agent, before = self.agents.get(agent_id), self.leases.get(resource)
+        if agent is None or agent.status not in {Status.ACTIVE, Status.UNHEALTHY}:
+            return
+        if before is not None and before.is_held:
+            self.end(before, EndReason.EXPIRED)
+        token = 1 if before is None else before.token + 1
+        lease = LeaseState(resource=resource, lease_id=f"l{token}", holder=agent_id, token=token)
+        payload = acquired(
+            token, f"l{token}", agent_id, resource=resource, holder_incarnation=agent.incarnation
+        )
+        self.log(EventType.LEASE_ACQUIRED, payload, agent_id)
+        self.leases[resource] = lease
+
+    @rule(agent_id=AGENT_IDS)
+    def erase(self, agent_id: str) -> None:
+        agent = self.agents.get(agent_id)
+        if agent is None or agent.status in ALIVE:
+            return
+        del self.agents[agent_id]
+        for lease in list(self.leases.values()):
+            if lease.holder == agent_id:
+                self.leases[lease.resource] = LeaseState(
+                    resource=lease.resource, lease_id=None, holder=None, token=lease.token
+                )
+        self.events = [(None, erased(event)) if of == agent_id else (of, event) for of, event in self.events]
+        payload = AgentErased(agent_id=agent_id, events=0)
+        self.log(EventType.AGENT_ERASED, payload, None)
+
+    @rule()
+    def go_on_from_a_checkpoint(self) -> None:
+        text = self.replay.to_json()
+        self.replay = Replay.from_json(text)
+        assert self.replay.to_json() == text
+
+    @invariant()
+    def the_log_leads_to_the_states_of_the_registry(self) -> None:
+        agents, leases = self.agents.values(), self.leases.values()
+        assert self.replay.differences(agents, leases) == []
+        anew, checkpoint = Replay(), GENESIS
+        for _, event in self.events:
+            checkpoint = link(checkpoint, event)
+            anew.apply(event)
+        assert checkpoint == self.checkpoint
+        assert anew.differences(agents, leases) == []
+
+
+TestAnyHistory = HistoryMachine.TestCase
+
+
+@given(
+    st.sampled_from(Status),
+    st.sampled_from(Reason),
+    st.sampled_from(Status),
+    st.sampled_from(
+        [[REGISTERED], [REGISTERED, TIMED_OUT], [REGISTERED, TIMED_OUT, DIED], [REGISTERED, DRAINED]]
+    ),
+)
+def test_no_step_is_replayed_that_the_lifecycle_does_not_know(
+    previous: Status, reason: Reason, after: Status, before: list[Payload]
+) -> None:
+    replay = replayed(*before)
+    is_known = any(
+        (status, reason_of(signal), follows) == (previous, reason, after)
+        for (status, signal), follows in TRANSITIONS.items()
+    )
+    is_expected = is_known and replay.agents["a"].status is previous
+    is_new = reason in {Reason.RE_REGISTERED, Reason.PROBE_REDISCOVERED}
+    step = AgentLifecycle(
+        agent_id="a",
+        previous_status=previous,
+        new_status=after,
+        reason=reason,
+        timestamp=AT,
+        incarnation=2 if is_new else 1,
+        version=1 if is_new else len(before) + 1,
+        explanation="",
+    )
+    if is_expected:
+        replay.apply(event_of(replay, step))
+        assert replay.agents["a"].status is after
+    else:
+        refusal(replay, step)

@@ -1,0 +1,45 @@
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from lifesign.domain.files.validation_messages import invalid_setting
+from lifesign.domain.models.agents import CommandRequest, HeartbeatConfig, Registration
+from lifesign.domain.models.tasks import RunWrite
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "told"),
+    [
+        (
+            Registration,
+            {"agent_id": "a b"},
+            "agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'",
+        ),
+        (Registration, {"name": ""}, "name: expected at least 1 character; got ''"),
+        (Registration, {"drain_timeout_seconds": 0}, "drain_timeout_seconds: expected at least 1; got 0"),
+        (Registration, {"monitoring": "probe"}, "it: expected a card_url, which monitoring by probes needs"),
+        (Registration, {"metadata": {"a": "x" * 20_000}}, "metadata: expected at most 16384 bytes"),
+        (Registration, {"colour": "red"}, "colour: expected no member of this name; got 'red'"),
+        (
+            RunWrite,
+            {"run_id": f"run_{26 * '0'}", "fencing_token": 10**16},
+            "fencing_token: expected at most 9007199254740991; got 10000000000000000",
+        ),
+        (CommandRequest, {}, "command: expected a value"),
+        (CommandRequest, {"command": "stop"}, "command: expected one of 'drain'; got 'stop'"),
+        (
+            HeartbeatConfig,
+            {"interval_seconds": 60},
+            "it: expected unhealthy_after_seconds to be at least 2 x interval_seconds",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_words(model: type[BaseModel], given: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(given)
+    assert str(invalid_setting(refused.value, "it")) == told
+
+
+def test_of_what_was_given_a_little_is_shown() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Registration.model_validate({"agent_id": "x" * 5_000})
+    assert len(str(invalid_setting(refused.value, "it"))) < 200

@@ -1,0 +1,413 @@
+"""Which agents does a workflow file declare?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.files import yaml_document
+from lifesign.domain.files.workflow_file import MAX_AGENTS, AgentDeclaration, PoolSize, read_workflow
+from lifesign.domain.files.yaml_document import MAX_DEPTH, MAX_FAULTS, MAX_FILE_BYTES, MAX_NODES
+from lifesign.domain.models.agents import HeartbeatConfig, Registration
+from lifesign.errors import FileFault, InvalidWorkflow
+
+WHOLE = """\
+version: "1.0"
+info: {name: Newsletter, since: 2026-01-01}
+workflow:
+  draft: {assign: translator}
+agents:
+  translator:
+    role_id: newsletter-translator
+    name: Übersetzer
+    capabilities:
+      - translation
+      - proofreading
+    capacity:
+      max_concurrent_tasks: 4
+    heartbeat:
+      interval_seconds: 20
+      unhealthy_after_seconds: 50.0
+      dead_after_seconds: 200
+    drain_timeout_seconds: 90
+    pool:
+      min_instances: 2
+      max_instances: 8
+    metadata:
+      region: eu
+      since: 2026-01-01
+      weights: [1, 0.5, null, true]
+      nothing: null
+    endpoint: https://translator.example/hook
+    card_url: https://translator.example/.well-known/agent-card.json
+
+  archivist:
+    role_id: archivist
+    capabilities: [archiving]
+    heartbeat:
+      interval_seconds: 40
+"""
+
+
+@pytest.fixture(autouse=True, params=["CSafeLoader", "SafeLoader"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both of PyYAML's parsers: which one is there depends on how it was built."""
+    name = str(request.param)
+    monkeypatch.setattr(yaml_document, "_LOADER", getattr(yaml, name))
+    return name
+
+
+def only(text: str) -> AgentDeclaration:
+    (declaration,) = read_workflow(text).agents.values()
+    return declaration
+
+
+def entry(**members: Any) -> str:
+    """A workflow with one agent, written so that everything stands on line 1."""
+    return json.dumps({"agents": {"a": members}})
+
+
+def faults(text: str) -> tuple[FileFault, ...]:
+    with pytest.raises(InvalidWorkflow) as raised:
+        read_workflow(text)
+    assert raised.value.faults
+    for fault in raised.value.faults:
+        assert str(fault) in str(raised.value)
+        assert "\n" not in str(fault)
+        assert fault.line >= 1
+    return raised.value.faults
+
+
+# What is read
+
+
+def test_a_whole_file_is_read_and_what_is_not_about_agents_is_left_alone() -> None:
+    agents = read_workflow(WHOLE).agents
+    assert list(agents) == ["translator", "archivist"]
+    translator = agents["translator"]
+    assert translator.role_id == "newsletter-translator"
+    assert translator.name == "Übersetzer"
+    assert translator.capabilities == ["translation", "proofreading"]
+    assert translator.capacity.max_concurrent_tasks == 4
+    assert translator.heartbeat == HeartbeatConfig(
+        interval_seconds=20, unhealthy_after_seconds=50, dead_after_seconds=200
+    )
+    assert translator.drain_timeout_seconds == 90
+    assert translator.pool == PoolSize(min_instances=2, max_instances=8)
+    assert translator.endpoint == "https://translator.example/hook"
+
+
+def test_a_declaration_becomes_the_body_of_a_registration() -> None:
+    body = read_workflow(WHOLE).agents["translator"].registration("agent_1")
+    assert body == {
+        "agent_id": "agent_1",
+        "role_id": "newsletter-translator",
+        "name": "Übersetzer",
+        "capabilities": ["translation", "proofreading"],
+        "capacity": {"max_concurrent_tasks": 4},
+        "endpoint": "https://translator.example/hook",
+        "card_url": "https://translator.example/.well-known/agent-card.json",
+        "heartbeat_config": {
+            "interval_seconds": 20,
+            "unhealthy_after_seconds": 50,
+            "dead_after_seconds": 200,
+        },
+        "drain_timeout_seconds": 90,
+        "metadata": {
+            "region": "eu",
+            "since": "2026-01-01",
+            "weights": [1, 0.5, None, True],
+            "nothing": None,
+        },
+    }
+
+
+def test_whole_seconds_are_written_without_a_fraction() -> None:
+    body = json.dumps(read_workflow(WHOLE).agents["archivist"].registration())
+    assert '"interval_seconds": 40, "unhealthy_after_seconds": 90, "dead_after_seconds": 300' in body
+
+
+def test_what_is_not_declared_is_left_to_the_registry() -> None:
+    assert only("agents: {a: {}}").registration() == {"role_id": "a"}
+    assert only("agents: {a: {capabilities: [], metadata: {}, capacity: {}}}").registration() == {
+        "role_id": "a"
+    }
+
+
+def test_the_registry_takes_every_body_that_a_file_leads_to() -> None:
+    for declaration in read_workflow(WHOLE).agents.values():
+        taken = Registration.model_validate_json(json.dumps(declaration.registration("agent_1")))
+        assert taken.agent_id == "agent_1"
+        assert taken.role_id == declaration.role_id
+        assert taken.thresholds() == declaration.heartbeat
+        assert taken.metadata == (declaration.metadata or {})
+
+
+def test_a_body_is_the_callers_to_change() -> None:
+    declaration = read_workflow(WHOLE).agents["translator"]
+    body = declaration.registration()
+    body["metadata"]["weights"].append("more")
+    body["capabilities"].append("more")
+    assert declaration.registration()["metadata"]["weights"] == [1, 0.5, None, True]
+    assert declaration.registration()["capabilities"] == ["translation", "proofreading"]
+
+
+def test_an_agent_whose_role_is_not_written_has_its_key_as_its_role() -> None:
+    assert only("agents: {proof-reader: {capabilities: [proofreading]}}").role_id == "proof-reader"
+
+
+def test_a_file_may_declare_that_there_are_no_agents() -> None:
+    assert read_workflow("agents: {}").agents == {}
+
+
+def test_nobody_can_change_what_was_read() -> None:
+    with pytest.raises(TypeError):
+        read_workflow("agents: {}").agents["a"] = only("agents: {a: {}}")  # type: ignore[index]
+
+
+# What is refused, and where
+
+
+@pytest.mark.parametrize(
+    ("members", "path", "expected"),
+    [
+        ({"capacityy": {}}, "/capacityy", "no such key; expected one of role_id, name, capabilities"),
+        ({"capacity": {"max": 1}}, "/capacity/max", "no such key; expected one of max_concurrent_tasks"),
+        ({"heartbeat": {"every": 1}}, "/heartbeat/every", "no such key; expected one of interval_seconds"),
+        ({"pool": {"min": 1}}, "/pool/min", "no such key; expected one of min_instances, max_instances"),
+        ({"role_id": 7}, "/role_id", "expected a valid string"),
+        ({"role_id": None}, "/role_id", "expected a valid string"),
+        ({"role_id": "a b"}, "/role_id", "expected 1 to 128 letters"),
+        ({"name": ""}, "/name", "at least 1 character"),
+        ({"name": "a\nb"}, "/name", "without control characters"),
+        ({"capabilities": "one"}, "/capabilities", "expected a list"),
+        ({"capabilities": ["one", "t w o"]}, "/capabilities/1", "without spaces"),
+        ({"capabilities": [True]}, "/capabilities/0", "expected a valid string"),
+        ({"capabilities": ["c"] * 65}, "/capabilities", "at most 64 items"),
+        ({"capacity": 5}, "/capacity", "expected a mapping"),
+        ({"capacity": {"max_concurrent_tasks": "5"}}, "/capacity/max_concurrent_tasks", "a whole number"),
+        ({"capacity": {"max_concurrent_tasks": 1.5}}, "/capacity/max_concurrent_tasks", "a whole number"),
+        ({"capacity": {"max_concurrent_tasks": -1}}, "/capacity/max_concurrent_tasks", "expected at least 0"),
+        ({"heartbeat": {"interval_seconds": "30"}}, "/heartbeat/interval_seconds", "expected a whole number"),
+        ({"heartbeat": {"interval_seconds": True}}, "/heartbeat/interval_seconds", "expected a whole number"),
+        ({"heartbeat": {"interval_seconds": 46}}, "/heartbeat", "at least 2 x interval_seconds"),
+        ({"heartbeat": {"unhealthy_after_seconds": 151}}, "/heartbeat", "2 x unhealthy_after_seconds"),
+        ({"drain_timeout_seconds": 0}, "/drain_timeout_seconds", "expected at least 1"),
+        ({"pool": {"min_instances": 2, "max_instances": 1}}, "/pool", "min_instances must be at most"),
+        ({"pool": {"min_instances": -1}}, "/pool/min_instances", "expected at least 0"),
+        ({"metadata": []}, "/metadata", "expected a mapping"),
+        ({"metadata": {"x": "y" * 20_000}}, "/metadata", "at most 16384 bytes"),
+        ({"metadata": {"x": {"x": [[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}}}, "/metadata", "at most 16 levels"),
+        ({"endpoint": "agent.example"}, "/endpoint", "expected an http or https URL"),
+        ({"card_url": "ftp://agent.example"}, "/card_url", "expected an http or https URL"),
+    ],
+)  # fmt: skip
+def test_a_member_that_is_wrong_is_refused_at_its_place(
+    members: dict[str, Any], path: str, expected: str
+) -> None:
+    (fault,) = faults(entry(**members))
+    assert fault.path == "/agents/a" + path
+    assert expected in fault.expected
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"heartbeat": {"interval_seconds": 45}},
+        {"heartbeat": {"unhealthy_after_seconds": 150}},
+        {"pool": {"min_instances": 3, "max_instances": 3}},
+        {"pool": {"min_instances": 3}},
+        {"pool": {"max_instances": 0}},
+    ],
+)
+def test_the_edge_of_a_rule_is_within_it(members: dict[str, Any]) -> None:
+    assert only(entry(**members)).role_id == "a"
+
+
+def test_all_faults_are_told_with_their_lines_in_the_order_of_the_file() -> None:
+    text = WHOLE.replace("interval_seconds: 40", "interval_seconds: often")
+    text = text.replace("max_instances: 8", "max_instances: 1").replace("- proofreading", "- proof reading")
+    told = [(fault.line, fault.path) for fault in faults(text)]
+    assert told == [
+        (11, "/agents/translator/capabilities/1"),
+        (19, "/agents/translator/pool"),
+        (34, "/agents/archivist/heartbeat/interval_seconds"),
+    ]
+
+
+def test_a_fault_reads_as_a_sentence() -> None:
+    with pytest.raises(InvalidWorkflow) as raised:
+        read_workflow("agents:\n  a:\n    capacity: 5\n")
+    assert str(raised.value) == "line 3: /agents/a/capacity: expected a mapping"
+
+
+def test_no_more_faults_are_told_than_anybody_reads() -> None:
+    assert len(faults(entry(**{f"x{number}": 1 for number in range(MAX_FAULTS * 2)}))) == MAX_FAULTS
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path", "expected"),
+    [
+        ("", 1, "", "mapping with the key agents"),
+        ("just text", 1, "", "mapping with the key agents"),
+        ("- agents", 1, "", "mapping with the key agents"),
+        ("agent: {}", 1, "", "expected the key agents"),
+        ("x: 1\nagents:\n", 2, "/agents", "expected a mapping"),
+        ("agents: [a]", 1, "/agents", "expected a mapping"),
+        ("agents:\n  a:\n", 2, "/agents/a", "expected a mapping"),
+        ("agents:\n  a: [1]\n", 2, "/agents/a", "expected a mapping"),
+        ("agents: {}\nx: 1\nagents: {}\n", 3, "/agents", "second time"),
+        ("agents:\n  a: {}\n  b: {}\n  a: {}\n", 4, "/agents/a", "second time"),
+        ("agents:\n  a:\n    name: x\n    name: y\n", 4, "/agents/a/name", "second time"),
+        ("agents:\n  7: {}\n", 2, "/agents", "a key that is text"),
+        ("agents:\n  yes: {}\n", 2, "/agents", "a key that is text"),
+        ("agents:\n  ? [a]\n  : {}\n", 2, "/agents", "a key that is text"),
+        ("agents:\n  <<: {a: {}}\n", 2, "/agents", "a key that is text"),
+        ("agents:\n  a: {metadata: {1: x}}\n", 2, "/agents/a/metadata", "a key that is text"),
+        ("agents:\n  a: {metadata: {x: .inf}}\n", 2, "/agents/a/metadata", "expected finite numbers"),
+        ("agents:\n  a: {metadata: {x: [[.nan]]}}\n", 2, "/agents/a/metadata", "expected finite numbers"),
+        ("agents:\n  a: {metadata: {x: 0b_}}\n", 2, "/agents/a/metadata/x", "quote it"),
+        ("agents:\n  a: {metadata: {x: =}}\n", 2, "/agents/a/metadata/x", "quote it"),
+        ("agents:\n  a:\n    metadata:\n      x: " + "9" * 5000, 4, "/agents/a/metadata/x", "quote it"),
+        ("agents:\n  a/b: {role_id: a, name: 7}\n", 2, "/agents/a~1b/name", "valid string"),
+        ("x: &x [1]\ny: *x\nagents: {}\n", 2, "", "no alias: write out what *x stands for"),
+        ("agents:\n  a: !!map {}\n", 2, "", "no tag such as tag:yaml.org,2002:map"),
+        ("x: !!python/name:os.system\nagents: {}\n", 1, "", "no tag"),
+        ("x: !own y\nagents: {}\n", 1, "", "no tag such as !own"),
+        ("agents:\n  a: {}\n---\nagents: {}\n", 3, "", "another document"),
+        ("agents:\n\ta: {}\n", 2, "", "expected YAML"),
+        ("agents:\n  a: {}\n b: {}\n", 3, "", "expected YAML"),
+        ("agents:\n  a: %\n", 2, "", "expected YAML"),
+        ("agents: {}\nx: \x07\n", 2, "", "no control characters"),
+        ("agents: {}\nx: \ud800\n", 2, "", "UTF-8"),
+        ("x:\n" * 3 + "y: " + "[" * MAX_DEPTH, 4, "", f"at most {MAX_DEPTH} levels"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_on_its_line(text: str, line: int, path: str, expected: str) -> None:
+    fault = faults(text)[0]
+    assert (fault.line, fault.path) == (line, path)
+    assert expected in fault.expected
+
+
+def test_a_key_that_is_no_role_needs_a_role_beside_it() -> None:
+    (fault,) = faults("agents: {proof reader: {}}")
+    assert fault.path == "/agents/proof reader/role_id"
+    assert only("agents: {proof reader: {role_id: proof-reader}}").role_id == "proof-reader"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'agents:\n  a: {name: "\\ud800"}\n',
+        'agents:\n  a: {metadata: {"\\udfff": x}}\n',
+        'agents:\n  "\\udfff": {}\n',
+    ],
+)
+def test_half_a_character_is_refused_however_it_is_written(text: str, parser: str) -> None:
+    (fault,) = faults(text)
+    assert fault.line == 2
+    # The faster parser refuses the escape itself.
+    expected = {"SafeLoader": "text without half a character", "CSafeLoader": "expected YAML"}
+    assert expected[parser] in fault.expected
+
+
+def test_a_long_or_odd_key_does_not_flood_the_message() -> None:
+    for key in ("x" * 10_000, "x\\u2028y", "x\\ny"):
+        assert len(str(faults(f'agents: {{a: {{"{key}": 1}}}}')[0])) < 400
+    assert len(str(faults(f"agents: {{}}\nx: !{'x' * 1000} y")[0])) < 200
+    anchor = "x" * 1000
+    assert len(str(faults(f"x: &{anchor} y\nz: *{anchor}")[0])) < 200
+
+
+# Bounds
+
+
+def test_a_few_lines_of_aliases_do_not_unfold() -> None:
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
+    assert "alias" in faults("\n".join([*lines, "agents: {}"]))[0].expected
+
+
+def test_a_file_is_as_large_as_it_may_be_and_no_larger() -> None:
+    text = "agents: {}\n# ".ljust(MAX_FILE_BYTES, "x")
+    assert read_workflow(text).agents == {}
+    assert "bytes" in faults(text + "x")[0].expected
+    assert "bytes" in faults(text[:-1] + "é")[0].expected
+
+
+def test_a_file_holds_as_many_values_as_it_may_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_NODES == 100_000
+    monkeypatch.setattr(yaml_document, "MAX_NODES", 50)
+    # The document, two keys and two values of them.
+    items = 50 - 5
+    assert read_workflow("agents: {}\nx: [" + "a," * items + "]").agents == {}
+    assert "keys and values" in faults("agents: {}\nx: [" + "a," * (items + 1) + "]")[0].expected
+
+
+def test_a_file_declares_as_many_agents_as_it_may_and_no_more() -> None:
+    lines = [f"  a{number}: {{}}" for number in range(MAX_AGENTS + 1)]
+    assert len(read_workflow("\n".join(["agents:", *lines[:-1]])).agents) == MAX_AGENTS
+    assert "at most" in faults("\n".join(["agents:", *lines]))[0].expected
+
+
+def test_a_file_nests_as_deep_as_it_may() -> None:
+    levels = MAX_DEPTH - 1
+    assert read_workflow("agents: {}\nx: " + "[" * levels + "]" * levels).agents == {}
+    assert "levels" in faults("agents: {}\nx: " + "[" * (levels + 1) + "]" * (levels + 1))[0].expected
+
+
+WORDS = st.sampled_from(
+    ["agents", "a", "role_id", "heartbeat", "pool", "metadata", "capabilities", "interval_seconds", "1",
+     "yes", "~", "0b_", "2026-99-99", "1:30", ".inf", "'", '"', "{", "}", "[", "]", ":", "- ", ", ", "\n",
+     "\n  ", "\n    ", "? ", "*a", "&a", "!!bool", "!!int", "<<", "|", ">", "#", "%", "---", "\x00",
+     "\ud800", "=", "é"]
+)  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=40))
+def test_no_text_at_all_breaks_the_reader(text: str) -> None:
+    for whole in (text, f"agents: {text}", f"agents:\n  a: {{metadata: {{x: {text}}}}}"):
+        try:
+            agents = read_workflow(whole).agents
+        except InvalidWorkflow:
+            continue
+        for declaration in agents.values():
+            Registration.model_validate_json(json.dumps(declaration.registration()))
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
+def test_thresholds_are_taken_if_each_is_twice_the_one_before(interval: int, late: int, dead: int) -> None:
+    heartbeat = {
+        "interval_seconds": interval,
+        "unhealthy_after_seconds": late,
+        "dead_after_seconds": dead,
+    }
+    text = entry(heartbeat=heartbeat)
+    if late >= 2 * interval and dead >= 2 * late:
+        assert only(text).registration()["heartbeat_config"] == heartbeat
+    else:
+        assert faults(text)[0].path == "/agents/a/heartbeat"
+
+
+def test_the_file_that_the_documentation_shows_declares_what_it_says() -> None:
+    page = Path(__file__).parents[3].joinpath("docs/agent-sdk.md").read_text()
+    shown = page.partition("```yaml\n")[2].partition("```")[0]
+    (declared,) = read_workflow(shown).agents.values()
+    assert declared.registration("billing-01") == {
+        "agent_id": "billing-01",
+        "role_id": "billing-processor",
+        "capabilities": ["billing", "invoices"],
+        "capacity": {"max_concurrent_tasks": 5},
+        "heartbeat_config": {
+            "interval_seconds": 30,
+            "unhealthy_after_seconds": 90,
+            "dead_after_seconds": 300,
+        },
+        "drain_timeout_seconds": 120,
+        "metadata": {"version": "1.2.0"},
+    }
+    assert declared.pool is not None
+    assert declared.pool.max_instances == 3

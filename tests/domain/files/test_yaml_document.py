@@ -1,0 +1,111 @@
+"""What does a YAML file say, and on which line?
+
+What is no YAML, what is too much of it, and where each fault lies is shown in `test_workflow.py`, and with
+`test_definition_file.py` for a file that is read as a whole.
+"""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lifesign.domain.files import yaml_document
+from lifesign.domain.files.yaml_document import YamlDocument
+from lifesign.errors import InvalidFile
+
+
+class Leaf(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    size: int = 0
+
+
+class Tree(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    leaves: tuple[Leaf, ...] = ()
+    fruit: Leaf | None = None
+    seeds: dict[str, Leaf] = {}
+
+
+@pytest.fixture(autouse=True, params=["CSafeLoader", "SafeLoader"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of PyYAML's parsers: which one is there depends on how it was built."""
+    monkeypatch.setattr(yaml_document, "_LOADER", getattr(yaml, request.param))
+
+
+def document(text: str) -> YamlDocument:
+    return YamlDocument(text, expected="expected a mapping", refuse=InvalidFile)
+
+
+def told(text: str) -> list[str]:
+    """What is wrong with a tree, fault by fault."""
+    read = document(text)
+    with pytest.raises(ValidationError) as caught:
+        Tree.model_validate(read.whole())
+    return [str(fault) for fault in read.misread(caught.value, Tree).faults]
+
+
+def test_values_are_what_they_look_like() -> None:
+    text = "a: 1\nb: 2.5\nc: yes\nd: ~\ne: 2026-01-01\nf: '1'\ng: [x, {y: z}]\n"
+    assert document(text).whole() == {
+        "a": 1, "b": 2.5, "c": True, "d": None, "e": "2026-01-01", "f": "1", "g": ["x", {"y": "z"}],
+    }  # fmt: skip
+
+
+def test_an_unknown_key_is_told_with_the_keys_that_are_known_there() -> None:
+    assert told("tree: 1") == ["line 1: /tree: no such key; expected one of leaves, fruit, seeds"]
+    assert told("leaves:\n- size: 1\n- sise: 1\n") == [
+        "line 3: /leaves/1/sise: no such key; expected one of size"
+    ]
+    assert told("fruit:\n  sise: 1\n") == ["line 2: /fruit/sise: no such key; expected one of size"]
+
+
+def test_lists_and_mappings_are_asked_for_as_such() -> None:
+    assert told("leaves: 5\nfruit: []\n") == [
+        "line 1: /leaves: expected a list",
+        "line 2: /fruit: expected a mapping",
+    ]
+
+
+def test_one_thing_that_is_wrong_is_refused_where_it_was_read() -> None:
+    read = document("a:\n  b: 1\n")
+    read.whole()
+    assert str(read.refused(("a", "b"), "expected 2")) == "line 2: /a/b: expected 2"
+    assert str(read.refused(("a", "c"), "expected 2")) == "line 1: /a/c: expected 2"
+
+
+def test_what_nobody_asks_for_may_be_anything() -> None:
+    read = document("a: {x: 1, x: 2}\nb: 1\n")
+    assert read.section("b") == 1
+    with pytest.raises(InvalidFile, match="line 1: /a/x: this key stands here a second time"):
+        read.section("a")
+
+
+# Without what YAML 1.1 has no place for, or takes for the end of a line.
+TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cf", "Cn", "Co", "Zl", "Zp")), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([0.5, -2.25]) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_json_is_read_as_the_yaml_that_it_is(value: object) -> None:
+    assert document(json.dumps(value, ensure_ascii=False)).whole() == value
+
+
+@pytest.mark.parametrize(
+    "value", ["1:30", "-1:1:1", "1:30.5", "1:1:1" * 400 + ".5", "1" * 401, "0x" + "f" * 300]
+)
+def test_a_number_in_base_60_or_beyond_all_doubles_is_refused(value: str) -> None:
+    with pytest.raises(InvalidFile) as refused:
+        document(f"a: 1\nb: {value}\n").whole()
+    (fault,) = refused.value.faults
+    assert (fault.line, fault.path) == (2, "/b")
+
+
+def test_a_number_in_base_60_in_quotes_is_text() -> None:
+    assert document('a: "1:30"\n').whole() == {"a": "1:30"}

@@ -1,0 +1,381 @@
+"""Event streams of A2A and MCP, read one event at a time (B11; protocol.md section 2)."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.support.a2a_messages import event, event_of, rpc, rpc_error, streamed, task_0x, task_10, update_10
+
+from lifesign.domain.health.answer_stream import (
+    MAX_SHAPED_BYTES,
+    EventStreamReader,
+    StreamEnd,
+    has_shape,
+    read_event_stream,
+)
+from lifesign.domain.health.inspection import Inspection
+from lifesign.domain.health.json_answer import MAX_MARKS
+from lifesign.domain.health.outcome import Outcome
+
+FAILED = Outcome.TASK_FAILED
+ANSWERED = Outcome.ANSWERED
+FAULT = Outcome.SERVER_FAULT
+KIB = 1024
+
+
+def test_a_rest_error_event_holds_an_http_status() -> None:
+    def judged(code: int) -> Outcome:
+        return streamed(event({"error": {"code": code, "status": "?"}}, "error"))
+
+    assert judged(400) is Outcome.CALLER_FAULT
+    assert judged(403) is Outcome.NOT_ADMITTED
+    assert judged(404) is Outcome.CALLER_FAULT
+    assert judged(429) is Outcome.RATE_LIMITED
+    assert judged(500) is Outcome.SERVER_FAULT
+    assert judged(503) is Outcome.SERVER_FAULT
+
+
+@pytest.mark.parametrize("data", ["", "down", "{", "null", "[]", '{"code": -32602}', '{"error": null}'])
+def test_an_error_event_without_a_code_is_the_agents_fault(data: str) -> None:
+    assert streamed(event_of(data, "error")) is Outcome.SERVER_FAULT
+
+
+def test_an_error_in_the_data_needs_no_event_name() -> None:
+    assert streamed(event(rpc(result=task_0x("working"))), event(rpc_error(-32603))) is Outcome.SERVER_FAULT
+    assert streamed(event({"error": {"code": 500, "status": "INTERNAL"}})) is Outcome.SERVER_FAULT
+
+
+def test_the_name_of_an_event_ends_with_it() -> None:
+    assert streamed(b"event: error\n\n", event(rpc(result=task_0x("completed")))) is ANSWERED
+    assert streamed(event(task_10("WORKING"), "status"), event(task_10("COMPLETED"))) is ANSWERED
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+def test_lines_end_in_any_of_the_three_ways(line_end: str) -> None:
+    assert streamed(event(rpc_error(-32001), "error", line_end)) is Outcome.CALLER_FAULT
+    assert streamed(event(rpc(result=update_10("FAILED")), line_end=line_end)) is FAILED
+
+
+def test_data_may_be_spread_over_many_lines_as_the_rest_binding_of_03_does() -> None:
+    spread = "\r\n".join("data: " + line for line in json.dumps(update_10("FAILED"), indent=2).split("\n"))
+    assert streamed(spread.encode() + b"\r\n\r\n") is FAILED
+
+
+def test_a_colon_needs_no_space_after_it() -> None:
+    assert streamed(event(rpc_error(-32001)).replace(b"data: ", b"data:")) is Outcome.CALLER_FAULT
+
+
+def test_comments_ids_and_retries_say_nothing() -> None:
+    ping = b": ping - 2026-11-20 09:11:44\r\n\r\n"
+    failed = b"id: 7\r\nretry: 100\r\n: between\r\nunknown: {\r\n" + event(rpc(result=update_10("FAILED")))
+    assert streamed(ping, failed, ping, ping) is FAILED
+    assert streamed(ping) is ANSWERED
+
+
+def test_nothing_at_all_is_an_answer() -> None:
+    assert read_event_stream(b"") == StreamEnd(ANSWERED)
+
+
+def test_stream_tells_whether_it_had_an_event() -> None:
+    for nothing in (b"", b": ping\n\n", b"retry: 100\n\n", b"event: error\n\n", b"data: {}\n"):
+        assert not read_event_stream(nothing).has_events
+    assert read_event_stream(event({})).has_events
+    skipped = EventStreamReader(10)
+    skipped.append(event_of("12345678901"))
+    assert skipped.end().has_events
+
+
+def test_event_with_empty_data_says_nothing() -> None:
+    assert read_event_stream(b"id: 1\ndata: \n\n") == StreamEnd(ANSWERED, has_events=True)
+
+
+def test_data_that_is_no_json_is_told() -> None:
+    done = StreamEnd(ANSWERED, has_other_data=True, has_events=True)
+    assert read_event_stream(event_of("[DONE]")) == done
+    mixed = event_of("[DONE]") + event(rpc(result={}))
+    assert read_event_stream(mixed) == replace(done, is_rpc=True)
+    deep = StreamEnd(Outcome.NOT_INSPECTED, Inspection.COMPLEX, has_events=True)
+    assert read_event_stream(event_of("[" * 15_000)) == deep
+    assert read_event_stream(event_of("[" * 200_000)) == deep
+
+
+def test_data_that_is_no_json_hides_no_error_after_it() -> None:
+    assert streamed(event_of("hello"), event(rpc_error(-32603), "error")) is Outcome.SERVER_FAULT
+    assert streamed(event_of("hello"), event(rpc_error(-32001))) is Outcome.CALLER_FAULT
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3, 20, 60])
+def test_an_event_that_never_ended_is_none(missing: int) -> None:
+    completed, failed = (
+        event(rpc(result=update_10(state)), line_end="\n") for state in ("COMPLETED", "FAILED")
+    )
+    assert streamed(completed, failed) is FAILED
+    assert streamed(completed, failed[:-missing]) is ANSWERED
+
+
+# --- one event at a time ----------------------------------------------------------------------------------
+
+
+def read(*pieces: bytes, max_event_bytes: int = 1024 * KIB) -> StreamEnd:
+    reader = EventStreamReader(max_event_bytes)
+    for piece in pieces:
+        reader.append(piece)
+        assert reader.held_bytes <= max_event_bytes
+    return reader.end()
+
+
+def artifact(text: str = "...", **more: Any) -> bytes:
+    update = {"taskId": "t", "contextId": "c", "artifact": {"parts": [{"text": text}]}, **more}
+    return event(rpc(result={"artifactUpdate": update}))
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 1000])
+@pytest.mark.parametrize("fault", [event(rpc_error(-32603)), event_of("down", "error")])
+def test_error_decides_whatever_number_of_events_follows_it(count: int, fault: bytes) -> None:
+    heartbeats = [b": ping\r\n\r\n", event(rpc(result=update_10("WORKING"))), artifact()]
+    assert read(artifact(), fault, *(heartbeats * count)).outcome is FAULT
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("line_end", ["\r\n", "\n", "\r"])
+@pytest.mark.parametrize("last", [rpc_error(-32603), rpc(result=update_10("FAILED"))])
+def test_event_may_come_in_pieces_of_any_size(size: int, line_end: str, last: Any) -> None:
+    stream = b"".join(
+        event(message, line_end=line_end) for message in [rpc(result=update_10("WORKING")), last]
+    )
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+    assert read(*pieces).outcome in {FAULT, FAILED}
+    assert read(*pieces) == read(stream)
+
+
+def test_event_up_to_the_limit_is_read() -> None:
+    whole = artifact("x" * 9 * KIB) + event(rpc(result=update_10("FAILED")))
+    limit = len(artifact("x" * 9 * KIB))
+    for pieces in ([whole], [whole[:5000], whole[5000:]], [whole[at : at + 1] for at in range(len(whole))]):
+        assert read(*pieces, max_event_bytes=len(whole)).outcome is FAILED
+    assert read(artifact("x" * 9 * KIB), max_event_bytes=limit) == StreamEnd(
+        ANSWERED, is_rpc=True, has_events=True
+    )
+    assert read(artifact("x" * 9 * KIB), max_event_bytes=limit - 1).missed is Inspection.OVERSIZED
+
+
+@pytest.mark.parametrize("cut", [1, 1000, 5000, 9000])
+def test_event_beyond_the_limit_hides_no_failure_after_it(cut: int) -> None:
+    long, last = artifact("x" * 9 * KIB), event(rpc(result=update_10("FAILED")))
+    pieces = [long[:cut], long[cut:], last]
+    assert read(*pieces, max_event_bytes=5 * KIB).outcome is FAILED
+    good = [long[:cut], long[cut:], event(rpc(result=update_10("COMPLETED")))]
+    assert read(*good, max_event_bytes=5 * KIB) == StreamEnd(
+        Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True, has_events=True
+    )
+
+
+def test_event_that_begins_behind_a_long_one_in_its_piece_is_not_misread() -> None:
+    long = artifact("x" * 9 * KIB)
+    begun = event(rpc(result=update_10("FAILED")))
+    ended = read(long + begun[:20], begun[20:], artifact(), max_event_bytes=5 * KIB)
+    assert ended == StreamEnd(Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True, has_events=True)
+
+
+@pytest.mark.parametrize("name", [b"event: error\n", b"event:error\r\n", b": x\nevent: error\r"])
+def test_event_named_error_is_one_however_long_its_data(name: bytes) -> None:
+    long = name + b"data: " + b"x" * 9 * KIB
+    for pieces in ([long], [long[:40], long[40:]], [long[at : at + 100] for at in range(0, len(long), 100)]):
+        assert read(*pieces, max_event_bytes=5 * KIB).outcome is FAULT
+
+
+def test_piece_with_too_many_brackets_or_lines_is_not_read() -> None:
+    many = [
+        event({"a": [[]] * (MAX_MARKS // 2)}),
+        event({}) * (MAX_MARKS // 3),
+        b"\n" * (MAX_MARKS + 1),
+        b"data:\n" * (MAX_MARKS + 1) + b"\n",
+    ]
+    for piece in many:
+        assert read(piece).missed is Inspection.COMPLEX
+        assert read(piece, event(rpc_error(-32603))).outcome is FAULT
+
+
+def test_a_skipped_event_is_not_read() -> None:
+    reader = EventStreamReader(KIB)
+    reader.append(event(rpc_error(-32603))[:20])
+    reader.skip_event(Inspection.NO_ROOM)
+    assert reader.held_bytes <= 1
+    reader.append(event(rpc_error(-32603))[20:])
+    reader.append(artifact())
+    assert reader.end() == StreamEnd(Outcome.NOT_INSPECTED, Inspection.NO_ROOM, is_rpc=True, has_events=True)
+
+
+@given(
+    st.lists(st.binary(max_size=40) | st.sampled_from([b"\n\n", b"\r\n\r\n", b"event: error\n"])),
+    st.integers(1, 60),
+)
+def test_never_is_more_than_one_event_kept(pieces: list[bytes], limit: int) -> None:
+    read(*pieces, max_event_bytes=limit)
+
+
+# --- events of a known shape ------------------------------------------------------------------------------
+
+SHAPED: dict[str, Callable[[str], bytes]] = {
+    "1.0": artifact,
+    "1.0 state": lambda text: event(rpc(result=update_10("WORKING") | {"text": text})),
+    "0.x": lambda text: event(
+        rpc(result={"append": False, "artifact": {"parts": [{"text": text}]}, "kind": "a"})
+    ),
+    "REST": lambda text: event({"artifactUpdate": {"artifact": {"parts": [{"text": text}]}}}),
+    "LF": lambda text: artifact(text).replace(b"\r\n", b"\n"),
+    "result first": lambda text: event(
+        {"result": {"artifactUpdate": {"text": text}}, "id": "1", "jsonrpc": "2.0"}
+    ),
+}
+"""Events that change nothing, as the SDKs write them."""
+
+
+def shape_after(*pieces: bytes, max_event_bytes: int = 1024 * KIB) -> Any:
+    reader = EventStreamReader(max_event_bytes)
+    for piece in pieces:
+        reader.append(piece)
+    return reader.shape
+
+
+@pytest.mark.parametrize("spelling", SHAPED)
+def test_shape_of_one_event_is_that_of_the_next(spelling: str) -> None:
+    shape = shape_after(SHAPED[spelling]("one"))
+    assert shape is not None
+    assert has_shape(shape, SHAPED[spelling]("another"))
+    assert has_shape(shape, SHAPED[spelling]('with \\ and " and \u00e9'))
+
+
+DECIDING = [
+    event(rpc_error(-32603)),
+    event(rpc(result=update_10("FAILED"))),
+    event(rpc(result=task_10("FAILED"))),
+    event(rpc(result=task_0x("failed"))),
+    event(update_10("FAILED")),
+    event({"error": {"code": 500}}),
+    event(rpc(error={"code": 1}, result=None)),
+    event_of("down", "error"),
+    event(rpc(result={"isError": True})),
+]
+
+
+@pytest.mark.parametrize("spelling", SHAPED)
+@pytest.mark.parametrize("deciding", DECIDING)
+def test_no_deciding_event_has_the_shape_of_a_harmless_one(spelling: str, deciding: bytes) -> None:
+    harmless = SHAPED[spelling]("...")
+    shape = shape_after(harmless)
+    for line_end in (b"\r\n", b"\n"):
+        last = deciding.replace(b"\r\n", line_end)
+        for piece in (
+            last,
+            harmless + last,
+            harmless + last + harmless,
+            harmless[:-2] + last,
+            last + harmless,
+        ):
+            assert not has_shape(shape, piece)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"status": {"state": "ok"}, "text": {}},
+        {"artifact": {"parts": []}, "text": {}},
+        {"status": {"state": "ok"}, "error": None},
+        {"statusUpdate": {"status": {"state": "ok"}}, "error": None},
+        {"artifactUpdate": {"artifact": {}}, "error": None},
+        rpc(result={"status": {"state": "working"}, "isError": False, "x": {}}),
+    ],
+)
+def test_event_beside_which_an_error_may_stand_has_no_shape(harmless: Any) -> None:
+    assert shape_after(event(harmless)) is None
+    failed = harmless | {"error": {"code": 500}}
+    assert read(event(harmless), event(failed)).outcome is FAULT
+
+
+def test_event_in_pieces_has_no_shape() -> None:
+    whole = artifact()
+    shape = shape_after(whole)
+    assert shape is not None
+    for cut in range(1, len(whole)):
+        assert not has_shape(shape, whole[:cut])
+        assert not has_shape(shape, whole[cut:])
+        # What is left of it must be read together with what follows.
+        assert shape_after(whole, whole[:cut]) is None
+
+
+def test_long_event_is_read_though_its_shape_is_known() -> None:
+    shape = shape_after(artifact())
+    room = MAX_SHAPED_BYTES - len(artifact(""))
+    assert has_shape(shape, artifact("x" * room))
+    for more in range(1, 12):
+        assert not has_shape(shape, artifact("x" * (room + more)))
+    assert shape_after(artifact(), max_event_bytes=MAX_SHAPED_BYTES - 1) is None
+
+
+def test_once_a_task_has_failed_no_event_is_passed_over() -> None:
+    working = event(rpc(result=update_10("WORKING")))
+    assert shape_after(working) is not None
+    assert shape_after(working, event(rpc(result=update_10("FAILED")))) is None
+    assert shape_after(working, event(rpc(result=update_10("FAILED"))), working) is None
+    assert read(event(rpc(result=update_10("FAILED"))), working).outcome is ANSWERED
+
+
+EVENTS = st.sampled_from([*(make("...") for make in SHAPED.values()), *DECIDING, b": ping\r\n\r\n"])
+
+
+@given(st.lists(EVENTS, max_size=12), st.lists(st.integers(0, 3000), max_size=6))
+def test_passing_over_events_of_a_known_shape_changes_nothing(events: list[bytes], cuts: list[int]) -> None:
+    """Also where the messages that arrive are cut at other places than the events."""
+    stream = b"".join(events)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    for pieces in (events, [stream[begin:end] for begin, end in pairwise(edges)]):
+        reader = EventStreamReader(1024 * KIB)
+        for piece in pieces:
+            if reader.shape is None or not has_shape(reader.shape, piece):
+                reader.append(piece)
+        assert reader.end() == read(stream)
+
+
+STREAMS = st.lists(
+    st.sampled_from([
+        event(rpc(result=update_10("WORKING"))),
+        event(rpc(result=update_10("COMPLETED"))),
+        event(rpc(result=update_10("FAILED"))),
+        event(rpc(result={"artifactUpdate": {"artifact": {"parts": [{"text": "TASK_STATE_FAILED"}]}}})),
+        event(rpc_error(-32001)),
+        event(rpc_error(-32603), "error"),
+        b": ping\r\n\r\n",
+    ]),
+    min_size=1,
+    max_size=8,
+)  # fmt: skip
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [b"data: ", b"data", b"event: error", b":", b"\r", b"\n", b"{", b"}", b'"error"', b"1", b"id: 1"]
+    )
+    | st.binary(max_size=5)
+)
+
+
+@given(LINES.map(b"".join), st.lists(st.integers(0, 60), max_size=5))
+@example(b"data: {}\r\r\n\rdata", [9, 10])
+def test_any_stream_is_judged_the_same_however_it_is_cut(stream: bytes, cuts: list[int]) -> None:
+    whole = read_event_stream(stream)
+    assert whole.outcome in Outcome
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    assert read(*(stream[begin:end] for begin, end in pairwise(edges))) == whole
+
+
+@given(STREAMS, st.sampled_from([b"\n", b"\r"]))
+def test_the_way_in_which_lines_end_changes_nothing(events: list[bytes], line_end: bytes) -> None:
+    stream = b"".join(events)
+    respelled = stream.replace(b"\r\n", line_end)
+    assert read_event_stream(respelled).outcome is read_event_stream(stream).outcome

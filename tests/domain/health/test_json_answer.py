@@ -1,0 +1,485 @@
+"""What did an A2A answer say? (B11; protocol.md section 2)"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.support.a2a_messages import (
+    event,
+    rpc,
+    rpc_error,
+    said,
+    streamed,
+    task_0x,
+    task_10,
+    update_0x,
+    update_10,
+)
+
+from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.json_answer import (
+    MAX_CALL_BYTES,
+    MAX_MARKS,
+    NotJson,
+    TooComplex,
+    call_of_excerpt,
+    expects_rpc_answer,
+    is_poll,
+    outcome_of_json,
+    parse_or_none,
+)
+from lifesign.domain.health.outcome import Outcome
+
+FAILED = Outcome.TASK_FAILED
+ANSWERED = Outcome.ANSWERED
+
+# --- JSON-RPC errors --------------------------------------------------------------------------------------
+
+CODES = {
+    -32700: Outcome.NO_OPERATION,
+    -32600: Outcome.NO_OPERATION,
+    -32601: Outcome.NO_OPERATION,
+    -32602: Outcome.CALLER_FAULT,
+    -32603: Outcome.SERVER_FAULT,
+    -32001: Outcome.CALLER_FAULT,
+    -32002: Outcome.CALLER_FAULT,
+    -32003: Outcome.CALLER_FAULT,
+    -32004: Outcome.CALLER_FAULT,
+    -32005: Outcome.CALLER_FAULT,
+    -32006: Outcome.SERVER_FAULT,
+    -32007: Outcome.CALLER_FAULT,
+    -32008: Outcome.CALLER_FAULT,
+    -32009: Outcome.CALLER_FAULT,
+    -32000: Outcome.SERVER_FAULT,
+    -32099: Outcome.SERVER_FAULT,
+    0: Outcome.SERVER_FAULT,
+    # In JSON-RPC 404 and 429 are codes of nobody's, not HTTP statuses.
+    404: Outcome.SERVER_FAULT,
+    429: Outcome.SERVER_FAULT,
+}
+
+
+@pytest.mark.parametrize(("code", "outcome"), CODES.items())
+def test_a_json_rpc_error_is_judged_by_its_code_wherever_it_stands(code: int, outcome: Outcome) -> None:
+    error = rpc_error(code)
+    assert said(error) is outcome
+    assert said(dict(reversed(error.items()))) is outcome
+    assert streamed(event(error)) is outcome
+    assert streamed(event(error, "error")) is outcome
+    assert streamed(event(rpc(result=task_10("WORKING"))), event(error, "error")) is outcome
+
+
+@pytest.mark.parametrize(
+    "error",
+    [{}, {"code": None}, {"code": "-32602"}, {"code": -32602.5}, {"code": [-32602]}, "down", [], 7, True],
+)
+def test_an_error_without_a_readable_code_is_the_agents_fault(error: object) -> None:
+    assert said(rpc(error=error)) is Outcome.SERVER_FAULT
+    assert streamed(event(rpc(error=error))) is Outcome.SERVER_FAULT
+    assert streamed(event({"error": error}, "error")) is Outcome.SERVER_FAULT
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    assert said(rpc(error=None, result={"kind": "message"})) is ANSWERED
+    assert streamed(event(rpc(error=None, result=task_0x("completed")))) is ANSWERED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        rpc(result={"message": {"parts": [{"text": '{"error": {"code": -32603}}'}]}}),
+        rpc(result={"kind": "message", "error": {"code": -32603}}),
+        rpc(
+            result={"artifacts": [{"parts": [{"data": {"error": {"code": -32603}}}]}], **task_0x("completed")}
+        ),
+        rpc(result={"task": {"artifacts": [{"name": "TASK_STATE_FAILED"}], **task_10("COMPLETED")["task"]}}),
+        rpc(result={"task": {"history": [{"status": {"state": "TASK_STATE_FAILED"}}]}}),
+        rpc(result={"artifactUpdate": {"status": {"state": "TASK_STATE_FAILED"}}}),
+        rpc(result={"metadata": task_0x("failed"), **task_0x("working")}),
+        rpc(result=[task_0x("failed")]),
+        rpc(result="failed"),
+        rpc(metadata={"error": {"code": -32603}}, result=None),
+        {"data": rpc_error(-32603)},
+        [{"error": {"code": -32603}}],
+        rpc(result={"content": [{"isError": True}]}),
+        rpc(result={"isError": "true"}),
+        {"isError": True},
+        "error",
+        None,
+        7,
+    ],
+)
+def test_an_error_or_a_failure_below_the_top_level_is_content(answer: object) -> None:
+    assert said(answer) is ANSWERED
+    assert streamed(event(answer)) is ANSWERED
+
+
+def test_json_that_is_no_json_rpc_may_have_an_error_of_its_own() -> None:
+    assert said({"error": {"code": -32603}}) is ANSWERED
+    assert said({"error": "no such user", "jsonRPC": "2.0"}) is ANSWERED
+
+
+# --- task states ------------------------------------------------------------------------------------------
+
+STATES = [
+    "submitted",
+    "working",
+    "completed",
+    "canceled",
+    "rejected",
+    "input-required",
+    "auth-required",
+    "unknown",
+]
+
+
+def all_generations(state: str) -> list[dict[str, Any]]:
+    current = state.upper().replace("-", "_")
+    return [
+        rpc(result=task_10(current)),
+        rpc(result=update_10(current)),
+        rpc(result=task_10(current)["task"]),  # GetTask of 1.0
+        rpc(result=task_0x(state)),
+        rpc(result=update_0x(state)),
+        rpc(result={"id": "t", "status": {"state": state}}),  # 0.1 knows no `kind`
+        task_10(current),  # REST
+        update_10(current),
+    ]
+
+
+@pytest.mark.parametrize("message", all_generations("failed"), ids=json.dumps)
+def test_a_failed_task_is_seen_in_the_shapes_of_all_generations(message: dict[str, Any]) -> None:
+    assert said(message) is FAILED
+    assert streamed(event(message)) is FAILED
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_task_in_any_other_state_is_an_answer(state: str) -> None:
+    for message in all_generations(state):
+        assert said(message) is ANSWERED
+        assert streamed(event(message)) is ANSWERED
+
+
+@pytest.mark.parametrize("state", ["Failed", "FAILED", "task_state_failed", "", None, 4, True, {}, []])
+def test_a_state_that_no_generation_spells_so_is_no_failure(state: object) -> None:
+    status = {"status": {"state": state}}
+    assert said(rpc(result=status)) is ANSWERED
+    assert said(rpc(result={"task": status})) is ANSWERED
+    assert streamed(event(rpc(result={"statusUpdate": status}))) is ANSWERED
+
+
+def test_a_bare_status_without_json_rpc_around_it_is_a_poll_of_rest_or_no_a2a_at_all() -> None:
+    assert said(task_0x("failed")) is ANSWERED
+    assert said({"status": {"state": "TASK_STATE_FAILED"}}) is ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome"),
+    [
+        (["SUBMITTED", "WORKING", "COMPLETED"], ANSWERED),
+        (["SUBMITTED", "WORKING", "FAILED"], FAILED),
+        (["FAILED", "WORKING", "COMPLETED"], ANSWERED),
+        (["FAILED"], FAILED),
+    ],
+)
+def test_the_last_state_of_a_stream_decides(states: list[str], outcome: Outcome) -> None:
+    assert streamed(*(event(rpc(result=update_10(state))) for state in states)) is outcome
+    assert streamed(*(event(update_10(state)) for state in states)) is outcome
+
+
+def test_artifacts_and_messages_after_a_failure_do_not_undo_it() -> None:
+    artifact = rpc(result={"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a"}}})
+    message = rpc(result={"message": {"role": "ROLE_AGENT", "parts": []}})
+    assert streamed(event(rpc(result=update_10("FAILED"))), event(artifact), event(message)) is FAILED
+
+
+def test_the_first_error_of_a_stream_decides() -> None:
+    failed, completed = event(rpc(result=update_10("FAILED"))), event(rpc(result=update_10("COMPLETED")))
+    assert streamed(failed, event(rpc_error(-32001)), completed) is Outcome.CALLER_FAULT
+    assert streamed(event(rpc_error(-32603)), event(rpc_error(-32001))) is Outcome.SERVER_FAULT
+
+
+# --- batches, and tools of MCP ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([], ANSWERED),
+        ([rpc(result={})], ANSWERED),
+        ([rpc_error(-32603)], Outcome.SERVER_FAULT),
+        ([rpc(result={}), rpc_error(-32603), rpc(result={})], Outcome.SERVER_FAULT),
+        ([rpc_error(-32601), rpc(result=task_0x("failed")), rpc_error(-32602)], FAILED),
+        ([rpc(result={}), rpc_error(-32602)], Outcome.CALLER_FAULT),
+        ([rpc(result={}), rpc_error(-32601)], ANSWERED),
+        ([rpc_error(-32601), rpc_error(-32600)], Outcome.NO_OPERATION),
+        ([rpc_error(-32603), 7, None, [rpc_error(-32603)]], Outcome.SERVER_FAULT),
+    ],
+)
+def test_batch_is_as_bad_as_its_worst_answer(answers: list[Any], outcome: Outcome) -> None:
+    assert said(answers) is outcome
+
+
+def test_every_outcome_of_an_error_has_a_weight_in_a_batch() -> None:
+    for code in [*CODES, None]:
+        assert said([rpc_error(code)]) is said(rpc_error(code))
+
+
+def test_failed_tool_of_mcp_is_a_failure() -> None:
+    failed = rpc(result={"content": [{"type": "text", "text": "the backend is down"}], "isError": True})
+    assert said(failed) is FAILED
+    assert said([rpc(result={"isError": False}), failed]) is FAILED
+    assert streamed(event(failed)) is FAILED
+    assert said(rpc(result={"content": [], "isError": False})) is ANSWERED
+
+
+# --- polls and sends --------------------------------------------------------------------------------------
+
+SENDS = [
+    "SendMessage",
+    "SendStreamingMessage",
+    "message/send",
+    "message/stream",
+    "tasks/send",
+    "tasks/sendSubscribe",
+]
+POLLS = ["GetTask", "ListTasks", "SubscribeToTask", "CancelTask",
+         "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", SENDS)
+@pytest.mark.parametrize("path", ["/", "/a2a", "/tasks/a2a"])
+def test_a_json_rpc_send_is_no_poll_whatever_the_path(method: str, path: str) -> None:
+    assert not is_poll("POST", path, rpc(method=method))
+
+
+@pytest.mark.parametrize("method", POLLS)
+@pytest.mark.parametrize("path", ["/", "/a2a", "/message:send"])
+def test_a_json_rpc_poll_is_one_whatever_the_path(method: str, path: str) -> None:
+    assert is_poll("POST", path, rpc(method=method))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/message:send",
+        "/message:stream",
+        "/v1/message:send",
+        "/rest/v1/message:stream",
+        "/tenant/message:send",
+    ],
+)
+def test_a_rest_send_is_no_poll(path: str) -> None:
+    assert not is_poll("POST", path, {"message": {}})
+    assert not is_poll("POST", path, None)
+
+
+@pytest.mark.parametrize("path", ["/tasks/planner/message:send", "/tasks/planner/v1/message:stream"])
+def test_a_rest_send_to_an_agent_that_is_mounted_below_tasks_is_no_poll(path: str) -> None:
+    assert not is_poll("POST", path, {"message": {}})
+
+
+@pytest.mark.parametrize(
+    ("http_method", "path"),
+    [
+        ("GET", "/tasks/1"),
+        ("GET", "/v1/tasks/1"),
+        ("GET", "/tasks"),
+        ("GET", "/v1/tasks"),
+        ("GET", "/tasks/1:subscribe"),
+        ("POST", "/tasks/1:subscribe"),
+        ("POST", "/rest/v1/tasks/1:subscribe"),
+        ("POST", "/tasks/1:cancel"),
+    ],
+)
+def test_a_rest_poll_is_one(http_method: str, path: str) -> None:
+    assert is_poll(http_method, path, None)
+
+
+@pytest.mark.parametrize("request_", [None, [], "SendMessage", {"method": None}, {"method": 1}, {}])
+def test_sending_is_assumed_where_nothing_tells_otherwise(request_: object) -> None:
+    assert not is_poll("POST", "/", request_)
+
+
+def test_batch_is_a_poll_if_all_its_calls_are() -> None:
+    poll, send = rpc(method="GetTask"), rpc(method="SendMessage")
+    assert is_poll("POST", "/", [poll, poll])
+    assert not is_poll("POST", "/", [poll, send])
+    assert not is_poll("POST", "/", [poll, 7])
+
+
+def excerpt(call: dict[str, Any]) -> object:
+    """What is known of a call from its first and its last bytes."""
+    raw = json.dumps(call).encode()
+    assert len(raw) > MAX_CALL_BYTES
+    return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :])
+
+
+LONG = {"message": {"parts": [{"text": "x" * 5000}], "metadata": {"method": "GetTask"}}}
+
+
+@pytest.mark.parametrize("method", [*SENDS, *POLLS])
+def test_method_of_a_long_call_is_known_wherever_it_stands_at_the_top(method: str) -> None:
+    for call in (
+        {"jsonrpc": "2.0", "id": 1, "method": method, "params": LONG},
+        {"id": "a-b", "jsonrpc": "2.0", "method": method, "params": LONG},
+        {"params": LONG, "method": method, "jsonrpc": "2.0", "id": 1},
+        {"jsonrpc": "2.0", "params": LONG, "id": None, "method": method},
+    ):
+        known = excerpt(call)
+        assert is_poll("POST", "/", known) == (method in POLLS)
+        assert expects_rpc_answer(known)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"jsonrpc": "2.0", "id": 1, "params": {"text": "x" * 5000, "method": "GetTask"}},
+        {"jsonrpc": "2.0", "params": {"a": {"method": "GetTask"}, "text": "x" * 5000}, "id": 1},
+        {"jsonrpc": "2.0", "params": {"text": "x" * 5000}, "b": {"c": 1, "method": "GetTask"}},
+        {"jsonrpc": "2.0", "text": '","method":"GetTask"', "params": {"text": "x" * 5000}},
+    ],
+)
+def test_method_below_the_top_of_a_long_call_is_not_taken(call: dict[str, Any]) -> None:
+    assert not is_poll("POST", "/", excerpt(call))
+
+
+def test_long_body_that_is_no_json_rpc_expects_no_answer() -> None:
+    assert excerpt({"method": "GetTask", "params": LONG}) is None
+
+
+@given(st.binary(max_size=600), st.binary(max_size=600))
+def test_any_excerpt_is_read_or_unknown(beginning: bytes, end: bytes) -> None:
+    known = call_of_excerpt(b'{"jsonrpc"' + beginning, end)
+    assert isinstance(known, dict)
+
+
+def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
+    assert expects_rpc_answer({"jsonrpc": "2.0", "id": 0, "method": "GetTask"})
+    assert expects_rpc_answer({"jsonrpc": "2.0", "id": "", "method": "GetTask"})
+    assert expects_rpc_answer([{"jsonrpc": "2.0", "method": "a"}, {"jsonrpc": "2.0", "id": 1}])
+    for request in [
+        {"jsonrpc": "2.0", "method": "GetTask"},
+        {"jsonrpc": "2.0", "id": None, "method": "GetTask"},
+        {"id": 1, "method": "GetTask"},
+        [{"jsonrpc": "2.0", "method": "GetTask"}],
+        [[{"jsonrpc": "2.0", "id": 1}]],
+        "jsonrpc",
+        None,
+    ]:
+        assert not expects_rpc_answer(request)
+
+
+# --- anything at all --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 50_000 + b"]" * 50_000])
+def test_what_is_nested_too_deeply_is_told_apart_from_what_is_no_json(raw: bytes) -> None:
+    with pytest.raises(TooComplex):
+        outcome_of_json(raw)
+    assert parse_or_none(raw) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"{'a': 1}",
+        b"<html>",
+        b"\xff",
+        b'"\xff"',
+        b"[1] [2]",
+        b"tru",
+        # What Python writes of numbers that JSON has not.
+        b'{"jsonrpc": "2.0", "result": {"score": NaN}}',
+        b'{"jsonrpc": "2.0", "result": {"score": -Infinity}}',
+    ],
+)
+def test_what_is_no_json_is_told(raw: bytes) -> None:
+    with pytest.raises(NotJson):
+        outcome_of_json(raw)
+    assert parse_or_none(raw) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        rb'{"jsonrpc": "2.0", "result": {"text": "\ud800"}}',
+        b'{"jsonrpc": "2.0", "result": {"text": "\xed\xa0\x80"}}',
+        b'{"jsonrpc": "2.0", "result": {"score": 1e999}}',
+        b'{"jsonrpc": "2.0", "result": ' + b"[" * 500 + b"]" * 500 + b"}",
+        b'\xef\xbb\xbf{"jsonrpc": "2.0", "result": 1}',
+    ],
+)
+def test_what_pythons_own_json_takes_is_taken(raw: bytes) -> None:
+    assert json.loads(raw)
+    assert outcome_of_json(raw) is ANSWERED
+
+
+@pytest.mark.parametrize("item", [b"{}", b"[]", b"1"])
+def test_body_with_too_many_brackets_and_commas_is_not_parsed(item: bytes) -> None:
+    def listed(items: int) -> bytes:
+        return b"[" + b",".join([item] * items) + b" " * MAX_MARKS + b"]"
+
+    of_each = 1 if item == b"1" else 2
+    assert outcome_of_json(listed(MAX_MARKS // of_each)) is ANSWERED
+    with pytest.raises(TooComplex):
+        outcome_of_json(listed(MAX_MARKS // of_each + 1))
+
+
+@pytest.mark.parametrize("digits", [19, 20, 21, 4300, 4301, 100_000])
+@pytest.mark.parametrize("extra", [b"", rb',"text":"\ud800"'])
+def test_number_of_any_length_is_read(digits: int, extra: bytes) -> None:
+    """The lone surrogate is one that only Python's own parser takes."""
+    number = b"1" * digits
+    answer = b'{"jsonrpc":"2.0","result":{"n":%s,"x":0.%s}%s}' % (number, number, extra)
+    assert outcome_of_json(answer) is ANSWERED
+    fault = b'{"jsonrpc":"2.0","error":{"code":-32602,"data":%s}%s}' % (number, extra)
+    assert outcome_of_json(fault) is Outcome.CALLER_FAULT
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+NAMES = st.sampled_from(
+    ["jsonrpc", "id", "result", "error", "code", "task", "statusUpdate", "status", "state", "kind"]
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(), inner),
+    max_leaves=15,
+)
+ANSWERS = JSON | st.one_of(
+    st.builds(lambda state: rpc(result={"status": {"state": state}}), JSON),
+    st.builds(lambda status: rpc(result={"task": {"status": status}}), JSON),
+    st.builds(lambda result: rpc(result=result), JSON),
+    st.builds(rpc_error, JSON),
+    st.builds(lambda error: rpc(error=error), JSON),
+    st.builds(lambda update: {"statusUpdate": update}, JSON),
+)
+
+
+@given(ANSWERS)
+@example(rpc(result={"status": {"state": []}}))
+@example(rpc(result={"task": {"status": {"state": {}}}}))
+def test_any_json_is_judged(message: object) -> None:
+    raw = json.dumps(message).encode()
+    assert outcome_of_json(raw) in Outcome
+    assert read_event_stream(b"data: " + raw + b"\n\n").outcome in Outcome
+    assert read_event_stream(b"event: error\ndata: " + raw + b"\n\n").outcome in Outcome
+    assert is_poll("POST", "/", message) in {True, False}
+    assert expects_rpc_answer(message) in {True, False}
+
+
+@given(st.binary())
+def test_any_bytes_are_judged_or_no_json(raw: bytes) -> None:
+    try:
+        outcome = outcome_of_json(raw)
+    except (NotJson, TooComplex):
+        assert parse_or_none(raw) is None
+    else:
+        assert outcome in Outcome

@@ -1,0 +1,178 @@
+"""What does one event of an opencode server say about its sessions?"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.opencode_events import ENVELOPES, Envelope, captured, failed, idle, status, text_of, tool
+
+from lifesign.domain.lifecycle.activity_event import (
+    MAX_ERROR_CHARS,
+    MAX_SESSION_ID_CHARS,
+    MAX_TYPE_CHARS,
+    Meaning,
+    is_session_id,
+    read_event,
+    state_is_busy,
+)
+
+SESSION = "ses_1"
+ACTIVITY, OTHER = Meaning.ACTIVITY, Meaning.OTHER
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES)
+@pytest.mark.parametrize(
+    ("event", "meaning", "is_busy"),
+    [
+        (status(SESSION, "busy"), ACTIVITY, True),
+        (status(SESSION, "retry"), ACTIVITY, True),
+        (status(SESSION, "idle"), ACTIVITY, False),
+        (status(SESSION, "dreaming"), ACTIVITY, None),
+        (idle(SESSION), ACTIVITY, False),
+        (("session.updated", {"sessionID": SESSION, "info": {"id": SESSION}}), ACTIVITY, None),
+        (tool(SESSION), ACTIVITY, None),
+        (tool(SESSION, "running"), OTHER, None),
+        (tool(SESSION, "error"), OTHER, None),
+        (("message.part.updated", {"sessionID": SESSION, "part": {"type": "text"}}), ACTIVITY, None),
+        (("message.part.updated", {"sessionID": SESSION, "part": {"type": "reasoning"}}), ACTIVITY, None),
+        (("message.part.delta", {"sessionID": SESSION, "field": "text", "delta": "a"}), ACTIVITY, None),
+        (("message.part.updated", {"sessionID": SESSION, "part": {"type": ["text"]}}), OTHER, None),
+        (
+            (
+                "message.part.updated",
+                {"sessionID": SESSION, "part": {"type": "step", "state": {"status": "completed"}}},
+            ),
+            OTHER,
+            None,
+        ),
+        (("message.updated", {"sessionID": SESSION, "info": {"id": "msg_1"}}), OTHER, None),
+        (("session.created", {"sessionID": SESSION}), Meaning.CREATED, False),
+        (("session.deleted", {"sessionID": SESSION}), Meaning.DELETED, None),
+        (failed(SESSION), Meaning.ERROR, None),
+        (("a.later.kind", {"sessionID": SESSION}), OTHER, None),
+    ],
+)  # fmt: skip
+def test_an_event_means_the_same_in_every_envelope(
+    event: tuple[str, Any], meaning: Meaning, *, is_busy: bool | None, envelope: Envelope
+) -> None:
+    read = read_event(text_of(event, envelope))
+    assert read is not None
+    assert (read.type, read.meaning, read.session_id, read.is_busy) == (event[0], meaning, SESSION, is_busy)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"sessionID": SESSION, "info": {"id": "x"}, "part": {"sessionID": "y"}},
+        {"info": {"id": SESSION}, "part": {"sessionID": "y"}},
+        {"part": {"sessionID": SESSION}},
+    ],
+)
+def test_the_session_is_named_in_one_of_three_places(members: dict[str, Any]) -> None:
+    read = read_event(text_of(("session.updated", members)))
+    assert read is not None
+    assert read.session_id == SESSION
+
+
+def test_what_proves_the_server_concerns_no_session() -> None:
+    read = read_event(text_of(("server.heartbeat", {})))
+    assert read is not None
+    assert (read.meaning, read.session_id) == (OTHER, None)
+
+
+def test_a_repeat_is_no_event_of_its_own() -> None:
+    repeat = {"type": "session.updated.1", "data": {"sessionID": SESSION}}
+    read = read_event(json.dumps({"payload": {"type": "sync", "syncEvent": repeat}}))
+    assert read is not None
+    assert (read.meaning, read.session_id) == (Meaning.REPEAT, None)
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        (failed(None)[1], "UnknownError: no such model"),
+        ({"error": {"name": "ProviderAuthError"}}, "ProviderAuthError"),
+        ({"error": {"data": {"message": "a\nb\x1b[2J"}}}, "a b\ufffd[2J"),
+        ({"error": 7}, "an error of which nothing is told"),
+        ({}, "an error of which nothing is told"),
+    ],
+)
+def test_an_error_is_told_as_far_as_it_is_known(members: dict[str, Any], told: str) -> None:
+    read = read_event(text_of(("session.error", members)))
+    assert read is not None
+    assert (read.meaning, read.error, read.session_id) == (Meaning.ERROR, told, None)
+
+
+def test_what_a_server_says_is_cut() -> None:
+    read = read_event(text_of(("session.error", {"error": {"name": "x" * 10_000}})))
+    assert read is not None
+    assert len(read.error) == MAX_ERROR_CHARS
+    other = read_event(text_of(("y" * 10_000, {})))
+    assert other is not None
+    assert len(other.type) == MAX_TYPE_CHARS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hello", "[]", "null", "{}", '{"type": 7}', '{"payload": 7}', '{"payload": []}', "[" * 99_999],
+)
+def test_what_is_no_event_is_none(text: str) -> None:
+    assert read_event(text) is None
+
+
+@pytest.mark.parametrize(
+    "named", ["", ".", "..", "a/b", "a\\b", "a b", "\n", "\u00e9", "x" * 257, 7, None, ["a"]]
+)
+def test_what_could_lead_elsewhere_names_no_session(named: object) -> None:
+    assert not is_session_id(named)
+    read = read_event(text_of(("session.idle", {"sessionID": named})))
+    assert read is not None
+    assert read.session_id is None
+
+
+def test_a_session_may_have_any_plain_name() -> None:
+    assert is_session_id("ses_e07c55ebcffelZcTMxD0DtKdvO")
+    assert is_session_id("x" * MAX_SESSION_ID_CHARS)
+
+
+@pytest.mark.parametrize("status", [None, "busy", [], {}, {"type": None}, {"type": {}}])
+def test_a_status_that_cannot_be_read_says_nothing(status: object) -> None:
+    assert state_is_busy(status) is None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["type", "payload", "properties", "data", "sessionID", "info", "id", "part", "error"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_whatever_json_comes_nothing_raises(value: object) -> None:
+    read = read_event(json.dumps(value))
+    assert read is None or read.session_id is None or is_session_id(read.session_id)
+
+
+@pytest.mark.parametrize(
+    ("section", "activity", "errors"),
+    [("GET /event", 12, 1), ("GET /global/event", 12, 1), ("GET /api/event (v2)", 4, 0)],
+)
+def test_a_real_server_is_understood_in_all_three_envelopes(section: str, activity: int, errors: int) -> None:
+    data = [line[6:] for line in captured(section).decode().splitlines() if line.startswith("data: ")]
+    events = [read_event(text) for text in data]
+    assert None not in events
+    found = [event for event in events if event is not None and event.meaning is ACTIVITY]
+    assert len(found) == activity
+    assert {event.session_id for event in found} == {"ses_e07c55ebcffelZcTMxD0DtKdvO"}
+    told = [event.error for event in events if event is not None and event.error]
+    assert told == ["UnknownError: Model not found: nope/nope. Did you mean: standardcompute?"] * errors

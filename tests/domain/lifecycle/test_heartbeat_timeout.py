@@ -1,0 +1,244 @@
+"""When is a heartbeat late, an agent silent, a clock adrift? (RFC-0016 4.5)"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.lifecycle.heartbeat_timeout import (
+    MAX_SPANS,
+    PROBE_THRESHOLDS,
+    Span,
+    Thresholds,
+    add_span,
+    clock_jump_s,
+    clock_jump_since_s,
+    deadline_s,
+    downtime,
+    drift_s,
+    has_drifted,
+    is_drifting,
+    silent_for_s,
+)
+from lifesign.errors import InvalidSetting
+
+# Whole seconds: their sums are exact, so that a rule can be held to the very edge.
+MOMENTS = st.integers(0, 2000).map(float)
+LENGTHS = st.integers(0, 500).map(float)
+SPANS = st.lists(st.builds(Span, MOMENTS, MOMENTS), max_size=8)
+
+
+def excused_seconds(spans: Sequence[Span], begin: float, end: float) -> int:
+    """Count, second by second, what the spans cover."""
+    return sum(
+        any(span.begin_s <= second < span.end_s for span in spans) for second in range(int(begin), int(end))
+    )
+
+
+def test_silence_is_the_time_since_the_last_sign() -> None:
+    assert silent_for_s(100.0, 190.5, []) == 90.5
+
+
+def test_a_sign_from_the_future_is_no_silence() -> None:
+    assert silent_for_s(100.0, 40.0, [Span(0.0, 500.0)]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spans", "silent"),
+    [
+        ([Span(120, 150)], 70),
+        ([Span(150, 120)], 100),
+        ([Span(0, 100)], 100),
+        ([Span(0, 130)], 70),
+        ([Span(180, 900)], 80),
+        ([Span(0, 900)], 0),
+        ([Span(150, 180), Span(120, 160)], 40),
+        ([Span(120, 130), Span(120, 130)], 90),
+    ],
+)
+def test_excused_time_is_subtracted_once(spans: list[Span], silent: float) -> None:
+    assert silent_for_s(100.0, 200.0, spans) == silent
+
+
+@given(last=MOMENTS, now=MOMENTS, spans=SPANS)
+def test_silence_is_what_no_span_covers(last: float, now: float, spans: list[Span]) -> None:
+    assert silent_for_s(last, now, spans) == max(0, now - last - excused_seconds(spans, last, now))
+
+
+def test_the_deadline_moves_by_the_excused_time() -> None:
+    assert deadline_s(100.0, 90.0, []) == 190.0
+    assert deadline_s(100.0, 90.0, [Span(120.0, 150.0)]) == 220.0
+    assert deadline_s(100.0, 90.0, [Span(120.0, 150.0), Span(200.0, 260.0)]) == 280.0
+
+
+def test_a_span_that_begins_with_the_deadline_moves_it_to_its_end() -> None:
+    spans = [Span(190.0, 250.0)]
+    assert deadline_s(100.0, 90.0, spans) == 250.0
+    assert silent_for_s(100.0, 250.0, spans) == 90.0
+
+
+@given(last=MOMENTS, now=MOMENTS, threshold=LENGTHS, spans=SPANS)
+def test_beyond_the_deadline_and_only_there_silence_exceeds_the_threshold(
+    last: float, now: float, threshold: float, spans: list[Span]
+) -> None:
+    deadline = deadline_s(last, threshold, spans)
+    assert (now > deadline) is (silent_for_s(last, now, spans) > threshold)
+    assert silent_for_s(last, deadline, spans) == threshold
+
+
+def test_the_thresholds_are_those_of_the_sources() -> None:
+    assert Thresholds() == Thresholds(30.0, 90.0, 300.0)
+    assert Thresholds(300.0, 900.0, 3600.0) == PROBE_THRESHOLDS
+
+
+def test_thresholds_may_be_exactly_twice_each_other() -> None:
+    assert Thresholds(30.0, 60.0, 120.0).dead_after_s == 120.0
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ((0.0, 90.0, 300.0), "interval_seconds"),
+        ((-1.0, 90.0, 300.0), "interval_seconds"),
+        ((nan, 90.0, 300.0), "interval_seconds"),
+        ((30.0, 59.9, 300.0), "unhealthy_after_seconds"),
+        ((30.0, nan, 300.0), "unhealthy_after_seconds"),
+        ((30.0, 60.0, 119.9), "dead_after_seconds"),
+        ((30.0, 60.0, inf), "dead_after_seconds"),
+    ],
+)
+def test_thresholds_that_leave_no_room_for_a_missed_sign_are_refused(
+    values: tuple[float, float, float], name: str
+) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        Thresholds(*values)
+    assert refused.value.name == name
+
+
+def test_spans_that_touch_become_one() -> None:
+    spans = add_span([Span(0.0, 10.0), Span(40.0, 50.0)], Span(10.0, 20.0), now_s=60.0, keep_s=100.0)
+    assert spans == (Span(0.0, 20.0), Span(40.0, 50.0))
+
+
+def test_a_span_that_ended_longer_ago_than_anybody_is_judged_by_is_forgotten() -> None:
+    known = [Span(0.0, 9.0), Span(0.0, 10.0), Span(20.0, 30.0)]
+    assert add_span(known[:1], Span(100.0, 110.0), now_s=110.0, keep_s=100.0) == (Span(100.0, 110.0),)
+    assert add_span(known, Span(100.0, 110.0), now_s=110.0, keep_s=100.0)[0] == Span(0.0, 10.0)
+
+
+def test_an_empty_span_adds_nothing() -> None:
+    assert add_span([], Span(10.0, 10.0), now_s=10.0, keep_s=100.0) == ()
+
+
+def test_beyond_the_limit_the_two_closest_become_one() -> None:
+    spans = [Span(100.0 * number, 100.0 * number + 10) for number in range(MAX_SPANS)]
+    added = add_span(spans, Span(515.0, 520.0), now_s=3200.0, keep_s=10_000.0)
+    assert len(added) == MAX_SPANS
+    assert Span(500.0, 520.0) in added
+
+
+@given(st.lists(st.tuples(MOMENTS, LENGTHS), max_size=3 * MAX_SPANS))
+def test_no_excuse_is_ever_lost(steps: list[tuple[float, float]]) -> None:
+    spans: tuple[Span, ...] = ()
+    given_spans = [Span(begin, begin + length) for begin, length in steps]
+    for span in given_spans:
+        spans = add_span(spans, span, now_s=2500.0, keep_s=10_000.0)
+        assert len(spans) <= MAX_SPANS
+        assert all(before.end_s < after.begin_s for before, after in pairwise(spans))
+    for span in given_spans:
+        assert silent_for_s(span.begin_s, span.end_s, spans) == 0
+
+
+def test_a_gap_of_more_than_three_sweeps_is_downtime() -> None:
+    assert downtime(100.0, 145.0, cadence_s=15.0) is None
+    assert downtime(100.0, 145.1, cadence_s=15.0) == Span(100.0, 145.1)
+    assert downtime(100.0, 40.0, cadence_s=15.0) is None
+
+
+def test_a_second_is_no_downtime_however_often_we_sweep() -> None:
+    assert downtime(100.0, 101.0, cadence_s=0.05) is None
+    assert downtime(100.0, 101.1, cadence_s=0.05) == Span(100.0, 101.1)
+
+
+@pytest.mark.parametrize(
+    ("wall", "monotonic", "jump"),
+    [
+        (15.0, 15.0, 0),
+        (20.0, 15.0, 0),
+        (10.0, 15.0, 0),
+        (20.5, 15.0, 5.5),
+        (9.5, 15.0, -5.5),
+        (3615, 15, 3600),
+    ],
+)
+def test_clocks_that_differ_by_more_than_five_seconds_show_a_jump(
+    wall: float, monotonic: float, jump: float
+) -> None:
+    assert clock_jump_s(wall, monotonic) == jump
+
+
+@pytest.mark.parametrize(
+    ("client", "waited", "least"),
+    [
+        (1001.0, 0.0, 1.0),
+        (1001.0, 9.0, 1.0),
+        (990.0, 0.0, -10.0),
+        (990.0, 4.0, -6.0),
+        (990.0, 10.0, 0.0),
+        (990.0, 0.4, -10.0),
+    ],
+)
+def test_a_clock_is_adrift_by_what_no_wait_explains(client: float, waited: float, least: float) -> None:
+    assert drift_s(client, 1000.0, waited) == least
+
+
+@pytest.mark.parametrize(
+    ("client", "waited", "before", "after"),
+    [
+        (1000.0, 0.0, True, False),
+        (930.0, 0.0, False, True),
+        (930.0, 20.0, False, False),
+        (930.0, 20.0, True, True),
+        (900.0, 20.0, False, True),
+        (1070.0, 500.0, False, True),
+    ],
+)
+def test_what_may_have_waited_changes_no_judgement(
+    client: float, waited: float, *, before: bool, after: bool
+) -> None:
+    assert is_drifting(client, 1000.0, 30.0, waited, was_drifting=before) is after
+
+
+@pytest.mark.parametrize(("client", "drifted"), [(1060, False), (1060.5, True), (940, False), (939.5, True)])
+def test_a_clock_has_drifted_beyond_two_intervals(client: float, *, drifted: bool) -> None:
+    assert has_drifted(client, 1000.0, interval_s=30.0) is drifted
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "wall_s", "monotonic_s", "jump_s"),
+    [
+        (0.5, 0.5, 0.5, 0.0),
+        (600.0, 600.0, 600.0, 0.0),  # downtime of ours, no jump
+        (3600.5, 3600.5, 0.5, 3600.0),
+        (3600.25, 3600.5, 0.5, 3600.0),  # another process has swept in between, before the jump
+        (0.25, 3600.5, 0.5, 0.0),  # another process has swept after the jump, and told it
+        (5.5, 5.5, 0.5, 0.0),
+        (-3599.5, -3599.5, 0.5, -3600.0),
+        (0.25, -3599.5, 0.5, 0.0),
+        (-3599.5, 1.0, 1.0, -3599.5),  # ahead before, which was told; what is seen by the gap alone is sure
+        (-3599.5, -7199.5, 0.5, -3600.0),
+        (-4.0, -4.0, 0.5, 0.0),
+    ],
+)
+def test_several_processes_tell_one_jump_once(
+    gap_s: float, wall_s: float, monotonic_s: float, jump_s: float
+) -> None:
+    assert clock_jump_since_s(gap_s, wall_s, monotonic_s) == jump_s
+
+
+@pytest.mark.parametrize(("gap_s", "jump_s"), [(3600.0, 0.0), (0.5, 0.0), (-3600.0, -3600.0), (-4.0, 0.0)])
+def test_a_process_that_has_just_started_sees_a_clock_that_was_set_back(gap_s: float, jump_s: float) -> None:
+    assert clock_jump_since_s(gap_s) == jump_s

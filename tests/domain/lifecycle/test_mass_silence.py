@@ -1,0 +1,64 @@
+"""Mass silence of a network class."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.lifecycle.mass_silence import (
+    ClassCounts,
+    Silence,
+    SilencePolicy,
+    is_mass_silence,
+    needed,
+    silence_after,
+)
+from lifesign.errors import InvalidSetting
+
+NOW_S = 1_782_900_000.0
+
+
+def counts(addresses: int, silent: int, apart_s: float = 0.0) -> ClassCounts:
+    """So many addresses, of which some fell silent one after the other."""
+    return ClassCounts(addresses=addresses, silent_s=tuple(NOW_S + apart_s * each for each in range(silent)))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "least"),
+    [(0, None), (1, None), (2, None), (3, 3), (4, 3), (8, 6), (11, 9), (12, 6), (13, 7), (100, 50)],
+)
+def test_half_of_many_addresses_or_three_quarters_of_few(addresses: int, least: int | None) -> None:
+    assert needed(addresses) == least
+    for silent in range(addresses + 1):
+        assert is_mass_silence(counts(addresses, silent)) is (least is not None and silent >= least)
+
+
+def test_addresses_that_fell_silent_far_apart_are_no_mass_silence() -> None:
+    assert is_mass_silence(counts(12, 6, apart_s=180))
+    assert not is_mass_silence(counts(12, 6, apart_s=180.1))
+    # Six of them are close enough together.
+    assert is_mass_silence(ClassCounts(addresses=12, silent_s=(NOW_S - 1e6, *counts(12, 6).silent_s)))
+    shorter = SilencePolicy(together_seconds=30)
+    assert is_mass_silence(counts(12, 6, apart_s=6), shorter)
+    assert not is_mass_silence(counts(12, 6, apart_s=7), shorter)
+
+
+@given(st.integers(3, 60), st.lists(st.integers(0, 3_000), max_size=60))
+def test_more_silence_never_ends_it(addresses: int, silent: list[int]) -> None:
+    last_s = tuple(NOW_S + each for each in silent[:addresses])
+    if is_mass_silence(ClassCounts(addresses=addresses, silent_s=last_s)):
+        more = ClassCounts(addresses=addresses, silent_s=(*last_s, NOW_S))
+        assert is_mass_silence(more)
+
+
+def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
+    first = silence_after(Silence(), {"a": counts(3, 3), "b": counts(3, 2)}, NOW_S)
+    assert first.classes == {"a": NOW_S}
+    later = silence_after(first, {"a": counts(3, 3), "b": counts(3, 3)}, NOW_S + 5)
+    assert later.classes == {"a": NOW_S, "b": NOW_S + 5}
+    assert silence_after(later, {}, NOW_S + 10) == Silence(counted_at_s=NOW_S + 10)
+
+
+@pytest.mark.parametrize("wrong", [{"expected_seconds": 0}, {"together_seconds": 86_401}])
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+        SilencePolicy(**wrong)

@@ -1,0 +1,400 @@
+"""What many probes of one agent add up to."""
+
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from lifesign.domain.base.clock_skew import lies_ahead
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.observed_facts import (
+    MAX_IN_ROW,
+    MAX_INTERACTIONS,
+    Observed,
+    current_health,
+    evidence_of,
+    expected,
+    fold,
+    moved_back,
+    reported_health,
+    with_document_age,
+)
+from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
+from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.schedule.receipt import receipt_of
+
+INTERVAL_S = 300.0
+NOW_S = 1_782_900_000.0
+LIFE: dict[str, Any] = {"transport": "ok"}
+FAILURE: dict[str, Any] = {"discovery": "timeout", "transport": "refused"}
+NOTHING: dict[str, Any] = {"discovery": "not_measured", "transport": "rate_limited"}
+
+
+def moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def document(status: str, computed_at_s: float, **members: Any) -> DocumentSeen:
+    return DocumentSeen(status=HealthStatus(status), timestamp=moment(computed_at_s), **members)
+
+
+def seen(at_s: float, **members: Any) -> Observation:
+    """An observation, `at_s` seconds after NOW_S; a layer is given by its class."""
+    for layer in ("discovery", "transport", "readiness", "message"):
+        if layer in members:
+            members[layer] = LayerResult(result=ResultClass(members[layer]))
+    return Observation(agent_id="a", observed_at=moment(NOW_S + at_s), **members)
+
+
+def read(at_s: float, status: str, computed_at_s: float | None = None, **members: Any) -> Observation:
+    """An observation that read this document; it was computed when it was read if nothing is said."""
+    computed_at_s = at_s if computed_at_s is None else computed_at_s
+    held = document(status, NOW_S + computed_at_s, **members)
+    return seen(at_s, readiness="stale_document" if held.is_stale else "ok", document=held)
+
+
+def taken(
+    known: Observed | None, observation: Observation, at_s: float, since_s: float = NOW_S - 10**6
+) -> Observed:
+    """Fold an observation that was observed then, by the registry's clock, into what is known."""
+    return fold(known, observation, receipt_of(at_s, INTERVAL_S, None), since_s)
+
+
+def add_up(*observations: Observation) -> Observed:
+    """Each one is received when it was made."""
+    return reduce(lambda known, new: taken(known, new, new.observed_at.timestamp()), observations, Observed())
+
+
+def test_nothing_is_known_before_the_first_observation() -> None:
+    for nothing in (None, Observed()):
+        assert reported_health(nothing) is current_health(nothing, NOW_S) is HealthStatus.UNKNOWN
+        assert evidence_of(nothing) == Evidence()
+
+
+def test_observed_silence_is_the_sum_of_the_gaps_between_measured_results() -> None:
+    alive = seen(0, **LIFE)
+    failing = [seen(at, **FAILURE) for at in (300, 600, 900)]
+    assert add_up(alive, *failing).silence_s == 900
+    assert add_up(alive, *failing, seen(1200, **LIFE)).silence_s == 0
+    # What was not measured ends no gap; a gap counts for two intervals at most.
+    gapped = [seen(300, **FAILURE), seen(600, **NOTHING), seen(10_800, **FAILURE), seen(11_100, **FAILURE)]
+    assert add_up(alive, *gapped).silence_s == 300 + 600 + 300
+
+
+def test_a_document_that_is_stale_ends_no_silence() -> None:
+    stale = read(300, "healthy", -5000, is_stale=True)
+    assert (add_up(seen(0, **LIFE), stale).silence_s, add_up(stale).failures_in_row) == (300, 0)
+
+
+@pytest.mark.parametrize(("registered_s", "silence_s"), [(0, 0), (100, 100), (600, 600), (10**6, 600)])
+def test_an_agent_that_never_answered_is_silent_since_its_registration(
+    registered_s: float, silence_s: float
+) -> None:
+    first = taken(None, seen(0, **FAILURE), NOW_S, NOW_S - registered_s)
+    assert first.silence_s == silence_s
+    second = taken(first, seen(300, **FAILURE), NOW_S + 300, NOW_S - registered_s)
+    assert second.silence_s == silence_s + 300
+
+
+def test_evidence_counts_for_three_intervals_after_the_last_measured_result() -> None:
+    known = add_up(seen(0, **LIFE), seen(300, **NOTHING))
+    assert known.measured_at_s == NOW_S
+    evidence = evidence_of(known)
+    assert (evidence.at_s, evidence.until_s, evidence.results_until_s) == (NOW_S, NOW_S + 900, NOW_S + 1200)
+    reasons = [unknown_reason(evidence, NOW_S + later_s) for later_s in (900, 900.1, 1200, 1200.1)]
+    assert reasons == [None, UnknownReason.NOT_PROBED, UnknownReason.NOT_PROBED, UnknownReason.NO_PROBER]
+
+
+def test_the_reason_of_the_last_result_says_why_nothing_is_known() -> None:
+    failed = seen(600, **NOTHING).model_copy(update={"unmeasured": "no_witness"})
+    known = add_up(seen(0, **LIFE), failed)
+    assert unknown_reason(evidence_of(known), NOW_S + 1000) is UnknownReason.NO_WITNESS
+    # Of an agent of which nothing was ever measured there is no evidence at all.
+    never = evidence_of(add_up(failed))
+    assert never.at_s is None
+    assert unknown_reason(never, NOW_S + 600.1) is UnknownReason.NO_WITNESS
+
+
+def test_an_agent_that_waits_for_its_first_probe_is_unknown_until_a_prober_is_missed() -> None:
+    waiting = evidence_of(expected(NOW_S, 900))
+    assert unknown_reason(waiting, NOW_S + 900) is UnknownReason.NOT_YET_PROBED
+    assert unknown_reason(waiting, NOW_S + 900.1) is UnknownReason.NO_PROBER
+
+
+def test_failures_in_a_row_are_counted_until_the_next_sign_of_life() -> None:
+    failing = [seen(at, **FAILURE) for at in (0, 300, 600)]
+    assert add_up(*failing).failures_in_row == 3
+    assert add_up(*failing).last_sign_of_life_at_s is None
+    revived = add_up(*failing, seen(900, **LIFE))
+    assert (revived.failures_in_row, revived.last_sign_of_life_at_s) == (0, NOW_S + 900)
+
+
+@pytest.mark.parametrize(
+    "card", ["redirect_refused", "blocked_address", "rate_limited", "not_measured", "gated"]
+)
+def test_a_card_that_could_not_be_asked_keeps_a_missing_document_from_counting(card: str) -> None:
+    held_back = [seen(at, discovery=card, readiness="not_an_agent") for at in (0, 300, 600, 900)]
+    assert add_up(*held_back).failures_in_row == 0
+    assert add_up(seen(-300, **FAILURE), *held_back).failures_in_row == 1
+
+
+def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> None:
+    alive = [seen(0, **LIFE), seen(30, **LIFE), seen(60, **LIFE)]
+    assert add_up(*alive).life_run_began_at_s == NOW_S
+    broken = [*alive, seen(90, **FAILURE)]
+    assert add_up(*broken).life_run_began_at_s is None
+    assert add_up(*broken).last_sign_of_life_at_s == NOW_S + 60
+    assert add_up(*broken, seen(120, **LIFE)).life_run_began_at_s == NOW_S + 120
+
+
+def test_what_was_not_measured_changes_nothing_but_the_time_and_its_half_hour() -> None:
+    known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
+    after = taken(known, seen(600, **NOTHING), NOW_S + 600)
+    assert after.slot is not None
+    assert (after.slot.alive, after.slot.failed, after.slot.inconclusive) == (1, 1, 1)
+    changed = {
+        "last_observed_at_s": NOW_S + 600,
+        "results_until_s": NOW_S + 1500,
+        "unmeasured": "not_probed",
+        "slot": after.slot,
+    }
+    assert after == known.model_copy(update=changed)
+
+
+def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
+    known = add_up(seen(0, discovery="ok", transport="refused"), seen(300, transport="gated"))
+    assert known.discovery is not None
+    assert known.transport is not None
+    assert (known.discovery.layer.result, known.discovery.observed_at_s) == (ResultClass.OK, NOW_S)
+    assert (known.transport.layer.result, known.transport.observed_at_s) == (ResultClass.GATED, NOW_S + 300)
+    assert known.readiness is None
+
+
+def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
+    """A batch may have been on its way for longer than the one after it."""
+    known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
+    after = taken(known, seen(600, **LIFE), NOW_S + 200)
+    assert after.last_observed_at_s == after.measured_at_s == after.last_sign_of_life_at_s == NOW_S + 300
+
+
+@pytest.mark.parametrize(
+    ("layers", "remembered"),
+    [
+        ({"transport": "ok"}, "1"),
+        ({"transport": "gated"}, "1"),
+        ({"transport": "timeout"}, "0"),
+        ({"transport": "rate_limited"}, ""),
+        ({"transport": "ok", "message": "http_error"}, "0"),
+        ({"transport": "timeout", "message": "ok"}, "1"),
+        ({"transport": "ok", "message": "rate_limited"}, ""),
+        ({"discovery": "timeout"}, ""),
+        ({}, ""),
+    ],
+)
+def test_an_observation_is_one_interaction_at_most(layers: dict[str, Any], remembered: str) -> None:
+    assert add_up(seen(0, **layers)).recent_interactions == remembered
+
+
+def test_the_last_twenty_interactions_are_remembered() -> None:
+    served = [seen(at, discovery="ok", transport="refused" if at < 5 else "ok") for at in range(23)]
+    assert add_up(*served).recent_interactions == "00" + 18 * "1"
+
+
+def test_a_long_silence_is_no_long_row_of_failed_interactions() -> None:
+    away = [seen(at, **FAILURE) for at in range(9)]
+    assert add_up(*away, seen(10, **LIFE)).recent_interactions == "001"
+    flapping = [seen(at, **(LIFE if at % 3 == 2 else FAILURE)) for at in range(9)]
+    assert add_up(*flapping).recent_interactions == "001001001"
+
+
+def test_two_unhealthy_documents_are_two_only_if_computed_at_different_times() -> None:
+    same = [read(0, "unhealthy", 0), read(300, "unhealthy", 0)]
+    assert add_up(*same).unhealthy_documents_in_row == 1
+    assert add_up(*same, read(360, "unhealthy", 360)).unhealthy_documents_in_row == 2
+
+
+@pytest.mark.parametrize("status", ["healthy", "degraded", "unknown"])
+def test_any_other_document_ends_the_row(status: str) -> None:
+    known = add_up(read(0, "unhealthy"), read(300, "unhealthy"), read(600, status))
+    assert (known.unhealthy_documents_in_row, known.last_unhealthy_timestamp_s) == (0, None)
+
+
+@pytest.mark.parametrize("status", ["healthy", "unhealthy"])
+def test_a_stale_document_neither_ends_a_row_nor_adds_to_it(status: str) -> None:
+    first = read(0, "unhealthy", 0)
+    stale = read(300, status, -5000, is_stale=True)
+    assert add_up(first, stale).unhealthy_documents_in_row == 1
+    assert add_up(first, stale, read(600, "unhealthy", 0)).unhealthy_documents_in_row == 1
+
+
+def test_a_document_that_cannot_be_read_leaves_the_last_one_standing() -> None:
+    known = add_up(read(0, "unhealthy"), seen(300, readiness="timeout"))
+    assert reported_health(known) is HealthStatus.UNHEALTHY
+    assert evidence_of(known).health_until_s == NOW_S + 900
+    assert known.unhealthy_documents_in_row == 1
+
+
+def test_health_is_unknown_once_the_document_is_stale() -> None:
+    known = add_up(read(0, "degraded", -100))
+    assert current_health(known, NOW_S + 800) is HealthStatus.DEGRADED
+    assert current_health(known, NOW_S + 800.1) is HealthStatus.UNKNOWN
+    assert reported_health(known) is HealthStatus.DEGRADED, "time alone changes nothing that is stored"
+    later = taken(known, seen(900, **LIFE), NOW_S + 900)
+    assert reported_health(later) is HealthStatus.UNKNOWN
+
+
+def test_a_document_that_promises_to_last_counts_no_longer_than_the_evidence() -> None:
+    known = add_up(read(0, "healthy", -100, max_age_s=1800))
+    assert known.document is not None
+    assert known.document.fresh_until_s == NOW_S + 3500
+    assert evidence_of(known).health_until_s == NOW_S + 900
+    assert current_health(known, NOW_S + 900.1) is HealthStatus.UNKNOWN
+    again = taken(known, seen(900, **LIFE), NOW_S + 900)
+    assert current_health(again, NOW_S + 1800) is HealthStatus.HEALTHY
+
+
+@pytest.mark.parametrize("computed_at_s", [-5000, 5000])
+def test_a_document_that_was_stale_when_seen_says_nothing(computed_at_s: float) -> None:
+    known = add_up(read(0, "healthy", computed_at_s, is_stale=True))
+    assert current_health(known, NOW_S) is reported_health(known) is HealthStatus.UNKNOWN
+
+
+def test_a_clock_of_the_agent_that_is_wrong_makes_no_document_old() -> None:
+    # Ten minutes behind ours; by the answer's own `Date` the document is five seconds old.
+    known = add_up(read(0, "healthy", -605, age_s=5))
+    assert evidence_of(known).health_until_s == NOW_S + 895
+
+
+def test_a_document_from_the_near_future_stays_fresh_no_longer_than_a_new_one() -> None:
+    assert evidence_of(add_up(read(0, "healthy", 250))).health_until_s == NOW_S + 900
+
+
+@pytest.mark.parametrize("offset_s", [-3600, 3600])
+def test_without_a_date_a_document_is_as_old_as_our_clock_says(offset_s: float) -> None:
+    """The prober's clock is wrong by an hour; the document was computed when it was read."""
+    told = read(offset_s, "healthy", 0, is_stale=True)
+    observation = with_document_age(told, NOW_S)
+    assert observation.readiness is not None
+    assert observation.readiness.result is ResultClass.OK
+    known = taken(None, observation, NOW_S)
+    assert current_health(known, NOW_S) is HealthStatus.HEALTHY
+    assert evidence_of(known).health_until_s == NOW_S + 900
+
+
+def test_a_document_is_stale_by_our_clock_though_its_prober_took_it_for_fresh() -> None:
+    observation = with_document_age(read(-3600, "healthy", -3600), NOW_S)
+    assert (observation.result, observation.is_sign_of_life) == (ResultClass.STALE_DOCUMENT, False)
+    dated = read(-3600, "healthy", -3600, age_s=0.5)
+    assert with_document_age(dated, NOW_S) is dated
+
+
+def test_the_document_is_kept_with_what_it_claims() -> None:
+    held = add_up(read(0, "healthy", -3, response_ratio=0.97, sample_count=40, latency_p99_ms=12.5)).document
+    assert held is not None
+    assert (held.timestamp_s, held.observed_at_s) == (NOW_S - 3, NOW_S)
+    assert (held.response_ratio, held.sample_count, held.latency_p99_ms) == (0.97, 40, 12.5)
+
+
+def test_what_the_agent_calls_itself_stays_until_it_says_otherwise() -> None:
+    named = seen(0, reported_agent_id="urn:one")
+    assert add_up(named, seen(1, **LIFE)).reported_agent_id == "urn:one"
+    assert add_up(named, seen(1, reported_agent_id="urn:two")).reported_agent_id == "urn:two"
+
+
+def test_a_row_is_counted_up_to_its_limit() -> None:
+    known = Observed(failures_in_row=MAX_IN_ROW, unhealthy_documents_in_row=MAX_IN_ROW)
+    assert taken(known, seen(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
+    assert taken(known, read(0, "unhealthy"), NOW_S).unhealthy_documents_in_row == MAX_IN_ROW
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"surprise": 1}',
+        '{"failures_in_row": -1}',
+        '{"recent_interactions": "012"}',
+        '{"recent_interactions": "%s"}' % ("1" * 21),
+        '{"last_observed_at_s": NaN}',
+    ],
+)
+def test_a_stored_value_that_was_not_written_here_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        Observed.from_json(text)
+
+
+results = st.none() | st.sampled_from(sorted(set(ResultClass) - {ResultClass.STALE_DOCUMENT}))
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Observation:
+    at_s = draw(st.integers(-2000, 2000))
+    layers = {name: draw(results) for name in ("discovery", "transport", "message")}
+    members: dict[str, Any] = {name: result for name, result in layers.items() if result is not None}
+    if draw(st.booleans()):
+        is_stale = draw(st.booleans())
+        members["readiness"] = "stale_document" if is_stale else "ok"
+        members["document"] = document(
+            draw(st.sampled_from(list(HealthStatus))), NOW_S + draw(st.integers(-5, 5)), is_stale=is_stale
+        )
+    return seen(at_s, **members)
+
+
+histories = st.lists(st.tuples(observations(), st.integers(-2000, 2000)), max_size=40)
+
+
+@given(histories)
+def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
+    history: list[tuple[Observation, int]],
+) -> None:
+    known = Observed()
+    for observation, received in history:
+        after = taken(known, observation, NOW_S + received)
+        assert after.last_observed_at_s is not None
+        was_clock_set_back = lies_ahead(known.last_observed_at_s or 0, NOW_S + received)
+        if was_clock_set_back:
+            known = Observed()
+            continue
+        assert after.last_observed_at_s >= (known.last_observed_at_s or -1)
+        assert (after.silence_s == 0) or not observation.is_sign_of_life
+        assert after.silence_s - known.silence_s <= 2 * INTERVAL_S
+        assert (after.last_sign_of_life_at_s or -1) >= (known.last_sign_of_life_at_s or -1)
+        known = after
+        if known.life_run_began_at_s is not None:
+            assert known.last_sign_of_life_at_s is not None
+            assert known.life_run_began_at_s <= known.last_sign_of_life_at_s
+            assert known.failures_in_row == 0
+        assert (known.unhealthy_documents_in_row == 0) is (known.last_unhealthy_timestamp_s is None)
+        assert len(known.recent_interactions) <= MAX_INTERACTIONS
+        assert Observed.from_json(known.to_json()) == known
+
+
+@given(histories, st.integers(0, 5000))
+def test_health_holds_until_the_moment_that_is_stored(
+    history: list[tuple[Observation, int]], later: int
+) -> None:
+    known = reduce(lambda known, step: taken(known, step[0], NOW_S + step[1]), history, Observed())
+    if reported_health(known) is HealthStatus.UNKNOWN:
+        return
+    until_s, last_s = evidence_of(known).health_until_s, known.last_observed_at_s
+    assert until_s is not None
+    assert last_s is not None
+    is_over = last_s + later > until_s
+    expected_status = HealthStatus.UNKNOWN if is_over else reported_health(known)
+    assert current_health(known, last_s + later) is expected_status
+
+
+def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> None:
+    known = add_up(read(0, "healthy"))
+    back = moved_back(known, -3600, NOW_S - 3600)
+    assert back.last_observed_at_s == back.measured_at_s == back.last_sign_of_life_at_s == NOW_S - 3600
+    assert back.evidence_until_s == back.results_until_s == NOW_S - 2700
+    assert known.slot is not None
+    assert back.slot == known.slot.model_copy(update={"number": known.slot.number - 2})
+    assert current_health(back, NOW_S - 3600) is HealthStatus.HEALTHY
+    assert current_health(back, NOW_S - 2699) is HealthStatus.UNKNOWN
+    assert moved_back(back, -3600, NOW_S - 3600) == back

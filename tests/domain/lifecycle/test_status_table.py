@@ -1,0 +1,146 @@
+"""Which state may follow which, on which signal? (RFC-0016 2)
+
+Run as a program, this file draws the table into `docs/lifecycle.md` anew.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.lifecycle.status_table import (
+    ALIVE,
+    TRANSITIONS,
+    Reason,
+    Signal,
+    Status,
+    begins_new_life,
+    is_possible,
+    reason_of,
+    status_after,
+)
+from lifesign.errors import InvalidTransition
+
+PAGE = Path(__file__).parents[3] / "docs" / "lifecycle.md"
+BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"
+END = "<!-- drawn from TRANSITIONS: end -->\n"
+WAYS_BACK = {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}
+
+
+def drawn() -> str:
+    """The table as Markdown, and a mermaid diagram with one arrow per pair of states."""
+    rows = ["| from | signal | to | reason in the event | new life |", "|---|---|---|---|---|"]
+    arrows: dict[tuple[Status, Status], list[Signal]] = {}
+    for (status, signal), following in TRANSITIONS.items():
+        new_life = "yes" if begins_new_life(signal) else ""
+        rows.append(f"| {status} | `{signal}` | {following} | `{reason_of(signal)}` | {new_life} |")
+        arrows.setdefault((status, following), []).append(signal)
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Status.REGISTERING}"]
+    lines += [f"    {one} --> {other}: {'<br/>'.join(signals)}" for (one, other), signals in arrows.items()]
+    return "\n".join(["", *rows, "", *lines, "```", "", ""])
+
+
+def redrawn(page: str) -> str:
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return before + BEGIN + drawn() + END + after
+
+
+def test_the_page_of_the_lifecycle_is_that_of_the_table() -> None:
+    page = PAGE.read_text()
+    assert redrawn(page) == page, "run: .venv/bin/python tests/domain/lifecycle/test_status_table.py"
+
+
+@pytest.mark.parametrize(
+    ("status", "signal", "following"),
+    [
+        ("registering", "registered", "active"),
+        ("active", "drain_initiated", "draining"),
+        ("active", "heartbeat_timeout", "unhealthy"),
+        ("unhealthy", "heartbeat_resumed", "active"),
+        ("unhealthy", "heartbeat_timeout", "dead"),
+        ("unhealthy", "drain_initiated", "draining"),
+        ("draining", "drain_completed", "deregistered"),
+        ("draining", "drain_timeout", "dead"),
+        ("dead", "re_registered", "active"),
+    ],
+)
+def test_every_transition_of_the_rfc_is_there(status: str, signal: str, following: str) -> None:
+    assert status_after(Status(status), Signal(signal)) is Status(following)
+
+
+def test_what_the_table_does_not_hold_is_refused() -> None:
+    for status, signal in product(Status, Signal):
+        assert is_possible(status, signal) is ((status, signal) in TRANSITIONS)
+        if not is_possible(status, signal):
+            with pytest.raises(InvalidTransition) as refused:
+                status_after(status, signal)
+            assert (refused.value.status, refused.value.signal) == (status, signal)
+
+
+def test_every_signal_leads_somewhere_and_every_status_is_left() -> None:
+    assert {signal for _, signal in TRANSITIONS} == set(Signal)
+    assert {status for status, _ in TRANSITIONS} == set(Status)
+
+
+def test_nobody_returns_to_registering() -> None:
+    assert set(TRANSITIONS.values()) == set(Status) - {Status.REGISTERING}
+
+
+@pytest.mark.parametrize("status", [Status.DEAD, Status.DEREGISTERED])
+def test_only_a_new_life_brings_back_who_takes_no_part(status: Status) -> None:
+    ways = {
+        signal
+        for signal in Signal
+        if is_possible(status, signal) and status_after(status, signal) is not Status.DEREGISTERED
+    }
+    assert ways <= WAYS_BACK
+    assert all(begins_new_life(signal) for signal in ways)
+
+
+def test_a_new_life_begins_in_no_other_way() -> None:
+    assert {signal for signal in Signal if begins_new_life(signal)} == WAYS_BACK
+    assert {status for status, signal in TRANSITIONS if signal in WAYS_BACK} == {
+        Status.DEAD,
+        Status.DEREGISTERED,
+    }
+
+
+def test_a_draining_agent_never_comes_back() -> None:
+    following = {after for (status, _), after in TRANSITIONS.items() if status is Status.DRAINING}
+    assert following == {Status.DEREGISTERED, Status.DEAD}
+
+
+@pytest.mark.parametrize("status", sorted(ALIVE))
+def test_whoever_takes_part_can_be_deregistered_and_superseded(status: Status) -> None:
+    assert status_after(status, Signal.DEREGISTERED) is Status.DEREGISTERED
+    assert status_after(status, Signal.SUPERSEDED) is Status.DEREGISTERED
+
+
+def test_nobody_dies_without_having_been_unhealthy_or_draining() -> None:
+    before = {status for (status, _), after in TRANSITIONS.items() if after is Status.DEAD}
+    assert before == {Status.UNHEALTHY, Status.DRAINING}
+
+
+def test_every_signal_has_a_reason_and_every_reason_a_signal() -> None:
+    assert {reason_of(signal) for signal in Signal} == set(Reason)
+    for declared in (Signal.DECLARED_ACTIVE, Signal.DECLARED_UNHEALTHY):
+        assert reason_of(declared) is Reason.OPERATOR_OVERRIDE
+
+
+@given(st.lists(st.sampled_from(list(Signal))))
+def test_whatever_happens_an_agent_is_registered_once_and_loses_no_life(signals: list[Signal]) -> None:
+    status, lives = Status.REGISTERING, 0
+    for signal in signals:
+        if is_possible(status, signal):
+            was_alive = status in ALIVE
+            status = status_after(status, signal)
+            lives += status in ALIVE and not was_alive
+            assert begins_new_life(signal) is (status in ALIVE and not was_alive and lives > 1)
+    assert (lives == 0) is (status is Status.REGISTERING)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(redrawn(PAGE.read_text()))

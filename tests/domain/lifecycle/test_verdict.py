@@ -1,0 +1,840 @@
+"""Verdicts from heartbeats and observations."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, Span, Thresholds
+from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed, fold
+from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
+from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge
+from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.schedule.receipt import receipt_of
+
+NOW = 1_782_900_000.0
+BEATING = [Monitoring.HEARTBEAT, Monitoring.BOTH]
+WATCHED = [Monitoring.PROBE, Monitoring.BOTH]
+RECOVERIES = {Signal.HEARTBEAT_RESUMED, Signal.PROBE_RECOVERED, Signal.HEALTH_RECOVERED}
+
+
+def facts(monitoring: Monitoring = Monitoring.HEARTBEAT, **members: Any) -> Facts:
+    """An agent that is active since a day, and whose heart beats now."""
+    is_probed = monitoring is Monitoring.PROBE
+    known: dict[str, Any] = {
+        "status": Status.ACTIVE,
+        "reason": Reason.REGISTERED,
+        "status_since_s": NOW - 86_400,
+        "thresholds": PROBE_THRESHOLDS if is_probed else Thresholds(),
+        "last_heartbeat_at_s": None if is_probed else NOW,
+    }
+    return Facts(monitoring=monitoring, **known | members)
+
+
+def unhealthy(reason: Reason, monitoring: Monitoring = Monitoring.HEARTBEAT, **members: Any) -> Facts:
+    known: dict[str, Any] = {"status": Status.UNHEALTHY, "reason": reason, "status_since_s": NOW - 10}
+    return facts(monitoring, **known | members)
+
+
+def judged(
+    known: Facts, now_s: float = NOW, *, is_held: bool = False, excused: tuple[Span, ...] = ()
+) -> Verdict:
+    return judge(known, now_s, is_held=is_held, excused=excused)
+
+
+def after(known: Facts, verdict: Verdict, now_s: float) -> Facts:
+    """Apply a verdict to the record, as the registry does."""
+    status = known.status
+    for signal in verdict.signals:
+        status = status_after(status, signal)
+        known = replace(known, status=status, reason=reason_of(signal), status_since_s=now_s)
+        if signal in RECOVERIES:
+            known = replace(known, recoveries_s=(*known.recoveries_s, now_s))
+    return known
+
+
+def held_document(status: str, fresh_until_s: float = NOW + 900, *, is_stale: bool = False) -> LastDocument:
+    return LastDocument(
+        status=HealthStatus(status),
+        timestamp_s=NOW,
+        observed_at_s=NOW,
+        fresh_until_s=fresh_until_s,
+        is_stale=is_stale,
+        response_ratio=None,
+        sample_count=None,
+        latency_p99_ms=None,
+    )
+
+
+def alive(**members: Any) -> Observed:
+    """Seen alive just now, after a run of signs of life."""
+    run = {"last_sign_of_life_at_s": NOW, "life_run_began_at_s": NOW - 600}
+    return Observed(**{"last_observed_at_s": NOW} | run | members)
+
+
+def failing(failures: int, silence_s: float = 10.0**6, **members: Any) -> Observed:
+    """Seen failing just now, after so much observed silence; the evidence counts for another 900 s."""
+    known: dict[str, Any] = {
+        "last_observed_at_s": NOW,
+        "measured_at_s": NOW,
+        "evidence_until_s": NOW + 900,
+        "results_until_s": NOW + 900,
+        "last_sign_of_life_at_s": NOW - silence_s,
+    }
+    return Observed(failures_in_row=failures, silence_s=silence_s, **known | members)
+
+
+def saying(status: str, in_row: int = 0, **members: Any) -> Observed:
+    """Alive, with a fresh document of this status."""
+    return alive(document=held_document(status), unhealthy_documents_in_row=in_row, **members)
+
+
+# Row 1: silence beyond the thresholds of RFC-0016 4.5.
+
+
+@pytest.mark.parametrize("monitoring", BEATING)
+def test_silence_of_heartbeats_makes_an_agent_unhealthy_and_then_dead(monitoring: Monitoring) -> None:
+    silent = facts(monitoring, last_heartbeat_at_s=NOW - 91)
+    verdict = judged(silent)
+    assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert (verdict.status, verdict.reason) == (Status.UNHEALTHY, Reason.HEARTBEAT_TIMEOUT)
+    assert verdict.explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
+    later = judged(after(silent, verdict, NOW), NOW + 210)
+    assert later.signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert (later.status, later.explanation) == (Status.DEAD, "no heartbeat for 5 min 1 s, more than 5 min")
+
+
+def test_silence_as_long_as_the_threshold_is_not_beyond_it() -> None:
+    assert judged(facts(last_heartbeat_at_s=NOW - 90)).signals == ()
+    assert judged(facts(last_heartbeat_at_s=NOW - 90), NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
+    down = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 300)
+    assert judged(down).signals == ()
+    assert judged(down, NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
+
+
+def test_a_silence_a_little_beyond_the_threshold_does_not_look_like_the_threshold() -> None:
+    explanation = judged(facts(last_heartbeat_at_s=NOW - 90.02)).explanation
+    assert explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
+
+
+def test_whoever_is_found_silent_for_long_dies_in_two_steps() -> None:
+    verdict = judged(facts(last_heartbeat_at_s=NOW - 301))
+    assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT, Signal.HEARTBEAT_TIMEOUT)
+    assert verdict.status is Status.DEAD
+
+
+@pytest.mark.parametrize("monitoring", BEATING)
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.HEARTBEAT_TIMEOUT,
+        Reason.HEALTH_REPORTED_UNHEALTHY,
+        Reason.OBSERVED_CONTRADICTS_REPORT,
+        Reason.OPERATOR_OVERRIDE,
+    ],
+)
+def test_silence_kills_whatever_an_agent_is_unhealthy_for(reason: Reason, monitoring: Monitoring) -> None:
+    down = unhealthy(reason, monitoring, last_heartbeat_at_s=NOW - 301, observed=saying("unhealthy", 2))
+    verdict = judged(down)
+    assert (verdict.signals, verdict.status) == ((Signal.HEARTBEAT_TIMEOUT,), Status.DEAD)
+
+
+def test_an_agent_that_never_beat_is_silent_since_it_has_its_status() -> None:
+    new = facts(last_heartbeat_at_s=None, status_since_s=NOW - 90)
+    assert judged(new).signals == ()
+    assert judged(new, NOW + 1).signals == (Signal.HEARTBEAT_TIMEOUT,)
+
+
+def test_excused_time_is_no_silence() -> None:
+    silent = facts(last_heartbeat_at_s=NOW - 400)
+    assert judged(silent, excused=(Span(NOW - 390, NOW - 80),)).signals == ()
+    assert judged(silent, excused=(Span(NOW - 390, NOW - 81),)).signals == (Signal.HEARTBEAT_TIMEOUT,)
+
+
+# Row 2: a heartbeat brings back what the silence of heartbeats brought down.
+
+
+@pytest.mark.parametrize("monitoring", BEATING)
+def test_a_heartbeat_ends_the_silence_of_heartbeats(monitoring: Monitoring) -> None:
+    verdict = judged(unhealthy(Reason.HEARTBEAT_TIMEOUT, monitoring, last_heartbeat_at_s=NOW - 2))
+    assert verdict.signals == (Signal.HEARTBEAT_RESUMED,)
+    assert (verdict.status, verdict.explanation) == (Status.ACTIVE, "a heartbeat 2 s ago")
+
+
+def test_a_heartbeat_that_is_itself_too_old_ends_no_silence() -> None:
+    down = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 90)
+    assert judged(down).signals == (Signal.HEARTBEAT_RESUMED,)
+    assert judged(down, NOW + 0.001).signals == ()
+
+
+@pytest.mark.parametrize("reason", [Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT])
+def test_a_heartbeat_revives_nobody_who_is_unhealthy_for_another_reason(reason: Reason) -> None:
+    seen = saying("unhealthy", 2, recent_interactions="0" * 10)
+    assert judged(unhealthy(reason, Monitoring.BOTH, observed=seen)).signals == ()
+
+
+@pytest.mark.parametrize("observed", [failing(9), failing(9, last_sign_of_life_at_s=None), saying("healthy")])
+@pytest.mark.parametrize("monitoring", BEATING)
+def test_whose_heart_beats_is_not_silent_whatever_a_prober_cannot_reach(
+    monitoring: Monitoring, observed: Observed
+) -> None:
+    assert judged(facts(monitoring, observed=observed)).signals == ()
+
+
+def test_a_prober_that_sees_failures_does_not_decide_about_who_only_beats() -> None:
+    observed = saying("unhealthy", 9, recent_interactions="0" * 20)
+    assert judged(facts(observed=observed)).signals == ()
+
+
+# Rows 3 and 4: no sign of life, and enough measured failures in a row.
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "failures", "signals"),
+    [
+        (900, 2, 0),
+        (900.1, 1, 0),
+        (900.1, 2, 1),
+        (3600, 4, 1),
+        (3600.1, 3, 1),
+        (3600.1, 4, 2),
+        (10**6, 0, 0),
+    ],
+)
+def test_a_probed_agent_goes_down_by_silence_and_failures_together(
+    silent_s: float, failures: int, signals: int
+) -> None:
+    observed = failing(failures, silent_s)
+    assert judged(facts(Monitoring.PROBE, observed=observed)).signals == (Signal.PROBE_SILENCE,) * signals
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 4, 9])
+def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
+    """Observed silence grows by measured results alone, so that an idle prober brings nobody down."""
+    known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_sign_of_life_at_s=NOW - 10**6))
+    for later_s in (0, 900, 10**6):
+        verdict = judged(known, NOW + later_s)
+        assert (verdict.signals, verdict.judge_at_s) == ((), None)
+
+
+def test_a_measured_failure_that_is_too_old_takes_nobody_down() -> None:
+    known = facts(Monitoring.PROBE, observed=failing(9))
+    assert judged(known, NOW + 900).status is Status.DEAD
+    verdict = judged(known, NOW + 900.1)
+    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+
+
+def test_excused_time_shortens_no_observed_silence() -> None:
+    known = facts(Monitoring.PROBE, observed=failing(2, 901))
+    assert judged(known, excused=(Span(NOW - 10**6, NOW),)).signals == (Signal.PROBE_SILENCE,)
+
+
+@pytest.mark.parametrize(("unhealthy_after_s", "dead_after_s"), [(60, 120), (7_200, 86_400)])
+def test_a_probed_agent_is_judged_by_its_own_thresholds(unhealthy_after_s: int, dead_after_s: int) -> None:
+    own = {"thresholds": Thresholds(30, unhealthy_after_s, dead_after_s)}
+    for silence_s, signals in (
+        (unhealthy_after_s, 0),
+        (unhealthy_after_s + 1, 1),
+        (dead_after_s, 1),
+        (dead_after_s + 1, 2),
+    ):
+        known = facts(Monitoring.PROBE, observed=failing(4, silence_s), **own)
+        assert judged(known).signals == (Signal.PROBE_SILENCE,) * signals
+
+
+@pytest.mark.parametrize(("silent_s", "failures", "dies"), [(3600, 4, 0), (3600.1, 3, 0), (3600.1, 4, 1)])
+@pytest.mark.parametrize(
+    "reason",
+    [Reason.PROBE_SILENCE, Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT],
+)
+def test_a_probed_agent_dies_after_an_hour_and_four_failures(
+    reason: Reason, silent_s: float, failures: int, dies: int
+) -> None:
+    observed = failing(failures, silent_s, recent_interactions="0" * 10)
+    down = unhealthy(reason, Monitoring.PROBE, observed=observed)
+    assert judged(down).signals == (Signal.PROBE_SILENCE,) * dies
+
+
+def test_a_silent_probed_agent_is_told_with_its_figures() -> None:
+    verdict = judged(facts(Monitoring.PROBE, observed=failing(3, 1000)))
+    assert verdict.explanation == "no sign of life for 16 min 40 s, more than 15 min, and 3 failures in a row"
+
+
+def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
+    assert judged(facts(Monitoring.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
+
+
+def test_a_probed_agent_that_never_answered_goes_down_by_failures_alone() -> None:
+    never = facts(Monitoring.PROBE, observed=failing(5, 901, last_sign_of_life_at_s=None))
+    assert judged(never).signals == (Signal.PROBE_SILENCE,)
+    assert judged(facts(Monitoring.PROBE, status_since_s=NOW - 10**6)).signals == ()
+
+
+# Row 5: a sign of life brings back what silence brought down.
+
+
+@pytest.mark.parametrize(("failures", "signals"), [(0, 1), (1, 1), (2, 0)])
+def test_a_sign_of_life_ends_the_silence_of_a_probed_agent(failures: int, signals: int) -> None:
+    observed = failing(failures, 5)
+    down = unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=observed)
+    verdict = judged(down)
+    assert verdict.signals == (Signal.PROBE_RECOVERED,) * signals
+    if signals:
+        assert verdict.explanation == "a sign of life 5 s ago"
+
+
+def test_without_any_sign_of_life_nobody_recovers() -> None:
+    for observed in (None, Observed()):
+        assert judged(unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=observed)).signals == ()
+
+
+# Row 6: two signs of life of a dead agent.
+
+
+def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_SILENCE, **members: Any) -> Facts:
+    return facts(Monitoring.PROBE, status=Status.DEAD, reason=reason, status_since_s=since_s, **members)
+
+
+@pytest.mark.parametrize(("apart_s", "signals"), [(0, 0), (29.9, 0), (30, 1), (300, 1)])
+def test_two_signs_of_life_half_a_minute_apart_raise_the_dead(apart_s: float, signals: int) -> None:
+    verdict = judged(dead(observed=alive(life_run_began_at_s=NOW - apart_s)))
+    assert verdict.signals == (Signal.PROBE_REDISCOVERED,) * signals
+    assert verdict.status is (Status.ACTIVE if signals else Status.DEAD)
+
+
+def test_a_broken_run_of_life_raises_nobody() -> None:
+    assert judged(dead(observed=failing(1, 0))).signals == ()
+    assert judged(dead(observed=None)).signals == ()
+    assert judged(dead(observed=Observed())).signals == ()
+
+
+@pytest.mark.parametrize(("since_s", "signals"), [(NOW - 30, 1), (NOW - 29, 0)])
+def test_a_sign_from_before_the_death_counts_from_the_death(since_s: float, signals: int) -> None:
+    assert len(judged(dead(since_s, observed=alive())).signals) == signals
+
+
+def test_who_was_alive_when_its_drain_timed_out_must_fall_silent_first() -> None:
+    gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(life_run_began_at_s=NOW - 301))
+    assert judged(gone).signals == ()
+    back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(life_run_began_at_s=NOW - 200))
+    assert judged(back).signals == (Signal.PROBE_REDISCOVERED,)
+
+
+@pytest.mark.parametrize("monitoring", BEATING)
+def test_nobody_who_beats_is_raised_by_a_prober(monitoring: Monitoring) -> None:
+    gone = facts(monitoring, status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, observed=alive())
+    assert judged(gone).signals == ()
+
+
+# Rows 7 and 8: what the health document says.
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+def test_two_documents_that_say_unhealthy_are_believed(monitoring: Monitoring) -> None:
+    assert judged(facts(monitoring, observed=saying("unhealthy", 1))).signals == ()
+    verdict = judged(facts(monitoring, observed=saying("unhealthy", 2)))
+    assert verdict.signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
+    assert verdict.explanation == "its last 2 health documents say unhealthy"
+    assert verdict.health is HealthStatus.UNHEALTHY
+
+
+def test_documents_that_are_stale_by_now_bring_nobody_down() -> None:
+    known = facts(Monitoring.PROBE, observed=saying("unhealthy", 2))
+    assert judged(known, NOW + 900).signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
+    assert judged(known, NOW + 900.1).signals == ()
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+@pytest.mark.parametrize("status", ["healthy", "degraded", "unknown"])
+def test_any_other_document_is_a_recovery(monitoring: Monitoring, status: str) -> None:
+    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=saying(status))
+    verdict = judged(down)
+    assert (verdict.signals, verdict.status) == ((Signal.HEALTH_RECOVERED,), Status.ACTIVE)
+    assert verdict.explanation == f"its health document says {status}"
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        saying("unhealthy", 2),
+        alive(),
+        alive(document=held_document("healthy", is_stale=True)),
+        alive(document=held_document("healthy", NOW - 1)),
+        alive(document=held_document("unhealthy", NOW - 1)),
+    ],
+)
+def test_no_fresh_document_is_no_recovery(observed: Observed) -> None:
+    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, Monitoring.PROBE, observed=observed)
+    assert judged(down).signals == ()
+
+
+def test_degraded_stays_active() -> None:
+    verdict = judged(facts(Monitoring.PROBE, observed=saying("degraded")))
+    assert (verdict.status, verdict.health) == (Status.ACTIVE, HealthStatus.DEGRADED)
+
+
+# Row 9: the document claims healthy, and what was measured says otherwise.
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+@pytest.mark.parametrize(
+    ("recent", "signals"),
+    [("0" * 9, 0), ("0" * 10, 1), ("0" * 6 + "1" * 4, 1), ("01" * 5, 0), ("0" * 11 + "1" * 9, 1)],
+)
+def test_a_claim_is_contradicted_by_ten_interactions_of_which_most_failed(
+    monitoring: Monitoring, recent: str, signals: int
+) -> None:
+    verdict = judged(facts(monitoring, observed=saying("healthy", recent_interactions=recent)))
+    assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,) * signals
+    if signals:
+        count = f"{recent.count('1')} of the last {len(recent)} interactions succeeded"
+        assert verdict.explanation == f"it calls itself healthy, yet {count}"
+
+
+def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
+    gone = LayerResult(result=ResultClass.HTTP_ERROR, reason="HTTP 404", status_code=404)
+    observed = saying(
+        "healthy", recent_interactions="0" * 10, readiness=LastResult(layer=gone, observed_at_s=NOW)
+    )
+    assert observed.document is not None
+    before = observed.document.model_copy(update={"observed_at_s": NOW - 300})
+    verdict = judged(facts(Monitoring.PROBE, observed=observed.model_copy(update={"document": before})))
+    assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,)
+    assert "5 min ago" in verdict.explanation
+    assert "HTTP 404" in verdict.explanation
+    assert "calls itself" not in verdict.explanation
+
+
+@pytest.mark.parametrize("status", ["degraded", "unhealthy", "unknown"])
+def test_who_claims_nothing_is_not_contradicted(status: str) -> None:
+    known = facts(Monitoring.PROBE, observed=saying(status, recent_interactions="0" * 20))
+    assert judged(known).signals == ()
+    assert judged(facts(Monitoring.PROBE, observed=alive(recent_interactions="0" * 20))).signals == ()
+
+
+@pytest.mark.parametrize(("recent", "signals"), [("0" * 11 + "1" * 9, 0), ("01" * 10, 1), ("1" * 20, 1)])
+def test_a_contradiction_ends_when_half_succeed_again(recent: str, signals: int) -> None:
+    observed = saying("degraded", recent_interactions=recent)
+    down = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, Monitoring.BOTH, observed=observed)
+    assert judged(down).signals == (Signal.PROBE_RECOVERED,) * signals
+
+
+# What holds for all rows.
+
+
+def test_a_reason_that_has_gone_while_another_fault_holds_is_told_in_two_steps() -> None:
+    late = unhealthy(
+        Reason.HEALTH_REPORTED_UNHEALTHY,
+        Monitoring.BOTH,
+        observed=saying("healthy"),
+        last_heartbeat_at_s=NOW - 91,
+    )
+    verdict = judged(late)
+    assert verdict.signals == (Signal.HEALTH_RECOVERED, Signal.HEARTBEAT_TIMEOUT)
+    assert (verdict.status, verdict.reason) == (Status.UNHEALTHY, Reason.HEARTBEAT_TIMEOUT)
+    beats = unhealthy(Reason.HEARTBEAT_TIMEOUT, Monitoring.BOTH, observed=saying("unhealthy", 2))
+    assert judged(beats).signals == (Signal.HEARTBEAT_RESUMED, Signal.HEALTH_REPORTED_UNHEALTHY)
+
+
+def test_a_reason_of_a_track_that_no_longer_counts_does_not_last_for_ever() -> None:
+    seen = saying("unhealthy", 9)
+    assert judged(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
+    forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, Monitoring.PROBE, observed=None)
+    assert judged(forgotten).status is Status.ACTIVE
+    assert judged(unhealthy(Reason.PROBE_SILENCE)).signals == (Signal.HEARTBEAT_RESUMED,)
+    silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, Monitoring.PROBE, observed=alive())
+    assert judged(silent).signals == (Signal.PROBE_RECOVERED,)
+
+
+def test_a_reason_that_brings_nobody_down_is_left_alone() -> None:
+    assert judged(unhealthy(Reason.REGISTERED)).signals == ()
+
+
+@pytest.mark.parametrize("status", [Status.REGISTERING, Status.DEREGISTERED])
+def test_who_takes_no_part_is_not_moved(status: Status) -> None:
+    verdict = judged(facts(status=status, last_heartbeat_at_s=NOW - 10**6))
+    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+
+
+# Draining (decisions 1, 4 and 13 of the registry).
+
+
+def draining(**members: Any) -> Facts:
+    drain: dict[str, Any] = {
+        "status": Status.DRAINING,
+        "reason": Reason.DRAIN_INITIATED,
+        "drain_deadline_s": NOW + 120,
+    }
+    return facts(**drain | members)
+
+
+def test_a_draining_agent_leaves_once_it_holds_nothing_silent_or_not() -> None:
+    for last_heartbeat_at_s in (NOW, NOW - 10**6):
+        verdict = judged(draining(last_heartbeat_at_s=last_heartbeat_at_s))
+        assert (verdict.signals, verdict.status) == ((Signal.DRAIN_COMPLETED,), Status.DEREGISTERED)
+
+
+def test_a_draining_agent_that_still_holds_leases_dies_at_the_deadline() -> None:
+    holding = draining(leases_held=2)
+    assert judged(holding).judge_at_s == NOW + 120
+    assert judged(holding, NOW + 119.9).signals == ()
+    verdict = judged(holding, NOW + 120)
+    assert (verdict.signals, verdict.status) == ((Signal.DRAIN_TIMEOUT,), Status.DEAD)
+    assert verdict.explanation == "the time to drain is over, and 2 leases are still held"
+
+
+def test_a_draining_agent_that_goes_silent_stays_draining() -> None:
+    verdict = judged(draining(leases_held=1, last_heartbeat_at_s=NOW - 10**6))
+    assert verdict.signals == ()
+    assert verdict.explanation == "draining for another 2 min, 1 lease is held"
+
+
+def test_a_drain_without_an_end_waits() -> None:
+    verdict = judged(draining(leases_held=1, drain_deadline_s=None), NOW + 10**6)
+    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_held: bool) -> None:
+    stops: dict[str, Any] = {"maintenance_until_s": NOW + 999, "override": Override(Status.ACTIVE, NOW + 999)}
+    assert judged(draining(**stops), is_held=is_held).signals == (Signal.DRAIN_COMPLETED,)
+    over = draining(leases_held=1, drain_deadline_s=NOW, **stops)
+    assert judged(over, is_held=is_held).signals == (Signal.DRAIN_TIMEOUT,)
+
+
+# A hold, maintenance, an override.
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        facts(last_heartbeat_at_s=NOW - 10**6),
+        unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 10**6),
+        facts(Monitoring.PROBE, observed=failing(9)),
+        unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=failing(9)),
+    ],
+)
+def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
+    held = judged(silent, is_held=True)
+    assert (held.signals, held.status) == ((), silent.status)
+    assert held.judge_at_s is not None
+    assert held.judge_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
+    assert judged(silent).status is Status.DEAD
+
+
+def test_signs_of_life_and_reports_flow_through_a_hold() -> None:
+    for known, signal in [
+        (unhealthy(Reason.HEARTBEAT_TIMEOUT), Signal.HEARTBEAT_RESUMED),
+        (unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=alive()), Signal.PROBE_RECOVERED),
+        (dead(observed=alive()), Signal.PROBE_REDISCOVERED),
+        (facts(Monitoring.PROBE, observed=saying("unhealthy", 2)), Signal.HEALTH_REPORTED_UNHEALTHY),
+    ]:
+        assert judged(known, is_held=True).signals == (signal,)
+
+
+@pytest.mark.parametrize(
+    ("known", "signals"),
+    [
+        (facts(last_heartbeat_at_s=NOW - 95), 1),
+        (unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 305), 1),
+        (facts(last_heartbeat_at_s=NOW - 305), 2),
+        (facts(Monitoring.PROBE, observed=failing(9)), 2),
+        (facts(Monitoring.PROBE, observed=saying("unhealthy", 2)), 1),
+        (facts(Monitoring.PROBE, observed=saying("healthy", recent_interactions="0" * 10)), 1),
+    ],
+)
+def test_nothing_goes_down_in_maintenance_and_all_is_judged_when_it_ends(known: Facts, signals: int) -> None:
+    maintained = replace(known, maintenance_until_s=NOW + 60)
+    verdict = judged(maintained)
+    assert (verdict.signals, verdict.judge_at_s) == ((), NOW + 60)
+    assert judged(maintained, NOW + 59.9).signals == ()
+    assert len(judged(maintained, NOW + 60).signals) == signals
+
+
+def test_who_recovers_in_maintenance_goes_up() -> None:
+    down = unhealthy(Reason.HEARTBEAT_TIMEOUT, maintenance_until_s=NOW + 60)
+    assert judged(down).signals == (Signal.HEARTBEAT_RESUMED,)
+
+
+def test_an_operator_s_word_stands_until_its_time() -> None:
+    silent = facts(last_heartbeat_at_s=NOW - 10**6, override=Override(Status.ACTIVE, NOW + 60))
+    verdict = judged(silent)
+    assert (verdict.signals, verdict.judge_at_s) == ((), NOW + 60)
+    assert verdict.explanation == "an operator declared it active for another 1 min"
+    assert judged(silent, NOW + 60).status is Status.DEAD
+
+
+def test_an_operator_can_declare_either_status() -> None:
+    down = judged(facts(override=Override(Status.UNHEALTHY, NOW + 60), maintenance_until_s=NOW + 60))
+    assert (down.signals, down.reason) == ((Signal.DECLARED_UNHEALTHY,), Reason.OPERATOR_OVERRIDE)
+    silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 200)
+    up = judged(replace(silent, override=Override(Status.ACTIVE, NOW + 60)))
+    assert (up.signals, up.reason) == ((Signal.DECLARED_ACTIVE,), Reason.OPERATOR_OVERRIDE)
+
+
+def test_what_was_declared_ends_with_the_declaration() -> None:
+    declared = unhealthy(Reason.OPERATOR_OVERRIDE, override=Override(Status.UNHEALTHY, NOW))
+    assert judged(declared, NOW - 0.1).signals == ()
+    assert judged(declared).signals == (Signal.DECLARED_ACTIVE,)
+    assert judged(replace(declared, override=None)).signals == (Signal.DECLARED_ACTIVE,)
+    silent = replace(declared, last_heartbeat_at_s=NOW - 200)
+    assert judged(silent).signals == (Signal.DECLARED_ACTIVE, Signal.HEARTBEAT_TIMEOUT)
+
+
+def test_an_operator_s_word_raises_no_dead() -> None:
+    assert judged(dead(override=Override(Status.ACTIVE, NOW + 60))).signals == ()
+
+
+# Flap damping.
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "factor"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (6, 4), (7, 4), (100, 4)]
+)
+def test_who_comes_and_goes_is_given_more_time(recoveries: int, factor: int) -> None:
+    last_s = NOW - factor * 900
+    for silence_s, signals in ((factor * 900, 0), (factor * 900 + 1, 1)):
+        seen = failing(9, silence_s, last_sign_of_life_at_s=last_s)
+        flapping = facts(Monitoring.PROBE, observed=seen, recoveries_s=(last_s,) * recoveries)
+        assert judged(flapping).signals == (Signal.PROBE_SILENCE,) * signals
+
+
+def test_a_recovery_is_forgotten_after_an_hour_of_life() -> None:
+    last_s = NOW - 901
+    for recovered_s, signals in [(last_s - 3600, 1), (last_s - 3599, 0)]:
+        flapping = facts(Monitoring.PROBE, observed=failing(2, 901), recoveries_s=(recovered_s,) * 2)
+        assert len(judged(flapping).signals) == signals
+
+
+def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
+    often = (NOW,) * 9
+    assert judged(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY
+    down = unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=alive(), recoveries_s=often)
+    assert judged(down).status is Status.ACTIVE
+
+
+# What is told beside the status.
+
+
+def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
+    for monitoring in Monitoring:
+        known = facts(monitoring, observed=saying("healthy"), last_heartbeat_at_s=NOW + 5000)
+        for later_s in (0, 4000):
+            assert judged(known, NOW + later_s).health is HealthStatus.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("monitoring", "health"),
+    [(Monitoring.PROBE, HealthStatus.UNKNOWN), (Monitoring.BOTH, HealthStatus.HEALTHY)],
+)
+def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, health: HealthStatus) -> None:
+    """Of an agent that died by its heartbeats, health belongs to the observed half."""
+    gone = facts(
+        monitoring,
+        status=Status.DEAD,
+        reason=Reason.DRAIN_TIMEOUT,
+        status_since_s=NOW,
+        observed=saying("healthy"),
+    )
+    assert judged(gone).health is health
+    seen = failing(9, document=held_document("healthy"))
+    dying = judged(unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=seen))
+    assert (dying.status, dying.health) == (Status.DEAD, HealthStatus.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("transport", "health", "unreachable"),
+    [
+        ("refused", None, True),
+        ("refused", "healthy", False),
+        ("gated", None, False),
+        ("ok", None, False),
+    ],
+)
+def test_an_interface_that_fails_while_nothing_speaks_for_the_agent_is_unreachable(
+    transport: str, health: str | None, *, unreachable: bool
+) -> None:
+    claim = None
+    if health is not None:
+        claim = DocumentSeen(status=HealthStatus(health), timestamp=datetime.fromtimestamp(NOW, UTC))
+    observation = Observation(
+        agent_id="a",
+        observed_at=datetime.fromtimestamp(NOW, UTC),
+        transport=LayerResult(result=ResultClass(transport)),
+        readiness=LayerResult(result=ResultClass.OK if claim else ResultClass.TIMEOUT),
+        document=claim,
+    )
+    known = facts(Monitoring.BOTH, observed=fold(None, observation, receipt_of(NOW, 300, None), NOW))
+    verdict = judged(known)
+    assert verdict.is_unreachable is unreachable
+    assert verdict.signals == ()
+    assert not judged(known, NOW + 900.1).is_unreachable, "what was seen is too old by then"
+
+
+def test_nobody_is_unreachable_who_was_not_asked() -> None:
+    assert not judged(facts()).is_unreachable
+
+
+@pytest.mark.parametrize(
+    ("known", "explanation"),
+    [
+        (facts(last_heartbeat_at_s=NOW - 12), "active for 1 d (registered); the last heartbeat 12 s ago"),
+        (
+            facts(Monitoring.PROBE, observed=alive()),
+            "active for 1 d (registered); the last sign of life 0 s ago",
+        ),
+        (
+            unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 100),
+            "unhealthy for 10 s (heartbeat_timeout); the last heartbeat 1 min 40 s ago",
+        ),
+        (
+            facts(last_heartbeat_at_s=None, status_since_s=NOW),
+            "active for 0 s (registered); no heartbeat yet",
+        ),
+        (dead(), "dead for 16 min 40 s (probe_silence)"),
+        (
+            facts(maintenance_until_s=NOW + 60),
+            "active for 1 d (registered), in maintenance for another 1 min",
+        ),
+    ],
+)
+def test_what_does_not_change_is_explained_too(known: Facts, explanation: str) -> None:
+    assert judged(known).explanation == explanation
+
+
+# Rules that hold whatever the facts.
+
+SECONDS = st.integers(-12_000, 3000).map(lambda seconds: NOW + seconds)
+DOCUMENTS = st.builds(
+    held_document,
+    st.sampled_from(list(HealthStatus)).map(str),
+    SECONDS,
+    is_stale=st.booleans(),
+)
+
+
+@st.composite
+def observed_values(draw: st.DrawFn) -> Observed:
+    signs = sorted(draw(st.lists(SECONDS, min_size=2, max_size=2)))
+    failures = draw(st.integers(0, 5))
+    is_alive = failures == 0 and draw(st.booleans())
+    moments_s = draw(st.none() | st.tuples(SECONDS, st.integers(0, 3000), st.integers(0, 3000)))
+    return Observed(
+        measured_at_s=None if moments_s is None else moments_s[0],
+        evidence_until_s=None if moments_s is None else moments_s[0] + moments_s[1],
+        results_until_s=None if moments_s is None else moments_s[0] + moments_s[2],
+        silence_s=draw(st.floats(0, 20_000)),
+        last_sign_of_life_at_s=signs[1] if is_alive else draw(st.none() | SECONDS),
+        life_run_began_at_s=signs[0] if is_alive else None,
+        failures_in_row=failures,
+        recent_interactions=draw(st.text("01", max_size=20)),
+        document=draw(st.none() | DOCUMENTS),
+        unhealthy_documents_in_row=draw(st.integers(0, 3)),
+    )
+
+
+ALL_FACTS = st.builds(
+    Facts,
+    status=st.sampled_from(list(Status)),
+    reason=st.sampled_from(list(Reason)),
+    status_since_s=SECONDS,
+    monitoring=st.sampled_from(list(Monitoring)),
+    thresholds=st.sampled_from([Thresholds(), Thresholds(60, 900, 1800), PROBE_THRESHOLDS]),
+    last_heartbeat_at_s=st.none() | SECONDS,
+    observed=st.none() | observed_values(),
+    drain_deadline_s=st.none() | SECONDS,
+    leases_held=st.integers(0, 2),
+    maintenance_until_s=st.none() | SECONDS,
+    override=st.none() | st.builds(Override, st.sampled_from([Status.ACTIVE, Status.UNHEALTHY]), SECONDS),
+    recoveries_s=st.lists(SECONDS, max_size=8).map(tuple),
+)
+EXCUSED = st.lists(st.builds(Span, SECONDS, SECONDS), max_size=3).map(tuple)
+LATER = st.integers(0, 15_000)
+
+
+@given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED)
+def test_a_verdict_is_what_its_signals_lead_to(
+    *, known: Facts, is_held: bool, excused: tuple[Span, ...]
+) -> None:
+    verdict = judged(known, is_held=is_held, excused=excused)
+    assert reduce(status_after, verdict.signals, known.status) is verdict.status
+    assert verdict.reason is (reason_of(verdict.signals[-1]) if verdict.signals else known.reason)
+    assert len(verdict.signals) <= 2
+    assert verdict.explanation
+
+
+@given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED)
+def test_what_was_applied_is_not_judged_again(
+    *, known: Facts, is_held: bool, excused: tuple[Span, ...]
+) -> None:
+    verdict = judged(known, is_held=is_held, excused=excused)
+    again = judged(after(known, verdict, NOW), is_held=is_held, excused=excused)
+    assert again.signals == ()
+    assert (again.status, again.reason, again.health) == (verdict.status, verdict.reason, verdict.health)
+
+
+@given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED, seconds=LATER)
+def test_no_verdict_changes_before_its_time(
+    *, known: Facts, is_held: bool, excused: tuple[Span, ...], seconds: int
+) -> None:
+    verdict = judged(known, is_held=is_held, excused=excused)
+    later_s = NOW + seconds
+    assume(verdict.judge_at_s is None or later_s < verdict.judge_at_s)
+    later = judged(after(known, verdict, NOW), later_s, is_held=is_held, excused=excused)
+    assert (later.signals, later.health) == ((), verdict.health)
+
+
+@given(ALL_FACTS, EXCUSED)
+def test_without_a_hold_nothing_that_is_due_is_left_behind(known: Facts, excused: tuple[Span, ...]) -> None:
+    verdict = judged(known, excused=excused)
+    assert verdict.judge_at_s is None or verdict.judge_at_s >= NOW
+
+
+@given(ALL_FACTS, EXCUSED)
+def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
+    known: Facts, excused: tuple[Span, ...]
+) -> None:
+    known = replace(
+        known, status=Status.ACTIVE, maintenance_until_s=None, override=None, observed=None, leases_held=0
+    )
+    assume(known.monitoring is not Monitoring.PROBE)
+    verdict = judged(known, excused=excused)
+    applied = after(known, verdict, NOW)
+    for _ in range(2 - len(verdict.signals)):
+        assert verdict.judge_at_s is not None
+        assert judged(applied, verdict.judge_at_s, excused=excused).signals == ()
+        just_after_s = verdict.judge_at_s + 0.001
+        verdict = judged(applied, just_after_s, excused=excused)
+        assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
+        applied = after(applied, verdict, just_after_s)
+    assert applied.status is Status.DEAD
+
+
+@given(ALL_FACTS, EXCUSED)
+def test_a_hold_only_ever_keeps_somebody_up(known: Facts, excused: tuple[Span, ...]) -> None:
+    held = judged(known, is_held=True, excused=excused)
+    assert not {Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE} & set(held.signals)
+
+
+@given(ALL_FACTS, EXCUSED, st.integers(1, 5000))
+def test_more_excuse_never_brings_anybody_down(known: Facts, excused: tuple[Span, ...], more: int) -> None:
+    ranks = {Status.ACTIVE: 0, Status.UNHEALTHY: 1, Status.DEAD: 2}
+    known = replace(known, status=Status.ACTIVE)
+    without = judged(known, excused=excused)
+    excusing = judged(known, excused=(*excused, Span(NOW - more, NOW)))
+    assert ranks[excusing.status] <= ranks[without.status]
+
+
+@given(ALL_FACTS, EXCUSED)
+def test_whose_policy_is_heartbeat_is_not_moved_by_what_a_prober_sees(
+    known: Facts, excused: tuple[Span, ...]
+) -> None:
+    known = replace(known, monitoring=Monitoring.HEARTBEAT)
+    blind = judged(replace(known, observed=None), excused=excused)
+    seeing = judged(known, excused=excused)
+    assert (seeing.signals, seeing.status) == (blind.signals, blind.status)

@@ -1,0 +1,27 @@
+"""What is said and shown of tasks, and is it harmless?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from lifesign.domain.models.tasks import MAX_DETAIL_CHARACTERS, Detail, detail_of
+
+DETAIL = TypeAdapter(Detail)
+
+
+def test_a_detail_is_shown_and_kept_without_harm() -> None:
+    assert detail_of("ValueError: no\x00 \x1b[31mcustomer\ud800\nat all") == (
+        "ValueError: no\ufffd \ufffd[31mcustomer\ufffd\ufffdat all"
+    )
+
+
+@given(st.text(st.characters(codec=None), min_size=1, max_size=2 * MAX_DETAIL_CHARACTERS))
+def test_whatever_a_program_says_becomes_a_detail_that_is_taken(said: str) -> None:
+    assert DETAIL.validate_python(detail_of(said)) == detail_of(said)
+
+
+@pytest.mark.parametrize("said", ["", "x" * (MAX_DETAIL_CHARACTERS + 1)])
+def test_one_that_is_empty_or_too_long_is_refused(said: str) -> None:
+    with pytest.raises(ValidationError):
+        DETAIL.validate_python(said)

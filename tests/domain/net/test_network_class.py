@@ -1,0 +1,39 @@
+"""Network classes of addresses."""
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from lifesign.domain.net.network_class import address_key, network_class_of
+
+ALLOWED = [ip_network("10.0.0.0/8"), ip_network("10.1.0.0/16"), ip_network("127.0.0.0/8")]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", "this_machine"),
+        ("::1", "this_machine"),
+        ("::ffff:127.0.0.1", "this_machine"),
+        ("127.0.0.2", "127.0.0.0/8"),
+        ("10.1.2.3", "10.1.0.0/16"),
+        ("10.2.2.3", "10.0.0.0/8"),
+        ("93.184.216.34", "public_ipv4"),
+        ("::ffff:93.184.216.34", "public_ipv4"),
+        ("2606:2800:220:1::1", "public_ipv6"),
+    ],
+)
+def test_class_of_address(address: str, expected: str) -> None:
+    assert network_class_of(ip_address(address), ALLOWED) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.216.34", "93.184.216.34"),
+        ("2606:2800:220:1:aaaa::1", "2606:2800:220:1::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_ipv6_addresses_of_one_network_count_as_one(address: str, expected: str) -> None:
+    assert address_key(ip_address(address)) == expected

@@ -1,0 +1,52 @@
+"""Evidence age of agents and targets."""
+
+import pytest
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
+from lifesign.domain.observation.results import UnmeasuredReason
+
+NOW_S = 1_782_900_000.0
+HEALTHY = HealthStatus.HEALTHY
+
+
+def test_every_reason_of_a_prober_can_be_shown() -> None:
+    assert {reason.value for reason in UnmeasuredReason} <= {reason.value for reason in UnknownReason}
+
+
+def test_an_agent_that_is_not_probed_is_not_unknown_for_lack_of_evidence() -> None:
+    assert unknown_reason(Evidence(), NOW_S) is None
+    assert shown_health(HEALTHY, Evidence(), NOW_S) == (HEALTHY, None)
+
+
+@pytest.mark.parametrize(
+    ("unmeasured", "later_s", "reason"),
+    [
+        (None, 900, None),
+        (None, 900.1, UnknownReason.ASKED_TO_WAIT),
+        ("no_witness", 900, None),
+        ("no_witness", 900.1, UnknownReason.NO_WITNESS),
+        ("not_allowed", 1200, UnknownReason.NOT_ALLOWED),
+        ("no_witness", 1200.1, UnknownReason.NO_PROBER),
+        (None, 1200.1, UnknownReason.NO_PROBER),
+    ],
+)
+def test_old_evidence_is_unknown_for_the_reason_of_the_last_result(
+    unmeasured: str | None, later_s: float, reason: UnknownReason | None
+) -> None:
+    evidence = Evidence(at_s=NOW_S, until_s=NOW_S + 900, results_until_s=NOW_S + 1200, unmeasured=unmeasured)
+    assert unknown_reason(evidence, NOW_S + later_s) is reason
+    expected = (HEALTHY, None) if reason is None else (HealthStatus.UNKNOWN, reason)
+    assert shown_health(HEALTHY, evidence, NOW_S + later_s) == expected
+
+
+def test_health_ends_with_its_document_though_the_evidence_counts() -> None:
+    evidence = Evidence(
+        at_s=NOW_S, until_s=NOW_S + 900, results_until_s=NOW_S + 900, health_until_s=NOW_S + 60
+    )
+    assert shown_health(HEALTHY, evidence, NOW_S + 60) == (HEALTHY, None)
+    assert shown_health(HEALTHY, evidence, NOW_S + 60.1) == (
+        HealthStatus.UNKNOWN,
+        UnknownReason.DOCUMENT_ENDED,
+    )
+    assert unknown_reason(evidence, NOW_S + 60.1) is None

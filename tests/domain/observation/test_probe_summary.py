@@ -1,0 +1,101 @@
+"""What did a probe see of a target, in one line for people?"""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.observation.probe_summary import (
+    LAYER_WORDS,
+    beside_card,
+    has_lost_interface,
+    sight,
+    signs_of_life,
+)
+from lifesign.domain.observation.result_sums import Layer, layers_of
+from lifesign.domain.observation.results import LayerResult, Observation
+from lifesign.domain.observation.results import ResultClass as R
+
+ASKED = [Layer.DISCOVERY, Layer.TRANSPORT, Layer.READINESS, Layer.MESSAGE]
+
+
+def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
+    said = {name: result if isinstance(result, tuple) else (result, "") for name, result in results.items()}
+    return [
+        (Layer(name), LayerResult(result=result, reason=reason)) for name, (result, reason) in said.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (layers(), ""),
+        (layers(discovery=R.OK), "a card only: its interface was not asked"),
+        (
+            layers(discovery=R.OK, transport=(R.TIMEOUT, "no answer within 10 s"), readiness=R.NOT_AN_AGENT),
+            "a card only; its interface: timeout (no answer within 10 s)",
+        ),
+        (layers(discovery=R.OK, transport=R.OK), "a card, an interface that answers"),
+        (
+            layers(discovery=R.OK, transport=R.GATED, readiness=R.OK),
+            "a card, an interface that asks for credentials or money, a health document",
+        ),
+        (layers(transport=R.OK, readiness=(R.REFUSED, "closed")), "an interface that answers"),
+        (layers(discovery=R.REFUSED, readiness=R.OK), "a health document"),
+        (layers(discovery=R.OK, message=R.OK), "a card, an answer to a message"),
+        (layers(discovery=(R.GATED, "HTTP 401")), "HTTP 401"),
+        (layers(discovery=R.REFUSED), ""),
+        (layers(discovery=(R.NOT_MEASURED, "we are ill"), transport=(R.DNS_FAILURE, "no name")), "no name"),
+        (layers(discovery=(R.BLOCKED_ADDRESS, "private"), readiness=(R.NOT_AN_AGENT, "HTTP 404")), "private"),
+        (layers(discovery=(R.NOT_MEASURED, "we are ill")), "we are ill"),
+    ],
+)
+def test_it_is_said_what_was_seen(seen: list[tuple[Layer, LayerResult]], told: str) -> None:
+    assert sight(seen) == told
+
+
+@given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)))
+def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Layer, R]) -> None:
+    seen = {layer.value: LayerResult(result=result) for layer, result in results.items()}
+    observation = Observation.model_construct(
+        observed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        discovery=seen.get("discovery"),
+        transport=seen.get("transport"),
+        readiness=seen.get("readiness"),
+        message=seen.get("message"),
+    )
+    assert bool(signs_of_life([*layers_of(observation)])) == observation.is_sign_of_life
+
+
+@given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)), st.none() | st.sampled_from(R))
+def test_beside_what_shows_life_stands_the_card_that_is_known_and_nothing_else(
+    results: dict[Layer, R], card: R | None
+) -> None:
+    seen = layers(**{layer.value: results[layer] for layer in ASKED if layer in results})
+    standing = beside_card(seen, card)
+    is_told = card is R.OK and Layer.DISCOVERY not in results and bool(signs_of_life(seen))
+    assert [*standing] == [*(layers(discovery=R.OK) if is_told else ()), *seen]
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_lost"),
+    [
+        (layers(discovery=R.NOT_AN_AGENT, readiness=R.OK), True),
+        (layers(discovery=R.REFUSED, transport=R.NOT_MEASURED, readiness=R.OK), True),
+        (layers(discovery=R.NOT_AN_AGENT, transport=R.NOT_AN_AGENT, readiness=R.OK), False),
+        (layers(discovery=R.RATE_LIMITED, readiness=R.OK), False),
+        (layers(readiness=R.OK), False),
+        # Its host is away: what it ended with before is compared with what comes.
+        (layers(discovery=R.REFUSED), False),
+    ],
+)
+def test_an_interface_is_lost_with_the_card_that_named_it(
+    seen: list[tuple[Layer, LayerResult]], *, is_lost: bool
+) -> None:
+    assert has_lost_interface(seen) is is_lost
+
+
+def test_every_layer_has_a_word_of_its_own() -> None:
+    assert set(LAYER_WORDS) == set(Layer)
+    assert len(set(LAYER_WORDS.values())) == len(Layer)

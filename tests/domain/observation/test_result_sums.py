@@ -1,0 +1,116 @@
+"""How are the results of many probes summed up, and how long did answers take?"""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.nearest_rank import nearest_rank
+
+from lifesign.domain.observation.result_sums import (
+    LAST_BUCKET,
+    NO_LATENCY,
+    Layer,
+    bucket_of,
+    layers_of,
+    middle_ms,
+    percentile_ms,
+    supersedes,
+    tells_anything,
+)
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.errors import InvalidSetting
+
+LATENCIES_MS = st.floats(0, 200_000)
+
+
+@given(LATENCIES_MS, LATENCIES_MS)
+def test_a_longer_answer_lies_in_no_earlier_bucket(one_ms: float, other_ms: float) -> None:
+    if one_ms <= other_ms:
+        assert bucket_of(one_ms) <= bucket_of(other_ms)
+
+
+@given(st.floats(1, 200_000))
+def test_the_middle_of_a_bucket_is_within_a_tenth_of_what_lies_in_it(latency_ms: float) -> None:
+    assert middle_ms(bucket_of(latency_ms)) == pytest.approx(latency_ms, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "bucket"),
+    [
+        (None, NO_LATENCY),
+        (0.0, 0),
+        (1.0, 0),
+        (1.01, 1),
+        (2.0, 4),
+        (2.01, 5),
+        (1024.0, 40),
+        (1e12, LAST_BUCKET),
+    ],
+)
+def test_each_latency_has_its_bucket(latency_ms: float | None, bucket: int) -> None:
+    assert bucket_of(latency_ms) == bucket
+
+
+@given(st.lists(st.integers(1, 200_000), min_size=1, max_size=200), st.sampled_from([1, 50, 90, 99, 100]))
+def test_a_percentile_is_that_of_the_nearest_rank(latencies_ms: list[int], percentile: int) -> None:
+    counts = Counter(map(bucket_of, latencies_ms))
+    found = percentile_ms(counts | {NO_LATENCY: 1_000}, percentile)
+    assert found == pytest.approx(nearest_rank(latencies_ms, percentile), rel=0.1)
+
+
+@given(st.lists(LATENCIES_MS), st.lists(LATENCIES_MS))
+def test_sums_of_any_hours_add_up(first_ms: list[float], second_ms: list[float]) -> None:
+    apart = Counter(map(bucket_of, first_ms)) + Counter(map(bucket_of, second_ms))
+    together = Counter(map(bucket_of, [*first_ms, *second_ms]))
+    assert percentile_ms(apart, 99) == percentile_ms(together, 99)
+
+
+@pytest.mark.parametrize("counts", [{}, {NO_LATENCY: 7}, {3: 0}])
+def test_without_an_answer_there_is_no_percentile(counts: dict[int, int]) -> None:
+    assert percentile_ms(counts, 50) is None
+
+
+@pytest.mark.parametrize("percentile", [0, -1, 101, float("nan")])
+def test_what_is_no_percentile_is_refused(percentile: float) -> None:
+    with pytest.raises(InvalidSetting, match="percentile"):
+        percentile_ms({1: 1}, percentile)
+
+
+def test_layers_come_in_the_order_in_which_they_are_asked() -> None:
+    asked = LayerResult(result=ResultClass.OK)
+    seen = Observation(
+        target_url="https://agent.example/",
+        observed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        message=asked,
+        discovery=asked,
+        transport=asked,
+    )
+    assert [layer for layer, _ in layers_of(seen)] == [Layer.DISCOVERY, Layer.TRANSPORT, Layer.MESSAGE]
+
+
+@pytest.mark.parametrize(
+    ("result", "known", "takes_its_place"),
+    [
+        ("ok", None, True), ("ok", "not_measured", True), ("refused", "ok", True), ("gated", "ok", True),
+        ("not_measured", None, True), ("not_measured", "internal", True), ("not_measured", "ok", False),
+        ("internal", "rate_limited", False),
+    ],
+)  # fmt: skip
+def test_what_tells_nothing_takes_the_place_of_nothing_better(
+    result: str, known: str | None, *, takes_its_place: bool
+) -> None:
+    assert supersedes(ResultClass(result), known) is takes_its_place
+
+
+@pytest.mark.parametrize(
+    ("result", "takes_its_place"), [("not_measured", True), ("ok", True), ("internal", False)]
+)
+def test_who_lets_nobody_look_any_more_is_not_known_any_more(result: str, *, takes_its_place: bool) -> None:
+    assert supersedes(ResultClass(result), "ok", is_left_alone=True) is takes_its_place
+
+
+def test_only_what_nobody_looked_at_and_our_own_faults_tell_nothing() -> None:
+    silent = {result for result in ResultClass if not tells_anything(result)}
+    assert silent == {ResultClass.NOT_MEASURED, ResultClass.INTERNAL}

@@ -1,0 +1,392 @@
+"""What did one probe see?"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.results import (
+    INCONCLUSIVE,
+    LayerResult,
+    Observation,
+    ResultClass,
+    UnmeasuredReason,
+    not_measured,
+    unmeasured_reason,
+)
+
+SEEN_AT = "2026-07-01T12:00:00Z"
+LAYERS = ("discovery", "transport", "readiness", "message")
+RESULTS = sorted(ResultClass)
+WITH_DOCUMENT = {ResultClass.OK, ResultClass.STALE_DOCUMENT}
+
+
+def wire(**members: Any) -> str:
+    """The JSON of an observation of agent `a`; a layer may be given by its class alone."""
+    for layer in LAYERS:
+        if isinstance(members.get(layer), str):
+            members[layer] = {"result": members[layer]}
+    if members.get("readiness", {}).get("result") in WITH_DOCUMENT:
+        is_stale = members["readiness"]["result"] == "stale_document"
+        document = {"status": "unhealthy", "timestamp": SEEN_AT, "is_stale": is_stale}
+        members.setdefault("document", document)
+    return json.dumps({"agent_id": "a", "observed_at": SEEN_AT} | members)
+
+
+def seen(**members: Any) -> Observation:
+    return Observation.model_validate_json(wire(**members))
+
+
+def refusal(**members: Any) -> str:
+    with pytest.raises(ValidationError) as refused:
+        seen(**members)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "results"),
+    [
+        ("discovery", {"ok"}),
+        ("transport", {"ok", "gated"}),
+        ("message", {"ok", "gated"}),
+        ("readiness", {"ok"}),
+    ],
+)
+def test_signs_of_life_are_a_card_an_interface_that_answers_and_a_valid_document(
+    layer: str, results: set[str]
+) -> None:
+    assert {str(result) for result in RESULTS if seen(**{layer: result}).is_sign_of_life} == results
+
+
+def test_five_classes_measure_nothing() -> None:
+    assert {str(result) for result in INCONCLUSIVE} == {
+        "blocked_address", "redirect_refused", "rate_limited", "internal", "not_measured"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_was_measured_and_shows_no_life_is_a_failure(layer: str) -> None:
+    failures = {result for result in RESULTS if seen(**{layer: result}).is_measured_failure}
+    neither = {ResultClass.OK, ResultClass.GATED, ResultClass.STALE_DOCUMENT}
+    assert failures == set(RESULTS) - INCONCLUSIVE - neither
+
+
+@pytest.mark.parametrize("life", [{"discovery": "ok"}, {"transport": "gated"}, {"readiness": "ok"}])
+def test_one_layer_that_shows_life_outweighs_all_that_fail(life: dict[str, str]) -> None:
+    observation = seen(**dict.fromkeys(LAYERS, "timeout") | life)
+    assert observation.is_sign_of_life
+    assert not observation.is_measured_failure
+
+
+def test_a_gate_before_the_card_is_neither_life_nor_failure() -> None:
+    observation = seen(discovery="gated", transport="not_measured")
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+
+
+def test_a_stale_document_hides_no_failure() -> None:
+    assert seen(readiness="stale_document", transport="refused").is_measured_failure
+    no_card = seen(discovery="not_an_agent", readiness="stale_document")
+    assert no_card.is_measured_failure
+    assert no_card.result is ResultClass.NOT_AN_AGENT
+
+
+@pytest.mark.parametrize("document", sorted(set(RESULTS) - WITH_DOCUMENT))
+@pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
+def test_a_document_that_is_not_had_tells_nothing_of_a_card_that_could_not_be_asked(
+    card: str, document: str
+) -> None:
+    observation = seen(discovery=card, readiness=document)
+    assert not observation.is_measured_failure
+    # A gate is somebody, wherever it stands.
+    assert observation.result == ("gated" if document == "gated" else card)
+
+
+@pytest.mark.parametrize("card", sorted(INCONCLUSIVE))
+def test_who_could_not_be_asked_for_its_card_lives_by_what_else_shows_life(card: str) -> None:
+    assert seen(discovery=card, readiness="ok").result is ResultClass.OK
+    assert seen(discovery=card, transport="gated", readiness="not_an_agent").result is ResultClass.GATED
+
+
+@pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
+def test_the_declared_interface_that_fails_counts_though_the_card_could_not_be_asked(card: str) -> None:
+    observation = seen(discovery=card, transport="refused", readiness="not_an_agent")
+    assert observation.is_measured_failure
+    assert observation.result is ResultClass.REFUSED
+
+
+@pytest.mark.parametrize("document", ["rate_limited", "not_measured", "internal", "blocked_address"])
+def test_a_card_that_is_not_there_tells_nothing_while_the_document_could_not_be_asked(document: str) -> None:
+    observation = seen(discovery="not_an_agent", readiness=document)
+    assert not observation.is_measured_failure
+    assert observation.result == document
+    assert seen(discovery="refused", readiness=document).result is ResultClass.REFUSED
+    assert seen(discovery="not_an_agent", transport="timeout", readiness=document).is_measured_failure
+
+
+def test_a_document_behind_a_redirect_makes_no_agent_of_a_host_without_a_card() -> None:
+    assert seen(discovery="not_an_agent", readiness="redirect_refused").is_measured_failure
+
+
+def test_where_the_document_alone_is_asked_its_failure_counts() -> None:
+    assert seen(readiness="not_an_agent").is_measured_failure
+    assert seen(transport="not_measured", readiness="refused").is_measured_failure
+
+
+@given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
+def test_class_and_failure_say_the_same(layers: dict[str, ResultClass | None]) -> None:
+    observation = seen(**layers_of(layers))
+    assert observation.is_measured_failure == LayerResult(result=observation.result).has_failed
+    # Nobody is down by what was not asked.
+    if observation.is_measured_failure:
+        assert observation.result in layers.values()
+
+
+def test_a_stale_document_alone_is_neither_life_nor_failure() -> None:
+    for card in (None, "blocked_address"):
+        observation = seen(discovery=card, readiness="stale_document")
+        assert not observation.is_sign_of_life
+        assert not observation.is_measured_failure
+        assert observation.result is ResultClass.STALE_DOCUMENT
+
+
+def test_other_paths_decide_nothing() -> None:
+    observation = seen(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+    assert observation.result is ResultClass.NOT_MEASURED
+    assert observation.paths is not None
+    assert observation.paths["/ping"].result is ResultClass.OK
+
+
+def test_an_observation_of_nothing_says_nothing() -> None:
+    assert not seen().is_sign_of_life
+    assert not seen().is_measured_failure
+
+
+@given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
+def test_life_and_failure_exclude_each_other(layers: dict[str, ResultClass | None]) -> None:
+    observation = seen(**layers_of(layers))
+    assert not (observation.is_sign_of_life and observation.is_measured_failure)
+    if all(result is None or result in INCONCLUSIVE for result in layers.values()):
+        assert not observation.is_sign_of_life
+        assert not observation.is_measured_failure
+
+
+def layers_of(layers: dict[str, ResultClass | None]) -> dict[str, str]:
+    return {layer: result for layer, result in layers.items() if result is not None}
+
+
+@given(
+    layers=st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}),
+    reason=st.text(max_size=500),
+    latency=st.none() | st.floats(0, 1e6),
+    moment=st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - the zone comes next
+)
+def test_what_is_written_reads_back_equal(
+    layers: dict[str, ResultClass | None], reason: str, latency: float | None, moment: datetime
+) -> None:
+    members: dict[str, Any] = {
+        layer: {"result": result, "reason": reason, "latency_ms": latency}
+        for layer, result in layers_of(layers).items()
+    }
+    observation = seen(**members, observed_at=moment.isoformat())
+    assert Observation.model_validate_json(observation.model_dump_json()) == observation
+
+
+def test_a_target_without_a_record_is_named_by_its_address() -> None:
+    observation = seen(agent_id=None, target_url="https://agent.example/a2a?x=1")
+    assert observation.target_url == "https://agent.example/a2a?x=1"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        {"agent_id": None},
+        {"target_url": "https://agent.example/"},
+        {"agent_id": "a/b"},
+        {"agent_id": "a\n"},
+        {"agent_id": ""},
+        {"agent_id": "a" * 129},
+        {"agent_id": None, "target_url": "ftp://agent.example/"},
+        {"agent_id": None, "target_url": "https://agent.example/ x"},
+        {"agent_id": None, "target_url": "https://agent.example/" + "x" * 2048},
+    ],
+)
+def test_an_observation_has_exactly_one_subject(subject: dict[str, Any]) -> None:
+    refusal(**subject)
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"readiness": {"result": "ok"}, "document": None}, "go together"),
+        ({"readiness": {"result": "stale_document"}, "document": None}, "go together"),
+        ({"document": {"status": "healthy", "timestamp": SEEN_AT}}, "go together"),
+        (
+            {"readiness": "timeout", "document": {"status": "healthy", "timestamp": SEEN_AT}},
+            "go together",
+        ),
+        (
+            {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "is_stale": True}},
+            "different things",
+        ),
+        (
+            {"readiness": "stale_document", "document": {"status": "healthy", "timestamp": SEEN_AT}},
+            "different things",
+        ),
+    ],
+)
+def test_a_document_comes_with_the_result_that_it_proves(members: dict[str, Any], why: str) -> None:
+    assert why in refusal(**members)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"observed_at": "2026-07-01T12:00:00"},
+        {"observed_at": "yesterday"},
+        {"observed_at": 1_780_000_000},
+        {"certificate_expires_at": "2026-07-01"},
+        {"surprise": 1},
+        {"transport": "perfect"},
+        {"transport": {"result": "ok", "surprise": 1}},
+        {"transport": {"result": "ok", "reason": "x" * 501}},
+        {"transport": {"result": "ok", "reason": 7}},
+        {"transport": {"result": "ok", "status_code": 99}},
+        {"transport": {"result": "ok", "status_code": 600}},
+        {"transport": {"result": "ok", "status_code": "200"}},
+        {"transport": {"result": "ok", "latency_ms": -0.1}},
+        {"transport": {"result": "ok", "latency_ms": float("nan")}},
+        {"transport": {"result": "ok", "latency_ms": float("inf")}},
+        {"readiness": "ok", "document": {"status": "fine", "timestamp": SEEN_AT}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": "2026-07-01T12:00:00"}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "response_ratio": 1.01}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "latency_p99_ms": -1}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "age_s": float("inf")}},
+        {"reported_agent_id": ""},
+        {"reported_agent_id": "x" * 2049},
+        {"card_etag": "x" * 513},
+        {"paths": {"ping": {"result": "ok"}}},
+        {"paths": {"/" + "x" * 512: {"result": "ok"}}},
+        {"paths": {f"/{number}": {"result": "ok"} for number in range(9)}},
+        {"paths": {"/ping": "ok"}},
+    ],
+)
+def test_what_breaks_the_bounds_is_refused(members: dict[str, Any]) -> None:
+    refusal(**members)
+
+
+def test_the_bounds_themselves_are_taken() -> None:
+    for code in (100, 599):
+        transport = {"result": "ok", "status_code": code, "reason": "x" * 500, "latency_ms": 0}
+        assert seen(transport=transport).transport == LayerResult.model_validate_json(json.dumps(transport))
+
+
+def test_half_a_surrogate_pair_in_the_json_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Observation.model_validate_json(wire(reported_agent_id="PLACE").replace("PLACE", "\\ud800"))
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x1b", "\n", "\u202e", "\ud800"])
+def test_what_a_peer_is_quoted_with_cannot_break_a_page_or_a_database(char: str) -> None:
+    assert LayerResult(result=ResultClass.HTTP_ERROR, reason=f"5{char}0").reason == "5\ufffd0"
+
+
+def test_other_writing_is_kept() -> None:
+    assert seen(reported_agent_id="агент 代理 🤖").reported_agent_id == "агент 代理 🤖"
+
+
+def test_an_observation_cannot_be_changed() -> None:
+    observation = seen()
+    with pytest.raises(ValidationError):
+        observation.agent_id = "b"
+
+
+def test_the_document_keeps_what_was_said() -> None:
+    document = seen(
+        readiness="ok",
+        document={
+            "status": "degraded", "timestamp": "2026-07-01T14:00:00+02:00", "age_s": -2.5, "max_age_s": 60,
+            "response_ratio": 0.9, "sample_count": 12, "latency_p99_ms": 250.5,
+        },
+    ).document  # fmt: skip
+    assert document is not None
+    assert document.status is HealthStatus.DEGRADED
+    assert document.timestamp == datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert (document.age_s, document.max_age_s) == (-2.5, 60)
+    assert (document.response_ratio, document.sample_count, document.latency_p99_ms) == (0.9, 12, 250.5)
+
+
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_only_failures_lose_their_count(layer: str, result: str) -> None:
+    observation = seen(**{layer: result})
+    changed = observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness answered")
+    assert not changed.is_measured_failure
+    assert changed.is_sign_of_life == observation.is_sign_of_life
+    if observation.is_measured_failure:
+        found = getattr(changed, layer)
+        assert found.result is ResultClass.NOT_MEASURED
+        # What was seen stays readable.
+        assert result in found.reason
+        assert changed.unmeasured is UnmeasuredReason.NO_WITNESS
+    else:
+        assert changed is observation
+    assert seen(**json.loads(changed.model_dump_json(exclude_none=True))) == changed
+
+
+def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> None:
+    observation = seen(discovery={"result": "timeout", "reason": "no connection to a.example:443 in time"})
+    changed = observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness answered")
+    assert changed.discovery == LayerResult(
+        result=ResultClass.NOT_MEASURED,
+        reason="no witness answered (timeout: no connection to a.example:443 in time)",
+    )
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_only_the_layers_that_are_named_lose_their_count(result: str) -> None:
+    observation = seen(discovery="timeout", transport=result)
+    named = observation.layers_with(ResultClass.TIMEOUT)
+    assert named == (("discovery", "transport") if result == "timeout" else ("discovery",))
+    changed = observation.not_counted(UnmeasuredReason.PROBER_SLOW, "slow", layers=named)
+    assert changed.transport == (observation.transport if result != "timeout" else changed.discovery)
+
+
+def test_what_answered_has_answered_whatever_does_not_count() -> None:
+    changed = seen(discovery="ok", transport="timeout", readiness="ok").not_counted(
+        UnmeasuredReason.NO_WITNESS, "x" * 1000
+    )
+    assert (changed.discovery, changed.readiness) == (
+        LayerResult(result=ResultClass.OK),
+        LayerResult(result=ResultClass.OK),
+    )
+    assert changed.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason="x" * 500)
+    assert changed.document is not None
+    assert changed.unmeasured is None
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_exactly_the_inconclusive_classes_say_why_they_measured_nothing(result: str) -> None:
+    assert (unmeasured_reason(ResultClass(result)) is not None) == (result in INCONCLUSIVE)
+
+
+def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
+    observation = not_measured(
+        datetime(2026, 7, 1, tzinfo=UTC),
+        UnmeasuredReason.NOT_PROBED,
+        "the prober did not run",
+        target_url="https://a.example/",
+    )
+    assert observation.unmeasured is UnmeasuredReason.NOT_PROBED
+    assert observation.result is ResultClass.NOT_MEASURED
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+    assert observation.discovery is not None
+    assert observation.discovery.reason == "the prober did not run"

@@ -1,0 +1,119 @@
+"""Is what was served what was looked for?"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.agent_check import card, document
+
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.served_body import ServedDocument, is_absent, judge_card, judge_document
+
+BODIES = st.binary(max_size=200) | st.builds(lambda text: json.dumps(text).encode(), st.text(max_size=50))
+
+
+def as_document(value: Any) -> ServedDocument:
+    return judge_document(json.dumps(value).encode(), content_type="application/json", is_json=True)
+
+
+# ── a card ──
+
+
+def test_what_reads_as_a_card_is_one_whatever_it_calls_itself() -> None:
+    body = json.dumps(card(name="A")).encode()
+    for served in (judge_card(body, is_json=True), judge_card(body, is_json=False)):
+        assert (served.result, served.reason) == (ResultClass.OK, "")
+        assert served.card is not None
+        assert served.card.name == "A"
+
+
+def test_a_registrys_record_of_a_card_is_one() -> None:
+    record = card(wellKnownURI="https://agent.example/.well-known/agent.json")
+    assert judge_card(json.dumps(record).encode(), is_json=True).result is ResultClass.OK
+
+
+@pytest.mark.parametrize("body", [b"", b" \r\n"])
+@pytest.mark.parametrize("is_json", [True, False])
+def test_an_empty_answer_was_never_meant_as_a_card_or_a_document(body: bytes, *, is_json: bool) -> None:
+    content_type = "application/json" if is_json else ""
+    for served in (
+        judge_card(body, is_json=is_json),
+        judge_document(body, content_type=content_type, is_json=is_json),
+    ):
+        assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "an empty answer")
+
+
+def test_a_page_for_people_is_no_card_and_broken_json_is_a_broken_one() -> None:
+    page = judge_card(b"<!doctype html><p>Hello", is_json=False)
+    assert (page.result, page.card) == (ResultClass.NOT_AN_AGENT, None)
+    assert "HTML" in page.reason
+    broken = judge_card(b'{"name": "A", ', is_json=True)
+    assert broken.result is ResultClass.INVALID_DOCUMENT
+    assert judge_card(b"[1, 2]", is_json=True).result is ResultClass.NOT_AN_AGENT
+
+
+@given(BODIES)
+def test_whatever_was_served_there_is_a_card_or_a_reason(body: bytes) -> None:
+    for served in (judge_card(body, is_json=True), judge_card(body, is_json=False)):
+        assert (served.card is None) == bool(served.reason)
+        assert (served.card is None) == (served.result is not ResultClass.OK)
+
+
+# ── a health document ──
+
+
+def test_a_valid_document_is_one_and_what_is_odd_comes_with_it() -> None:
+    served = as_document(document("degraded", decay=None))
+    assert (served.result, served.reason) == (ResultClass.OK, "")
+    assert served.document is not None
+    assert [finding.name for finding in served.findings] == ["null_for_absent"]
+
+
+def test_a_document_that_breaks_its_rules_is_told_from_json_of_another_kind() -> None:
+    broken = as_document(document("excellent"))
+    assert broken.result is ResultClass.INVALID_DOCUMENT
+    assert "/health/status" in broken.reason
+    assert [fault.name for fault in broken.findings] == ["unknown_value"]
+    others: tuple[Any, ...] = ({"status": "UP"}, {"agent_id": "x", "uptime": 3}, [], None, "healthy")
+    for other in others:
+        assert as_document(other).result is ResultClass.NOT_AN_AGENT
+    half = as_document({"agent_id": "x", "health": {"status": "healthy"}})
+    assert half.result is ResultClass.INVALID_DOCUMENT
+    assert "and 1 more" in half.reason
+
+
+def test_what_does_not_claim_to_be_json_is_no_document() -> None:
+    body = json.dumps(document()).encode()
+    served = judge_document(body, content_type="text/html", is_json=False)
+    assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "not JSON but 'text/html'")
+    assert "no content type" in judge_document(body, content_type="", is_json=False).reason
+
+
+@given(BODIES)
+def test_whatever_was_served_there_is_a_document_or_a_reason(body: bytes) -> None:
+    served = judge_document(body, content_type="application/json", is_json=True)
+    assert (served.document is None) == bool(served.reason)
+    assert (served.document is None) == (served.result is not ResultClass.OK)
+
+
+# ── is the next place worth a look? ──
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 404, 405, 410, 422])
+def test_a_place_where_nothing_is_meant_leads_to_the_next(status: int) -> None:
+    assert is_absent(ResultClass.NOT_AN_AGENT, status)
+    assert is_absent(ResultClass.HTTP_ERROR, status) == (status >= 400)
+
+
+@pytest.mark.parametrize(
+    "result", sorted(set(ResultClass) - {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR})
+)
+def test_what_is_there_or_cannot_be_reached_is_the_answer(result: ResultClass) -> None:
+    assert not is_absent(result, 404)
+
+
+@pytest.mark.parametrize("status", [None, 500, 503])
+def test_a_server_that_fails_is_the_answer(status: int | None) -> None:
+    assert not is_absent(ResultClass.HTTP_ERROR, status)

@@ -1,0 +1,115 @@
+"""The witness rule."""
+
+from dataclasses import fields, replace
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.observation.witness_rule import (
+    Canary,
+    FailureFacts,
+    Ruling,
+    WitnessAnswer,
+    WitnessPolicy,
+    bears_out,
+    is_canary_quorum,
+    is_second_request_in_time,
+    ruling,
+)
+from lifesign.errors import InvalidSetting
+
+CLASSES = st.sampled_from([PUBLIC_IPV4, PUBLIC_IPV6, "10.1.0.0/16", THIS_MACHINE])
+TIMES = st.floats(0, 1e6)
+FACTS = st.builds(
+    FailureFacts,
+    network_class=CLASSES,
+    alive_at_s=st.one_of(st.none(), TIMES),
+    has_answered_itself=st.booleans(),
+    confirmed_at_s=st.one_of(st.none(), TIMES),
+    has_canaries=st.booleans(),
+    is_class_silent=st.booleans(),
+)
+ANSWERS = st.builds(WitnessAnswer, network_class=CLASSES, sent_at_s=TIMES, is_looked_up=st.booleans())
+ORDINARY = FailureFacts(network_class=PUBLIC_IPV4, alive_at_s=100.0, has_answered_itself=False)
+
+
+@given(FACTS)
+def test_a_failure_needs_a_witness_unless_it_is_known_to_be_the_targets_own(facts: FailureFacts) -> None:
+    is_confirmed = None not in {facts.alive_at_s, facts.confirmed_at_s} and (
+        (facts.alive_at_s or 0.0) < (facts.confirmed_at_s or 0.0)
+    )
+    is_own = facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE
+    assert (ruling(facts) is Ruling.COUNTS) == (is_own or is_confirmed)
+
+
+@given(FACTS)
+def test_in_a_class_with_canaries_only_they_are_witnesses(facts: FailureFacts) -> None:
+    with_canaries = ruling(replace(facts, has_canaries=True))
+    assert with_canaries in {Ruling.COUNTS, Ruling.ASK_CANARIES}
+    assert ruling(replace(facts, has_canaries=False)) is not Ruling.ASK_CANARIES
+
+
+@given(FACTS)
+def test_in_a_silent_class_without_canaries_no_target_is_a_witness(facts: FailureFacts) -> None:
+    found = ruling(replace(facts, has_canaries=False, is_class_silent=True))
+    assert found in {Ruling.COUNTS, Ruling.NO_WITNESS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Ruling.ASK_TARGETS),
+        ({"has_canaries": True}, Ruling.ASK_CANARIES),
+        ({"is_class_silent": True}, Ruling.NO_WITNESS),
+        ({"is_class_silent": True, "has_canaries": True}, Ruling.ASK_CANARIES),
+        ({"alive_at_s": None}, Ruling.COUNTS),
+        ({"has_answered_itself": True}, Ruling.COUNTS),
+        ({"network_class": THIS_MACHINE}, Ruling.COUNTS),
+        ({"confirmed_at_s": 101.0}, Ruling.COUNTS),
+        # An answer that is newer than what was confirmed: nothing has to be undone.
+        ({"confirmed_at_s": 100.0}, Ruling.ASK_TARGETS),
+        ({"confirmed_at_s": 101.0, "is_class_silent": True}, Ruling.COUNTS),
+    ],
+)
+def test_ruling(changes: dict[str, object], expected: Ruling) -> None:
+    assert ruling(replace(ORDINARY, **changes)) is expected  # type: ignore[arg-type]  # by name
+
+
+@given(ANSWERS, CLASSES, TIMES)
+def test_a_witness_answers_a_request_of_the_same_class_that_was_sent_after_the_failure(
+    answer: WitnessAnswer, network_class: str, failed_at_s: float
+) -> None:
+    is_witness = answer.network_class == network_class and answer.sent_at_s >= failed_at_s
+    assert bears_out(answer, network_class, failed_at_s, is_name_failure=False) == is_witness
+    # A name that did not resolve needs a witness that was looked up.
+    is_witness = is_witness and answer.is_looked_up
+    assert bears_out(answer, network_class, failed_at_s, is_name_failure=True) == is_witness
+
+
+@pytest.mark.parametrize(("expected", "answers"), [(None, {200, 204, 301, 399}), (401, {401}), (204, {204})])
+def test_a_canary_answers_as_its_definition_says(expected: int | None, answers: set[int]) -> None:
+    canary = Canary(url="https://canary.example/", status=expected)
+    statuses = [None, 100, 199, 200, 204, 301, 399, 400, 401, 503, 599]
+    assert {status for status in statuses if canary.is_answer(status)} == answers
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_at_least_half_of_the_canaries_configured_must_answer(answered: int, configured: int) -> None:
+    assert is_canary_quorum(answered, configured) == (configured > 0 and 2 * answered >= configured)
+
+
+def test_a_second_request_is_void_when_the_answer_is_too_old() -> None:
+    policy = WitnessPolicy(second_request_s=60.0)
+    assert is_second_request_in_time(1_000.0, 1_060.0, policy)
+    assert not is_second_request_in_time(1_000.0, 1_060.1, policy)
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(WitnessPolicy)])
+@pytest.mark.parametrize("value_s", [-0.1, inf, nan])
+def test_a_policy_refuses_times_that_are_none(name: str, value_s: float) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        WitnessPolicy(**{name: value_s})
+    assert caught.value.name == f"{name.removesuffix('_s')}_seconds"

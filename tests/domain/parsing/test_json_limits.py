@@ -1,0 +1,85 @@
+"""How deep and how large may a JSON object be whose members the sender chooses?"""
+
+from math import inf, nan
+from sys import float_info
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import PydanticCustomError, to_json
+
+from lifesign.domain.parsing.json_limits import is_finite, take_shallow, take_small
+
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+OBJECTS = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner)),
+    max_size=4,
+)
+
+
+def levels_of(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(levels_of, value.values() if isinstance(value, dict) else value), default=0)
+
+
+@given(OBJECTS)
+def test_it_is_taken_up_to_its_depth_and_its_size_and_not_beyond(value: dict[str, Any]) -> None:
+    levels, size = levels_of(value), len(to_json(value))
+    assert take_small(value, levels, size) is value
+    with pytest.raises(PydanticCustomError, match="levels of nesting"):
+        take_shallow(value, levels - 1)
+    with pytest.raises(PydanticCustomError, match=f"at most {size - 1} bytes"):
+        take_small(value, levels, size - 1)
+
+
+@pytest.mark.parametrize("number", [nan, inf, -inf, 10**309, -(10**400)])
+@pytest.mark.parametrize("levels", [1, 2, 32])
+def test_what_most_read_as_no_number_is_refused_wherever_it_stands(number: float, levels: int) -> None:
+    value: Any = number
+    for level in range(levels):
+        value = {"a": value} if (levels - level) % 2 else [0, value]
+    with pytest.raises(PydanticCustomError, match="finite"):
+        take_shallow({"x": 1, **(value if isinstance(value, dict) else {"a": value})}, levels + 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.5, True),
+        ({"a": [1, "NaN", None]}, True),
+        ({"a": [{"b": float("nan")}]}, False),
+        ([1e400], False),
+        ({"a": 10**400}, False),
+        ([-(10**400)], False),
+        ([10**300, True], True),
+        ([int(float_info.max), -int(float_info.max)], True),
+        ([int(float_info.max) + 1], False),
+        (["9" * 400, '\\"' + "9" * 400, {"9" * 400: 1}], True),
+        (["9" * 400, '\\"', 10**400], False),
+    ],
+)
+def test_whether_all_numbers_are_finite(value: object, *, expected: bool) -> None:
+    assert is_finite(value) is expected
+
+
+ANY_NUMBERS = st.recursive(
+    LEAVES | st.floats() | st.sampled_from(["9" * 400, '\\"', 10**308, 10**309]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner),
+)
+
+
+@given(ANY_NUMBERS)
+def test_it_is_said_of_a_whole_as_of_each_of_its_numbers(value: Any) -> None:
+    assert is_finite(value) is all(abs(number) <= float_info.max for number in numbers_of(value))
+
+
+def numbers_of(value: Any) -> list[float]:
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return [number for one in inside for number in numbers_of(one)]
+    return [value] if isinstance(value, float | int) else []

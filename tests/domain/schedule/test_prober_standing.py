@@ -1,0 +1,122 @@
+"""Standing of probers: which workers keep shards, and which count for a fair share."""
+
+from math import inf
+
+import pytest
+
+from lifesign.domain.schedule.prober_standing import (
+    MAX_BAR_S,
+    Idleness,
+    WithheldReason,
+    Worker,
+    count_sharers,
+    makes_no_progress,
+    withheld,
+    within_known,
+)
+
+NOW_S = 10_000.0
+INTERVAL_S = 300.0
+
+
+def worker(
+    name: str, *reached: str, reported_s: float = 0, barred_s: float = -inf, knows: bool = True
+) -> Worker:
+    return Worker(
+        holder=name,
+        interval_s=INTERVAL_S,
+        reached=frozenset(reached) if knows else None,
+        reported_at_s=NOW_S - reported_s,
+        barred_until_s=NOW_S + barred_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_withheld"),
+    [
+        (["v4"], ["v4", "v6"], True),
+        ([], ["v4"], True),
+        (["v4", "v6"], ["v4"], False),
+        (["v4"], ["v6"], False),
+        (["v4"], ["v4"], False),
+        ([], [], False),
+    ],
+)
+def test_shards_move_from_a_worker_to_one_that_reaches_all_its_classes_and_more(
+    mine: list[str], theirs: list[str], *, is_withheld: bool
+) -> None:
+    reason = withheld(worker("a", *mine), [worker("b", *theirs)], NOW_S)
+    assert reason == (WithheldReason.REACHES_LESS if is_withheld else None)
+
+
+def test_a_worker_that_knows_nothing_yet_is_compared_with_none() -> None:
+    new = worker("a", knows=False)
+    assert withheld(new, [worker("b", "v4")], NOW_S) is None
+    assert withheld(worker("b"), [new], NOW_S) is None
+
+
+def test_a_worker_that_reaches_less_counts_for_no_fair_share() -> None:
+    cut_off = worker("a", "v4")
+    whole = [worker("b", "v4", "v6"), worker("c", "v4", "v6")]
+    assert count_sharers([cut_off, *whole], NOW_S) == 2
+    assert count_sharers([cut_off], NOW_S) == 1
+    assert count_sharers([], NOW_S) == 1
+
+
+def test_classes_in_which_no_target_is_expected_to_answer_are_not_compared() -> None:
+    assert within_known(["v4", "made up"], {"v4", "v6"}) == frozenset({"v4"})
+    assert within_known(None, {"v4"}) is None
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "interval_s", "other_quiet_s", "is_stuck"),
+    [
+        (601, INTERVAL_S, 10, True),
+        (600, INTERVAL_S, 10, False),
+        (601, INTERVAL_S, 301, False),  # the other one makes no progress either
+        (601, INTERVAL_S, 300, True),
+        (601, 86_400.0, 10, True),  # it says that it probes seldom, and the other one does not
+        (21, 10.0, 10, True),
+    ],
+)
+def test_two_intervals_without_a_result_are_no_progress_while_another_worker_reports(
+    idle_s: float, interval_s: float, other_quiet_s: float, *, is_stuck: bool
+) -> None:
+    other = worker("b", reported_s=other_quiet_s)
+    assert makes_no_progress(idle_s, interval_s, [other], NOW_S) is is_stuck
+    assert not makes_no_progress(idle_s, interval_s, [], NOW_S)
+
+
+def test_idle_time_is_counted_while_shards_are_held_and_ends_with_a_result() -> None:
+    idle = Idleness(at_s=0).counted(-inf, 100, holds=True)
+    assert idle == Idleness(at_s=100, idle_s=100)
+    idle = idle.counted(-inf, 200, holds=False).counted(-inf, 250, holds=True)
+    assert (idle.idle_s, idle.at_s) == (150, 250)
+    # A result from before the last count changes nothing.
+    assert idle.counted(250, 260, holds=True).idle_s == 160
+    assert idle.counted(255, 260, holds=True).idle_s == 5
+    assert idle.counted(255, 260, holds=False).idle_s == 0
+
+
+def test_each_bar_is_twice_as_long_as_the_one_before_until_a_result_comes() -> None:
+    first = Idleness(at_s=0, idle_s=700).barred(INTERVAL_S, 1_000)
+    assert first == Idleness(at_s=1_000, bar_s=600, barred_until_s=1_600)
+    second = first.counted(-inf, 1_900, holds=True).barred(INTERVAL_S, 1_900)
+    assert (second.bar_s, second.barred_until_s) == (1_200, 3_100)
+    assert second.counted(2_000, 2_100, holds=True).bar_s == 0
+    longest = Idleness(at_s=0, bar_s=80_000).barred(INTERVAL_S, 0)
+    assert longest.bar_s == MAX_BAR_S == 86_400
+
+
+def test_a_worker_that_reports_nothing_takes_no_shard_from_one_that_reaches_less() -> None:
+    boaster = worker("b", "v4", "v6", reported_s=301)
+    assert withheld(worker("a", "v4"), [boaster], NOW_S) is None
+
+
+def test_a_barred_worker_gets_no_shard_until_its_time_is_over_or_no_other_reports() -> None:
+    barred, other = worker("a", barred_s=1), worker("b")
+    assert withheld(barred, [other], NOW_S) is WithheldReason.NO_PROGRESS
+    assert count_sharers([barred, other], NOW_S) == 1
+    assert withheld(worker("a", barred_s=0), [other], NOW_S) is None
+    assert withheld(barred, [worker("b", reported_s=301)], NOW_S) is None
+    assert withheld(barred, [worker("b", barred_s=1)], NOW_S) is None

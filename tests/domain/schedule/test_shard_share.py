@@ -1,0 +1,59 @@
+"""Which shards does a prober keep, give up and get?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.net.target import SHARDS
+from lifesign.domain.schedule.shard_share import divide, fair_share
+from lifesign.errors import InvalidSetting
+
+WORKERS = st.integers(1, 2 * SHARDS)
+SETS = st.sets(st.integers(0, SHARDS - 1), max_size=SHARDS)
+
+
+@given(WORKERS)
+def test_fair_shares_are_enough_for_all_shards_and_not_for_many_more(workers: int) -> None:
+    share = fair_share(workers)
+    assert share * workers >= SHARDS
+    assert (share - 1) * workers < SHARDS
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_without_workers_there_is_no_share(workers: int) -> None:
+    with pytest.raises(InvalidSetting, match="workers"):
+        fair_share(workers)
+
+
+@given(SETS, SETS, WORKERS)
+def test_a_worker_has_its_share_and_gives_up_only_what_is_too_much(
+    held: set[int], free: set[int], workers: int
+) -> None:
+    division = divide(held, free, workers)
+    share = fair_share(workers)
+    assert set(division.kept) | set(division.given_up) == held
+    assert set(division.granted) <= free - held
+    assert len(division.kept) + len(division.granted) <= share
+    # Nothing is given up that it may keep, and nothing left that it may have.
+    assert not division.given_up or len(division.kept) == share
+    is_full = len(division.kept) + len(division.granted) == share
+    assert is_full or set(division.granted) == free - held
+    assert not (division.given_up and division.granted)
+
+
+@given(st.lists(SETS, min_size=1, max_size=6))
+def test_whoever_claims_in_whatever_order_all_shards_are_owned_once_in_the_end(
+    starts: list[set[int]],
+) -> None:
+    owned: list[set[int]] = []
+    free = set(range(SHARDS))
+    for start in starts:
+        owned.append(start & free)
+        free -= start
+    for _ in range(2):
+        for worker in range(len(owned)):
+            division = divide(owned[worker], free, len(owned))
+            free = (free | set(division.given_up)) - set(division.granted)
+            owned[worker] = set(division.kept) | set(division.granted)
+    assert free == set()
+    assert sum(map(len, owned)) == SHARDS == len(set().union(*owned))

@@ -1,0 +1,161 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pydantic import ValidationError
+from pydantic_core import from_json
+from tests.support.properties import examples
+
+from lifesign.domain.tasks.budget import (
+    LARGEST,
+    MAX_TOKENS,
+    MAX_USD,
+    MICRO_USD,
+    NOTHING,
+    Amount,
+    Budget,
+    Spend,
+    amount_record,
+    budget_record,
+)
+from lifesign.errors import BudgetExceeded, InvalidRequest
+
+AMOUNTS = st.builds(Amount, st.integers(0, 20), st.integers(0, 20))
+PURSE = Budget(envelope=Amount(100, 1_500_000))
+
+
+def test_a_call_reserves_and_settles_and_what_it_did_not_cost_is_there_again() -> None:
+    reserved = PURSE.reserve(Amount(60, 1_000_000))
+    assert reserved.room == Amount(40, 500_000)
+    settled = reserved.settle(Amount(60, 1_000_000), Amount(10, 250_000))
+    assert (settled.room, settled.reserved) == (Amount(90, 1_250_000), NOTHING)
+
+
+@pytest.mark.parametrize("amount", [Amount(101, 0), Amount(0, 1_500_001)])
+def test_what_is_not_left_is_refused_in_tokens_as_in_money(amount: Amount) -> None:
+    with pytest.raises(BudgetExceeded, match="left"):
+        PURSE.reserve(amount)
+    with pytest.raises(BudgetExceeded):
+        PURSE.carve(amount)
+
+
+def test_a_call_that_did_cost_more_than_there_was_is_told_and_the_envelope_holds() -> None:
+    settled = PURSE.reserve(Amount(90, 0)).settle(Amount(90, 0), Amount(130, 0))
+    assert (settled.settled, settled.overrun) == (Amount(100, 0), Amount(30, 0))
+    assert settled.room == Amount(0, 1_500_000)
+
+
+def test_a_child_gives_back_what_it_has_left_over() -> None:
+    carved = Amount(40, 500_000)
+    child = Budget(envelope=carved).reserve(Amount(15, 0)).settle(Amount(15, 0), Amount(15, 0))
+    parent = PURSE.carve(carved).rejoin(child, carved)
+    assert (parent.settled, parent.delegated) == (Amount(15, 0), NOTHING)
+
+
+def test_a_child_that_was_topped_up_costs_its_parent_no_more_than_was_carved_out() -> None:
+    carved = Amount(40, 0)
+    child = Budget(envelope=carved).top_up(Amount(60, 0)).reserve(Amount(90, 0))
+    child = child.settle(Amount(90, 0), Amount(90, 0))
+    assert PURSE.carve(carved).rejoin(child, carved).settled == carved
+
+
+def test_an_envelope_has_an_end_however_often_it_is_topped_up() -> None:
+    with pytest.raises(InvalidRequest):
+        PURSE.top_up(LARGEST)
+
+
+class Purse(RuleBasedStateMachine):
+    """A parent and its children, spending in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(envelope=Amount(50, 50))
+        self.calls: list[Amount] = []
+        self.children: list[tuple[Budget, Amount]] = []
+        self.paid = NOTHING
+
+    @rule(amount=AMOUNTS)
+    def reserve(self, amount: Amount) -> None:
+        before = self.budget
+        try:
+            self.budget = before.reserve(amount)
+        except BudgetExceeded:
+            assert not amount.fits(before.room)
+        else:
+            self.calls.append(amount)
+
+    @rule(cost=AMOUNTS)
+    def settle(self, cost: Amount) -> None:
+        if self.calls:
+            self.budget = self.budget.settle(self.calls.pop(0), cost)
+            self.paid += cost
+
+    @rule()
+    def release(self) -> None:
+        if self.calls:
+            self.budget = self.budget.release(self.calls.pop())
+
+    @rule(amount=AMOUNTS)
+    def delegate(self, amount: Amount) -> None:
+        if amount.fits(self.budget.room):
+            self.budget = self.budget.carve(amount)
+            self.children.append((Budget(envelope=amount), amount))
+
+    @rule(cost=AMOUNTS, added=AMOUNTS)
+    def a_child_spends_and_ends(self, cost: Amount, added: Amount) -> None:
+        if self.children:
+            child, carved = self.children.pop()
+            child = child.top_up(added).settle(NOTHING, cost)
+            self.budget = self.budget.rejoin(child, carved)
+            self.paid += child.settled.at_most(carved)
+
+    @rule(amount=AMOUNTS)
+    def top_up(self, amount: Amount) -> None:
+        self.budget = self.budget.top_up(amount)
+
+    @invariant()
+    def nothing_is_promised_twice(self) -> None:
+        assert NOTHING.fits(self.budget.room)
+        assert self.budget.reserved == sum(self.calls, NOTHING)
+        assert self.budget.delegated == sum((carved for _, carved in self.children), NOTHING)
+
+    @invariant()
+    def what_was_spent_is_told(self) -> None:
+        assert self.budget.settled + self.budget.overrun == self.paid
+
+
+Purse.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30)
+TestPurse = Purse.TestCase
+
+
+@given(st.integers(0, MAX_TOKENS), st.integers(0, MAX_USD * MICRO_USD))
+def test_an_amount_travels_unchanged(tokens: int, micro_usd: int) -> None:
+    amount = Amount(tokens, micro_usd)
+    spend = Spend.model_validate(from_json(amount_record(amount).model_dump_json()))
+    assert spend.amount() == amount
+
+
+@pytest.mark.parametrize(("usd", "micro_usd"), [
+    (1.5, 1_500_000), (0.1, 100_000), (0.000001, 1), (0, 0), (3, 3_000_000), (0.29, 290_000),
+])  # fmt: skip
+def test_dollars_are_read_to_the_sixth_decimal(usd: float, micro_usd: int) -> None:
+    assert Spend(usd=usd).amount().micro_usd == micro_usd
+
+
+@pytest.mark.parametrize("given", [
+    {"usd": 0.0000001}, {"usd": -0.01}, {"usd": math.nan}, {"usd": math.inf}, {"usd": 1e30},
+    {"usd": "1.5"}, {"usd": True}, {"tokens": -1}, {"tokens": 1.5}, {"tokens": 10**13}, {"tokens": True},
+    {"eur": 1},
+])  # fmt: skip
+def test_what_is_no_amount_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Spend.model_validate(given)
+
+
+def test_a_budget_is_shown_with_what_is_left() -> None:
+    shown = budget_record(PURSE.reserve(Amount(60, 250_000)).carve(Amount(1, 1))).model_dump()
+    assert shown["available"] == {"tokens": 39, "usd": 1.249999}
+    assert shown["delegated"] == {"tokens": 1, "usd": 0.000001}

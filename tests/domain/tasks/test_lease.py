@@ -1,0 +1,542 @@
+"""How long is a claim good, and which late write is refused?"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.tasks.lease import (
+    COUNTERS_PER_MS,
+    MAX_EPOCH,
+    Claim,
+    EndReason,
+    Grant,
+    Refusal,
+    RefusalCode,
+    Release,
+    Renewal,
+    ResourceKind,
+    ended,
+    fencing_token,
+    intent_scope_resource,
+    is_resource,
+    is_unexpired,
+    judge_acquire,
+    judge_release,
+    judge_renew,
+    judge_write,
+    kind_of,
+    next_token,
+    raised_epoch,
+    raised_floor,
+    read_resource,
+    read_window_s,
+)
+from lifesign.errors import InvalidResource, InvalidSetting, TokensExhausted
+
+FREE = Claim(resource="task:t1")
+HELD = Claim(
+    resource="task:t1",
+    lease_id="lease_1",
+    holder="agent_a",
+    holder_incarnation=1,
+    token=7,
+    acquired_at_s=1000.0,
+    expires_at_s=1300.0,
+)
+RELEASED = replace(HELD, ended_at_s=1100.0, end_reason=EndReason.RELEASED)
+EPOCHS = st.integers(0, MAX_EPOCH)
+COUNTERS = st.integers(1, 2**32 - 1)
+SALTS = st.integers(0, COUNTERS_PER_MS - 1)
+
+
+@given(st.floats(1, 86_400), st.floats(0, 10**9))
+def test_a_window_is_read_as_it_was_granted_though_its_times_are_told_in_milliseconds(
+    window_s: float, began_s: float
+) -> None:
+    told_s = (int((began_s + window_s) * 1_000) - int(began_s * 1_000)) / 1_000
+    read_s = read_window_s(told_s)
+    assert read_s is not None
+    assert 1 <= read_s <= 86_400
+    assert read_s == pytest.approx(window_s, abs=0.002)
+
+
+@given(st.floats(max_value=0.99) | st.floats(min_value=86_400.01))
+def test_a_window_that_nobody_grants_is_none(told_s: float) -> None:
+    assert read_window_s(told_s) is None
+
+
+def code_of(judged: object) -> RefusalCode:
+    assert isinstance(judged, Refusal)
+    return judged.code
+
+
+# Names of resources
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("intent:i1/state", ResourceKind.INTENT_SCOPE),
+        ("intent:i1/state/part", ResourceKind.INTENT_SCOPE),
+        ("task:task_a1b2c3", ResourceKind.TASK),
+        ("shard:0", ResourceKind.SHARD),
+        ("shard:1023", ResourceKind.SHARD),
+        ("deploy", ResourceKind.OTHER),
+        ("repository:main~1", ResourceKind.OTHER),
+        ("!", ResourceKind.OTHER),
+        ("x" * 512, ResourceKind.OTHER),
+    ],
+)
+def test_a_resource_is_of_the_kind_that_its_name_begins_with(text: str, kind: ResourceKind) -> None:
+    assert read_resource(text) is kind
+    assert is_resource(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "a b", "a\nb", "a\n", "a'b", 'a"b', "a`b", "a\x00", "a\x7f", "\xe9t\xe9", "x" * 513,
+        "task:", "intent:i1", "intent:i1/", "intent:/scope", "shard:", "shard:x", "shard:-1", "shard:01",
+        "shard:1.0", "shard:1/2", "shard:\u0661",
+    ],
+)  # fmt: skip
+def test_a_name_that_could_be_misread_or_mean_another_resource_is_refused(text: str) -> None:
+    assert not is_resource(text)
+    with pytest.raises(InvalidResource):
+        read_resource(text)
+
+
+@given(st.text(max_size=5))
+def test_only_printable_ascii_without_quotes_makes_a_name(text: str) -> None:
+    allowed = all("!" <= character <= "~" and character not in "\"'`" for character in text)
+    has_dots = not {".", ".."}.isdisjoint(text.split("/"))
+    assert is_resource(text) is (bool(text) and allowed and not has_dots)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [".", "..", "a/..", "../a", "a/./b", "a/../b", "intent:./s", "intent:../s", "intent:i/.", "intent:i/..",
+     "intent:i/a/../b", "task:.", "task:..", "task:a/..", "%2e", "a/%2E%2e/b", "intent:x/%2e%2e",
+     "intent:%2e/s", "task:.%2E"],
+)  # fmt: skip
+def test_a_part_that_is_resolved_away_on_the_way_is_refused(text: str) -> None:
+    with pytest.raises(InvalidResource, match="between slashes"):
+        read_resource(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "...",
+        "a.b/..c/d..",
+        ".well-known/x",
+        "intent:.i/.s",
+        "v1:../x",
+        "a:.",
+        "%2e.x",
+        "a/%252e%252e",
+        "a/..%2fb",
+    ],
+)
+def test_dots_beside_anything_else_are_no_such_part(text: str) -> None:
+    assert is_resource(text)
+
+
+@given(st.text("abint:/.", min_size=1, max_size=12))
+def test_a_stored_name_is_of_the_kind_that_it_was_granted_as(text: str) -> None:
+    try:
+        kind = read_resource(text)
+    except InvalidResource:
+        # Granted by laxer rules, it must still be told of.
+        kind_of(text)
+    else:
+        assert kind_of(text) is kind
+
+
+@given(st.text("ab/:", max_size=4), st.text("ab/:", max_size=4))
+def test_two_intent_scopes_never_share_a_resource(intent_id: str, scope: str) -> None:
+    if not intent_id or not scope or "/" in intent_id:
+        with pytest.raises(InvalidResource):
+            intent_scope_resource(intent_id, scope)
+        return
+    resource = intent_scope_resource(intent_id, scope)
+    assert read_resource(resource) is ResourceKind.INTENT_SCOPE
+    assert resource.removeprefix("intent:").split("/", 1) == [intent_id, scope]
+
+
+# Fencing tokens
+
+
+def test_the_first_token_of_the_first_epoch_is_one() -> None:
+    assert next_token(0, 0) == 1
+    assert next_token(1, 0) == 2
+
+
+@given(EPOCHS, COUNTERS, EPOCHS, COUNTERS)
+def test_tokens_are_ordered_by_epoch_and_then_by_counter(e1: int, c1: int, e2: int, c2: int) -> None:
+    first, second = fencing_token(e1, c1), fencing_token(e2, c2)
+    assert (first < second) is ((e1, c1) < (e2, c2))
+    assert 0 < first < 2**63
+
+
+@given(EPOCHS, st.integers(1, 2**32 - 2), EPOCHS)
+def test_the_next_token_is_higher_whatever_epoch_the_server_believes_in(
+    last_epoch: int, counter: int, epoch: int
+) -> None:
+    last = fencing_token(last_epoch, counter)
+    assert next_token(last, epoch * 2**32) > last
+    assert next_token(last, epoch * 2**32) >= fencing_token(epoch, 1)
+
+
+def test_a_raised_epoch_makes_room_where_the_counter_is_used_up() -> None:
+    last = fencing_token(3, 2**32 - 1)
+    with pytest.raises(TokensExhausted, match="epoch 3"):
+        next_token(last, 3 * 2**32)
+    assert next_token(last, 4 * 2**32 + 6) == fencing_token(4, 7)
+
+
+@pytest.mark.parametrize("epoch", [-1, MAX_EPOCH + 1])
+def test_an_epoch_that_does_not_fit_is_refused(epoch: int) -> None:
+    with pytest.raises(InvalidSetting, match="epoch"):
+        fencing_token(epoch, 1)
+
+
+def test_zero_is_no_token() -> None:
+    with pytest.raises(TokensExhausted):
+        fencing_token(0, 0)
+
+
+# Acquire
+
+
+@pytest.mark.parametrize("claim", [None, FREE])
+def test_a_free_resource_is_granted_for_the_time_asked_for(claim: Claim | None) -> None:
+    granted = judge_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0, ttl_seconds=60)
+    assert granted == Grant(token=1, expires_at_s=1060.0)
+    assert judge_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0) == Grant(1, 1300.0)
+
+
+def test_a_held_resource_is_refused_to_everybody_and_shows_who_has_it() -> None:
+    judged = judge_acquire(HELD, Status.ACTIVE, token_floor=0, now_s=1299.9)
+    assert judged == Refusal(RefusalCode.LEASE_HELD, HELD)
+
+
+@pytest.mark.parametrize("claim", [HELD, RELEASED])
+def test_the_counter_goes_on_after_expiry_and_release(claim: Claim) -> None:
+    granted = judge_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1300.0)
+    assert isinstance(granted, Grant)
+    assert granted.token == 8
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (None, None),
+        (Status.ACTIVE, None),
+        (Status.UNHEALTHY, None),
+        (Status.DRAINING, RefusalCode.AGENT_DRAINING),
+        (Status.DEAD, RefusalCode.AGENT_GONE),
+        (Status.DEREGISTERED, RefusalCode.AGENT_GONE),
+        (Status.REGISTERING, RefusalCode.AGENT_GONE),
+    ],
+)
+def test_who_goes_away_gets_nothing_new(status: Status | None, code: RefusalCode | None) -> None:
+    judged = judge_acquire(None, status, token_floor=0, now_s=1000.0)
+    assert (judged.code if isinstance(judged, Refusal) else None) is code
+
+
+@pytest.mark.parametrize("ttl_seconds", [0, 0.999, -1, 86_400.5, float("inf"), float("nan")])
+def test_a_lease_is_neither_for_a_moment_nor_for_ever(ttl_seconds: float) -> None:
+    with pytest.raises(InvalidSetting, match="ttl_seconds"):
+        judge_acquire(None, None, token_floor=0, now_s=0.0, ttl_seconds=ttl_seconds)
+    with pytest.raises(InvalidSetting, match="ttl_seconds"):
+        judge_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1100.0, ttl_seconds=ttl_seconds)
+
+
+# Renew
+
+
+def test_a_renewal_counts_from_now() -> None:
+    renewed = judge_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1180.0, ttl_seconds=300)
+    assert renewed == Renewal(1480.0)
+
+
+@pytest.mark.parametrize(
+    ("claim", "lease_id", "holder", "token", "now_s", "code"),
+    [
+        (None, "lease_1", "agent_a", 7, 1100.0, RefusalCode.LEASE_NOT_FOUND),
+        (HELD, "lease_0", "agent_a", 7, 1100.0, RefusalCode.LEASE_ENDED),
+        (HELD, "lease_1", "agent_a", 6, 1100.0, RefusalCode.STALE_TOKEN),
+        (HELD, "lease_1", "agent_a", 8, 1100.0, RefusalCode.TOKEN_NOT_ISSUED),
+        (HELD, "lease_1", "agent_b", 7, 1100.0, RefusalCode.NOT_HOLDER),
+        (HELD, "lease_1", "agent_a", 7, 1300.0, RefusalCode.LEASE_ENDED),
+        (RELEASED, "lease_1", "agent_a", 7, 1100.0, RefusalCode.LEASE_ENDED),
+    ],
+)
+def test_a_renewal_never_resurrects(
+    *, claim: Claim | None, lease_id: str, holder: str, token: int, now_s: float, code: RefusalCode
+) -> None:
+    assert code_of(judge_renew(claim, lease_id, holder=holder, token=token, now_s=now_s)) is code
+
+
+# Release
+
+
+def test_a_holder_releases_and_may_ask_twice() -> None:
+    first = judge_release(HELD, "lease_1", holder="agent_a", now_s=1100.0)
+    assert first == Release(EndReason.RELEASED, is_repeat=False)
+    again = judge_release(RELEASED, "lease_1", holder="agent_a", now_s=5000.0)
+    assert again == Release(EndReason.RELEASED, is_repeat=True)
+
+
+def test_only_who_may_end_the_leases_of_others_revokes() -> None:
+    assert code_of(judge_release(HELD, "lease_1", holder="boss", now_s=1100.0)) is RefusalCode.NOT_HOLDER
+    revoked = judge_release(HELD, "lease_1", holder="boss", now_s=1100.0, is_for_another=True)
+    assert revoked == Release(EndReason.REVOKED, is_repeat=False)
+
+
+def test_a_coordinator_that_ends_its_own_lease_releases_it() -> None:
+    own = judge_release(HELD, "lease_1", holder="agent_a", now_s=1100.0, is_for_another=True)
+    assert own == Release(EndReason.RELEASED, is_repeat=False)
+
+
+@pytest.mark.parametrize(
+    ("claim", "lease_id", "now_s", "code"),
+    [
+        (None, "lease_1", 1100.0, RefusalCode.LEASE_NOT_FOUND),
+        (HELD, "lease_0", 1100.0, RefusalCode.LEASE_ENDED),
+        (HELD, "lease_1", 1300.0, RefusalCode.LEASE_ENDED),
+        (ended(HELD, EndReason.REVOKED, 1100.0), "lease_1", 1101.0, RefusalCode.LEASE_ENDED),
+    ],
+)
+def test_a_lease_that_was_lost_cannot_be_released(
+    claim: Claim | None, lease_id: str, now_s: float, code: RefusalCode
+) -> None:
+    assert code_of(judge_release(claim, lease_id, holder="agent_a", now_s=now_s)) is code
+
+
+# Guarded writes
+
+
+@pytest.mark.parametrize(
+    ("claim", "holder", "token", "now_s", "code"),
+    [
+        (None, "agent_a", 7, 1100.0, RefusalCode.TOKEN_NOT_ISSUED),
+        (FREE, "agent_a", 0, 1100.0, RefusalCode.NOT_HOLDER),
+        (HELD, "agent_a", 6, 1100.0, RefusalCode.STALE_TOKEN),
+        (HELD, "agent_b", 6, 1100.0, RefusalCode.STALE_TOKEN),
+        (HELD, "agent_a", 8, 1100.0, RefusalCode.TOKEN_NOT_ISSUED),
+        (HELD, "agent_b", 7, 1100.0, RefusalCode.NOT_HOLDER),
+        (HELD, "agent_a", 7, 1300.0, RefusalCode.LEASE_ENDED),
+        (RELEASED, "agent_a", 7, 1100.0, RefusalCode.LEASE_ENDED),
+    ],
+)
+def test_a_late_or_foreign_write_is_refused(
+    claim: Claim | None, holder: str, token: int, now_s: float, code: RefusalCode
+) -> None:
+    assert judge_write(claim, holder, token, now_s) == Refusal(code, claim)
+
+
+def test_the_holder_writes_until_its_deadline() -> None:
+    assert judge_write(HELD, "agent_a", 7, 1299.999) is None
+
+
+# Ends
+
+
+def test_a_death_ends_a_lease_now() -> None:
+    dead = ended(HELD, EndReason.AGENT_DEAD, 1250.0)
+    assert (dead.ended_at_s, dead.end_reason, dead.token) == (1250.0, EndReason.AGENT_DEAD, 7)
+
+
+def test_a_lease_whose_time_is_over_ended_at_its_deadline_whatever_ends_it_later() -> None:
+    dead = ended(HELD, EndReason.AGENT_DEAD, 1400.0)
+    assert (dead.ended_at_s, dead.end_reason) == (1300.0, EndReason.EXPIRED)
+
+
+@pytest.mark.parametrize("claim", [FREE, RELEASED])
+def test_what_is_not_held_cannot_end(claim: Claim) -> None:
+    assert ended(claim, EndReason.AGENT_DEAD, 1200.0) == claim
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A lease as its holder remembers it, whether it still has it or not."""
+
+    holder: str
+    lease_id: str
+    token: int
+
+
+HOLDERS = st.sampled_from(["agent_a", "agent_b"])
+
+
+class OneResource(RuleBasedStateMachine):
+    """Two agents that remember every lease they had, and use all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.epoch = 0
+        self.row: Claim | None = None
+        # Kept apart from the row: who was told that it holds, and until when.
+        self.granted: list[Past] = []
+        self.deadline_s = 0.0
+
+    def is_current(self, past: Past) -> bool:
+        return bool(self.granted) and past == self.granted[-1] and self.now_s < self.deadline_s
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 59.0, 60.0, 300.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(holder=HOLDERS, ttl_seconds=st.sampled_from([1, 60, 300]), status=st.sampled_from(Status))
+    def acquire(self, holder: str, ttl_seconds: int, status: Status) -> None:
+        floor = self.epoch * 2**32
+        judged = judge_acquire(self.row, status, token_floor=floor, now_s=self.now_s, ttl_seconds=ttl_seconds)
+        is_wanted = status in {Status.ACTIVE, Status.UNHEALTHY}
+        assert isinstance(judged, Grant) is (is_wanted and self.now_s >= self.deadline_s)
+        if isinstance(judged, Grant):
+            lease_id = f"lease_{len(self.granted)}"
+            self.granted.append(Past(holder, lease_id, judged.token))
+            self.deadline_s = self.now_s + ttl_seconds
+            self.row = Claim(
+                resource="task:t1",
+                lease_id=lease_id,
+                holder=holder,
+                holder_incarnation=1,
+                token=judged.token,
+                acquired_at_s=self.now_s,
+                expires_at_s=judged.expires_at_s,
+            )
+
+    @rule(data=st.data(), ttl_seconds=st.sampled_from([1, 60, 300]))
+    def renew(self, data: st.DataObject, ttl_seconds: int) -> None:
+        past = self.some_lease(data)
+        judged = judge_renew(
+            self.row,
+            past.lease_id,
+            holder=past.holder,
+            token=past.token,
+            now_s=self.now_s,
+            ttl_seconds=ttl_seconds,
+        )
+        assert isinstance(judged, Renewal) is self.is_current(past)
+        if isinstance(judged, Renewal) and self.row is not None:
+            self.row = replace(self.row, expires_at_s=judged.expires_at_s)
+            self.deadline_s = self.now_s + ttl_seconds
+
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        past = self.some_lease(data)
+        judged = judge_release(self.row, past.lease_id, holder=past.holder, now_s=self.now_s)
+        is_end = isinstance(judged, Release) and not judged.is_repeat
+        assert is_end is self.is_current(past)
+        if isinstance(judged, Release) and not judged.is_repeat and self.row is not None:
+            self.end(judged.end_reason)
+
+    @rule(reason=st.sampled_from([EndReason.EXPIRED, EndReason.AGENT_DEAD, EndReason.REVOKED]))
+    def end(self, reason: EndReason) -> None:
+        if self.row is not None and (reason is not EndReason.EXPIRED or self.now_s >= self.deadline_s):
+            self.row = ended(self.row, reason, self.now_s)
+            self.deadline_s = min(self.deadline_s, self.now_s)
+
+    @rule(by=st.integers(1, 1000))
+    def raise_epoch(self, by: int) -> None:
+        self.epoch += by
+        self.end(EndReason.EPOCH_RAISED)
+
+    @rule(data=st.data(), holder=HOLDERS, off_by=st.sampled_from([-1, 0, 0, 0, 1, 2**32]))
+    def write(self, data: st.DataObject, holder: str, off_by: int) -> None:
+        token = self.some_lease(data).token + off_by
+        refusal = judge_write(self.row, holder, token, self.now_s)
+        is_of_the_latest = [(past.holder, past.token) for past in self.granted[-1:]] == [(holder, token)]
+        assert (refusal is None) is (is_of_the_latest and self.now_s < self.deadline_s)
+
+    def some_lease(self, data: st.DataObject) -> Past:
+        never = Past("agent_a", "lease_never", 0)
+        # The latest one is what is used most.
+        return data.draw(st.sampled_from([never, *self.granted, *self.granted[-1:] * 3]))
+
+    @invariant()
+    def tokens_rise_strictly(self) -> None:
+        assert all(before.token < after.token for before, after in pairwise(self.granted))
+        assert all(past.token >= 1 for past in self.granted)
+
+    @invariant()
+    def only_the_latest_lease_is_good_and_only_before_its_deadline(self) -> None:
+        is_good = self.row is not None and is_unexpired(self.row, self.now_s)
+        assert is_good is (self.now_s < self.deadline_s)
+        accepted = [
+            past
+            for past in self.granted
+            if judge_write(self.row, past.holder, past.token, self.now_s) is None
+        ]
+        assert accepted == (self.granted[-1:] if is_good else [])
+
+
+TestOneResource = OneResource.TestCase
+
+
+@pytest.mark.parametrize("at_s", [0.0, 1_763_640_000.0, 1_900_000_000.0, 1e11])
+def test_a_raised_epoch_is_above_all_that_are_known(at_s: float) -> None:
+    assert raised_epoch([0], at_s) > 0
+    assert raised_epoch([7, 3_000_000], at_s) == 3_000_001
+    assert raised_epoch([], at_s) >= 1
+
+
+def test_an_epoch_that_nobody_remembers_is_not_raised_to_again_ten_minutes_later() -> None:
+    at_s = 1_800_000_000.0
+    assert raised_epoch([0], at_s) < raised_epoch([0], at_s + 600)
+
+
+def test_time_alone_leaves_room_for_epochs_that_events_can_tell() -> None:
+    assert raised_epoch([0], 1e12) < 2**21 - 2**15
+
+
+@given(
+    st.floats(1_767_225_600, 2_900_000_000),
+    st.integers(-2, 0),
+    st.floats(0, 10),
+    st.floats(0.002, 2_000_000),
+    st.tuples(SALTS, SALTS),
+)
+def test_of_two_stores_restored_from_one_backup_the_later_one_grants_higher_tokens(
+    restored_at_s: float, spans: int, after_s: float, later_s: float, salts: tuple[int, int]
+) -> None:
+    """Also if the backup was taken in the same 10 minutes, by a store that was restored in them itself."""
+    known = raised_floor([0], restored_at_s + 600 * spans - after_s, 0)
+    first = raised_floor([known], restored_at_s, salts[0])
+    second = raised_floor([known], restored_at_s + later_s, salts[1])
+    assert known < first < second
+    # And whatever is granted in between.
+    assert next_token(0, second) > next_token(next_token(0, first), first)
+
+
+def test_what_is_restored_in_the_same_moment_differs_by_the_salt() -> None:
+    floors = {raised_floor([0], 1_800_000_000.0, salt) for salt in range(COUNTERS_PER_MS)}
+    assert len(floors) == COUNTERS_PER_MS
+    assert {floor // 2**32 for floor in floors} == {raised_epoch([0], 1_800_000_000.0)}
+
+
+@given(st.floats(-1e10, 1e12), st.lists(st.integers(0, 2**21), max_size=3), SALTS)
+def test_a_raised_floor_leaves_most_counters(at_s: float, epochs: list[int], salt: int) -> None:
+    epoch, begin = divmod(raised_floor([known * 2**32 for known in epochs], at_s, salt), 2**32)
+    assert epoch == raised_epoch(epochs, at_s)
+    assert 0 <= begin < 2**32 / 4
+
+
+def test_the_highest_epoch_is_not_raised() -> None:
+    with pytest.raises(InvalidSetting):
+        raised_epoch([MAX_EPOCH], 0.0)
+
+
+@pytest.mark.parametrize("name", ["INTENT:x/draft", "Intent:x", "TASK:1", "Shard:7"])
+def test_a_kind_in_another_case_is_no_other_resource(name: str) -> None:
+    with pytest.raises(InvalidResource, match="in lower case"):
+        read_resource(name)

@@ -1,0 +1,92 @@
+"""Why did a run end, and what is its task told?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.tasks.run_end import RunEnd, Stop, Telling, judge_end
+from lifesign.domain.tasks.task_states import TOLD_BY_HOLDER, ExitReason
+
+CODES = st.integers(-64, 255)
+STOPS = st.none() | st.sampled_from(list(Stop))
+
+
+@pytest.mark.parametrize(
+    ("stopped", "exit_code", "expected"),
+    [
+        (None, 0, ("completed", "complete")),
+        (None, 1, ("crash", "release")),
+        (None, -9, ("crash", "release")),
+        (None, 77, ("auth", "release")),
+        (Stop.LOST, -15, ("lease_expired", "nothing")),
+        (Stop.EXPIRED, -15, ("lease_expired", "nothing")),
+        (Stop.UNAUTHORIZED, -15, ("auth", "nothing")),
+        (Stop.TIMEOUT, -15, ("timeout", "release")),
+        (Stop.NO_PROGRESS, -15, ("no_progress", "release")),
+        (Stop.BUDGET, -15, ("completed", "help")),
+        (Stop.DRAIN, -15, ("killed", "release")),
+        (Stop.DRAIN, 0, ("completed", "complete")),
+        (Stop.TIMEOUT, 0, ("completed", "complete")),
+    ],
+)
+def test_how_it_ended_decides_what_is_told(
+    stopped: Stop | None, exit_code: int, expected: tuple[str, str]
+) -> None:
+    end = judge_end(stopped, exit_code, written=None, completes_on_exit=True)
+    assert (end.exit_reason, end.telling) == expected
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+@pytest.mark.parametrize(
+    ("stopped", "expected"),
+    [
+        (Stop.TIMEOUT, ("timeout", "release")),
+        (Stop.NO_PROGRESS, ("no_progress", "release")),
+        (Stop.BUDGET, ("completed", "help")),
+        (Stop.DRAIN, ("killed", "release")),
+    ],
+)
+def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
+    *, stopped: Stop, expected: tuple[str, str], has_output: bool
+) -> None:
+    end = judge_end(
+        stopped, 0, written=None, completes_on_exit=True, was_signalled=True, has_output=has_output
+    )
+    if stopped is Stop.DRAIN and has_output:
+        expected = ("completed", "complete")
+    assert (end.exit_reason, end.telling) == expected
+
+
+@given(
+    stopped=STOPS,
+    exit_code=CODES,
+    written=st.sampled_from([Telling.COMPLETE, Telling.HELP]),
+    completes_on_exit=st.booleans(),
+)
+def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
+    *, stopped: Stop | None, exit_code: int, written: Telling, completes_on_exit: bool
+) -> None:
+    end = judge_end(stopped, exit_code, written=written, completes_on_exit=completes_on_exit)
+    asks_people = written is Telling.HELP
+    assert end == RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=asks_people)
+    assert end.is_done
+    assert end.has_result == (not asks_people)
+
+
+@given(stopped=STOPS, exit_code=CODES, completes_on_exit=st.booleans())
+def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_nothing(
+    *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
+) -> None:
+    end = judge_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)
+    if end.telling is Telling.RELEASE:
+        assert end.exit_reason in TOLD_BY_HOLDER
+    if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED, Stop.OVER}:
+        assert end.telling is Telling.NOTHING
+    assert end.has_result == (end.telling is Telling.COMPLETE)
+    assert end.asks_people == (end.telling is Telling.HELP)
+
+
+@given(STOPS)
+def test_without_completion_on_exit_nobody_completes_for_the_agent(stopped: Stop | None) -> None:
+    end = judge_end(stopped, 0, written=None, completes_on_exit=False)
+    assert not end.has_result

@@ -1,0 +1,197 @@
+"""How does a task move from queue to review? (lease protocol; protocol 6.7)
+
+Run as a program, this file draws the table into `docs/task-lifecycle.md` anew.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifesign.domain.tasks.lease import EndReason, read_resource
+from lifesign.domain.tasks.task_states import (
+    FINISHED,
+    HELD,
+    MAX_BACKOFF_SECONDS,
+    MOST_ATTEMPTS,
+    TOLD_BY_HOLDER,
+    TRANSITIONS,
+    ExitReason,
+    RetryPolicy,
+    TaskSignal,
+    TaskStatus,
+    after_failure,
+    ends_run,
+    exit_reason_of,
+    is_lost,
+    is_never_queued_again,
+    is_task_id,
+    most_lost_runs,
+    status_after,
+    task_in,
+    task_resource,
+)
+from lifesign.errors import InvalidSetting, InvalidTaskTransition
+
+PAGE = Path(__file__).parents[3] / "docs" / "task-lifecycle.md"
+BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"
+END = "<!-- drawn from TRANSITIONS: end -->\n"
+TASK_ID = "task_01jd8w3q5t6v7x9zabcdefghjk"
+
+
+def drawn() -> str:
+    """The table as Markdown, and a mermaid diagram with one arrow per pair of states."""
+    rows = ["| from | signal | to | the lease ends |", "|---|---|---|---|"]
+    arrows: dict[tuple[TaskStatus, TaskStatus], list[TaskSignal]] = {}
+    for (status, signal), following in TRANSITIONS.items():
+        is_end = "yes" if status in HELD and following not in HELD else ""
+        rows.append(f"| {status} | `{signal}` | {following} | {is_end} |")
+        arrows.setdefault((status, following), []).append(signal)
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {TaskStatus.QUEUED}"]
+    lines += [f"    {one} --> {other}: {'<br/>'.join(signals)}" for (one, other), signals in arrows.items()]
+    return "\n".join(["", *rows, "", *lines, "```", "", ""])
+
+
+def redrawn(page: str) -> str:
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return before + BEGIN + drawn() + END + after
+
+
+def test_the_page_of_a_tasks_life_is_that_of_the_table() -> None:
+    page = PAGE.read_text()
+    assert redrawn(page) == page, "run: .venv/bin/python tests/domain/tasks/test_task_states.py"
+
+
+@pytest.mark.parametrize(
+    ("status", "signal", "following"),
+    [
+        ("queued", "granted", "assigned"),
+        ("assigned", "reported", "running"),
+        ("running", "completed", "review"),
+        ("review", "accepted", "done"),
+        ("review", "rejected", "done"),
+        ("running", "run_failed", "failed"),
+        ("assigned", "run_failed", "failed"),
+        ("running", "cancelled", "cancelled"),
+        ("running", "help_asked", "handoff"),
+        ("failed", "retried", "queued"),
+        ("failed", "escalated", "handoff"),
+        ("handoff", "requeued", "queued"),
+        ("handoff", "cancelled", "cancelled"),
+        ("handoff", "resolved", "done"),
+    ],
+)
+def test_every_transition_of_the_protocol_is_there(status: str, signal: str, following: str) -> None:
+    assert status_after(TaskStatus(status), TaskSignal(signal)) is TaskStatus(following)
+
+
+def test_what_the_table_does_not_hold_is_refused() -> None:
+    for status, signal in product(TaskStatus, TaskSignal):
+        if (status, signal) not in TRANSITIONS:
+            with pytest.raises(InvalidTaskTransition) as refused:
+                status_after(status, signal)
+            assert (refused.value.status, refused.value.signal) == (status, signal)
+
+
+def test_every_signal_leads_somewhere_and_all_but_the_finished_are_left() -> None:
+    assert {signal for _, signal in TRANSITIONS} == set(TaskSignal)
+    assert {status for status, _ in TRANSITIONS} == set(TaskStatus) - FINISHED
+
+
+def test_only_a_grant_leads_to_a_holder_and_every_other_signal_but_a_report_ends_the_run() -> None:
+    into = {signal for (status, signal), after in TRANSITIONS.items() if after in HELD and status not in HELD}
+    assert into == {TaskSignal.GRANTED}
+    going_on = {signal for signal in TaskSignal if not ends_run(signal)}
+    assert going_on == {TaskSignal.GRANTED, TaskSignal.REPORTED}
+
+
+def test_a_queued_task_is_never_taken_away_but_by_who_cancels_it() -> None:
+    ways = {signal for status, signal in TRANSITIONS if status is TaskStatus.QUEUED}
+    assert ways == {TaskSignal.GRANTED, TaskSignal.CANCELLED}
+
+
+def test_every_end_of_a_lease_is_the_end_of_a_run() -> None:
+    assert {exit_reason_of(reason) for reason in EndReason} == {ExitReason.KILLED, ExitReason.LEASE_EXPIRED}
+
+
+def test_an_adapter_tells_of_what_it_alone_can_know() -> None:
+    assert set(ExitReason) - TOLD_BY_HOLDER == {ExitReason.COMPLETED, ExitReason.LEASE_EXPIRED}
+
+
+def test_a_crash_waits_twice_as_long_each_time_and_ends_with_people() -> None:
+    policy = RetryPolicy(max_attempts=4, backoff_seconds=10)
+    followed = [after_failure(ExitReason.CRASH, attempts, policy) for attempts in range(1, 5)]
+    assert [one.signal for one in followed] == [TaskSignal.RETRIED] * 3 + [TaskSignal.ESCALATED]
+    assert [one.wait_s for one in followed] == [10, 20, 40, 0]
+
+
+@pytest.mark.parametrize("reason", [ExitReason.LEASE_EXPIRED, ExitReason.KILLED])
+@pytest.mark.parametrize(("max_attempts", "most"), [(1, 10), (3, 10), (40, 40)])
+def test_a_lost_run_is_no_attempt_but_a_task_that_loses_all_its_holders_comes_to_people(
+    reason: ExitReason, max_attempts: int, most: int
+) -> None:
+    policy = RetryPolicy(max_attempts=max_attempts)
+    followed = [after_failure(reason, 0, policy, lost_runs=lost) for lost in range(1, most + 1)]
+    assert [one.signal for one in followed] == [TaskSignal.RETRIED] * (most - 1) + [TaskSignal.ESCALATED]
+    assert {one.wait_s for one in followed} == {0}
+    assert is_lost(reason)
+
+
+def test_what_the_task_itself_may_have_done_is_an_attempt_however_many_runs_were_lost() -> None:
+    assert [reason for reason in ExitReason if is_lost(reason)] == [
+        ExitReason.LEASE_EXPIRED,
+        ExitReason.KILLED,
+    ]
+    policy = RetryPolicy(max_attempts=2)
+    assert after_failure(ExitReason.CRASH, 1, policy, lost_runs=99).signal is TaskSignal.RETRIED
+    assert after_failure(ExitReason.TIMEOUT, 2, policy, lost_runs=0).signal is TaskSignal.ESCALATED
+
+
+def test_what_a_wrong_key_has_ended_is_not_tried_again() -> None:
+    assert after_failure(ExitReason.AUTH, 1, RetryPolicy()).signal is TaskSignal.ESCALATED
+
+
+@given(
+    st.sampled_from(ExitReason),
+    st.integers(1, 10_000),
+    st.integers(1, 10_000),
+    st.integers(1, MOST_ATTEMPTS),
+    st.floats(0, MAX_BACKOFF_SECONDS),
+)
+def test_nothing_is_tried_for_ever_or_waits_for_ever(
+    reason: ExitReason, attempts: int, lost_runs: int, most: int, backoff_s: float
+) -> None:
+    policy = RetryPolicy(max_attempts=most, backoff_seconds=backoff_s)
+    followed = after_failure(reason, attempts, policy, lost_runs=lost_runs)
+    goes_on = lost_runs < most_lost_runs(policy) if is_lost(reason) else attempts < most
+    assert followed.signal is TaskSignal.ESCALATED or goes_on
+    assert 0 <= followed.wait_s <= MAX_BACKOFF_SECONDS
+
+
+@pytest.mark.parametrize("given", [
+    {"max_attempts": 0}, {"max_attempts": 101}, {"backoff_seconds": -1.0},
+    {"backoff_seconds": 3_601.0}, {"backoff_seconds": float("nan")}, {"backoff_seconds": float("inf")},
+])  # fmt: skip
+def test_a_policy_beyond_all_measure_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(InvalidSetting):
+        RetryPolicy(**given)  # type: ignore[arg-type]
+
+
+def test_a_task_of_ours_is_known_by_its_resource_and_no_other_is() -> None:
+    assert task_in(task_resource(TASK_ID)) == TASK_ID
+    read_resource(task_resource(TASK_ID))
+    for other in ("task:1", f"intent:{TASK_ID}/x", f"task:{TASK_ID}/x", f"shard:{TASK_ID}", TASK_ID):
+        assert task_in(other) is None
+    assert not is_task_id(TASK_ID.upper())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(redrawn(PAGE.read_text()))
+
+
+def test_only_what_is_finished_or_waits_for_its_review_is_never_queued_again() -> None:
+    never = {status for status in TaskStatus if is_never_queued_again(status)}
+    assert never == FINISHED | {TaskStatus.REVIEW}

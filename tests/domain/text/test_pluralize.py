@@ -1,0 +1,57 @@
+import re
+from pathlib import Path
+
+import agent_health
+import pytest
+
+from lifesign.domain.text.pluralize import counted, plural
+
+SOURCES = Path(lifesign.__file__).parent
+NOUNS = "agent|event|fault|key|lease|probe|request|result|run|sample|shard|target|task|token|webhook"
+SPELT_BY_HAND = re.compile(
+    # Python: `{count} agents`, `{count:,} more tasks`; templates: `{{ count | number }} targets`.
+    # What stands in capitals, or is called the most, is a bound, and those are more than one.
+    rf"\{{(?![A-Z_]+\}}|most\}})[^{{}}]*\}}\}}? (?:more )?(?:{NOUNS})s\b"
+)
+MORE_THAN_ONE = (
+    # Reached by so many as make a verdict or fill a page.
+    "dashboard/templates/agents.html",
+    "dashboard/templates/agent.html",
+    "prober/self_check.py",
+    "prober/census_plots.py",
+    "cli/crawl_processes.py",
+    "verdict.py",
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 agents"),
+        (1, "1 agent"),
+        (2, "2 agents"),
+        (1_000, "1,000 agents"),
+        (1_000_001, "1,000,001 agents"),
+    ],
+)
+def test_one_is_no_plural(count: int, said: str) -> None:
+    assert counted(count, "agent") == said
+
+
+def test_some_nouns_have_a_plural_of_their_own() -> None:
+    assert [plural(count, "process", "processes") for count in (0, 1, 2)] == [
+        "processes",
+        "process",
+        "processes",
+    ]
+
+
+def test_counts_are_told_by_the_one_rule() -> None:
+    files = [file for kind in ("*.py", "*.html") for file in SOURCES.rglob(kind)]
+    found = {
+        f"{file.relative_to(SOURCES)}: {match[0]}"
+        for file in files
+        for match in SPELT_BY_HAND.finditer(file.read_text())
+        if str(file.relative_to(SOURCES)) not in MORE_THAN_ONE
+    }
+    assert found == set()

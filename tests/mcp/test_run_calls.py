@@ -1,0 +1,92 @@
+"""In whose name does a tool write to a task, how is a retry known, what does a refusal mean?"""
+
+import pytest
+
+from lifesign.client.registry_errors import (
+    Gone,
+    InvalidAnswer,
+    NotPermitted,
+    RateLimited,
+    RegistryError,
+    RegistryRefusal,
+    Stale,
+    Unavailable,
+    Unprocessable,
+    Unreachable,
+)
+from lifesign.client.registry_tasks import HeldRun
+from lifesign.errors import InvalidSetting
+from lifesign.mcp.delegate_subtask import Subtask
+from lifesign.mcp.run_calls import key_of, refusal, run_in
+
+RUN = HeldRun(task_id="task_1", run_id="run_1", fencing_token=7)
+ENVIRONMENT = {
+    "AGENT_HEALTH_TASK_ID": "task_1",
+    "AGENT_HEALTH_RUN_ID": "run_1",
+    "AGENT_HEALTH_FENCING_TOKEN": "7",
+}
+
+
+def test_a_process_under_a_lease_is_told_of_its_run_by_its_environment() -> None:
+    assert run_in(ENVIRONMENT) == RUN
+    assert run_in({"PATH": "/bin", "AGENT_HEALTH_RUN_ID": ""}) is None
+
+
+@pytest.mark.parametrize("name", list(ENVIRONMENT))
+def test_a_run_is_told_of_whole_or_not_at_all(name: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{name}: expected a value, as .* have one"):
+        run_in({**ENVIRONMENT, name: ""})
+
+
+@pytest.mark.parametrize("token", ["seven", "-1", "7.0", "\u0667", "9" * 20])
+def test_a_token_is_a_whole_number(token: str) -> None:
+    with pytest.raises(InvalidSetting, match="AGENT_HEALTH_FENCING_TOKEN: expected a whole number"):
+        run_in({**ENVIRONMENT, "AGENT_HEALTH_FENCING_TOKEN": token})
+
+
+def test_the_same_said_in_another_order_is_the_same_write() -> None:
+    first = Subtask(title="part", input={"a": 1, "b": {"c": 2, "d": 3}})
+    again = Subtask(title="part", input={"b": {"d": 3, "c": 2}, "a": 1})
+    assert key_of("delegate_subtask", first, RUN) == key_of("delegate_subtask", again, RUN)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        key_of("delegate_subtask", Subtask(title="other"), RUN),
+        key_of("report_progress", Subtask(title="part"), RUN),
+        key_of("delegate_subtask", Subtask(title="part"), HeldRun(task_id="t", run_id="r", fencing_token=7)),
+        key_of("delegate_subtask", Subtask(title="part", idempotency_key="mine"), RUN),
+    ],
+)
+def test_what_differs_in_anything_is_another_write(other: str) -> None:
+    assert key_of("delegate_subtask", Subtask(title="part"), RUN) != other
+
+
+def test_a_key_of_the_callers_own_is_taken_as_it_is() -> None:
+    assert key_of("any", Subtask(title="part", idempotency_key="mine"), RUN) == "mine"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RegistryRefusal("HTTP 402: no", code="budget_exceeded"), "budget_exceeded"),
+        (Stale("HTTP 412: no", code="lease_ended"), "stale_token"),
+        (Gone("HTTP 410: no", code="agent_gone"), "stale_token"),
+        (NotPermitted("HTTP 403: no", code="not_holder"), "stale_token"),
+        (NotPermitted("HTTP 403: no", code="not_allowed"), "not_allowed"),
+        (Unreachable("no connection", was_sent=False), "orchestrator_unavailable"),
+        (Unavailable("HTTP 503: no"), "orchestrator_unavailable"),
+        (InvalidAnswer("HTTP 500"), "orchestrator_unavailable"),
+        (RateLimited("HTTP 429: no"), "orchestrator_unavailable"),
+        (Unprocessable("HTTP 422: no", code="idempotency_key_reused"), "idempotency_key_reused"),
+    ],
+    ids=str,
+)
+def test_a_refusal_begins_with_the_protocols_word_and_keeps_the_registrys(
+    error: RegistryError, code: str
+) -> None:
+    failed = refusal(error)
+    assert failed.code == code
+    assert str(failed).startswith(f"{code}: ")
+    assert str(error) in str(failed)

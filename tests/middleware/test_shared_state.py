@@ -1,0 +1,286 @@
+"""Do workers agree on a time base and read only whole notices, whatever happened to the file?"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lifesign.middleware import shared_state as board_module
+from lifesign.middleware.shared_state import MOST_DOCUMENT_BYTES, Board, Notice
+
+SECOND_NS = 1_000_000_000
+WALL_NS = 1_763_640_000 * SECOND_NS
+BOARD_BYTES = 4096 + 2 * 40_960
+
+
+def notice(number: int, document: bytes = b'{"schema_version":"0.1.0"}') -> Notice:
+    at_ns = WALL_NS + number * 60 * SECOND_NS
+    return Notice(at_ns, at_ns + 60 * SECOND_NS, at_ns // 1_000_000, document)
+
+
+OLD, OLDER = notice(2, b"old " * 50), notice(1, b"older " * 40)
+NEW = notice(3, b"new " * 70)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "board"
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Board:
+    """A board whose bytes are set anew by every example."""
+    return Board(tmp_path_factory.mktemp("fuzz") / "board")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a board that holds two notices."""
+    board = Board(tmp_path_factory.mktemp("whole") / "board")
+    board.agree_on_offset(0, WALL_NS)
+    board.write(OLDER)
+    board.write(OLD)
+    return os.pread(board.fd, BOARD_BYTES, 0)
+
+
+# --- notices ----------------------------------------------------------------------------------------------
+
+
+def test_a_board_without_a_notice_says_none(path: Path) -> None:
+    assert Board(path).read() is None
+
+
+def test_the_newest_notice_is_read_by_all(path: Path) -> None:
+    one, other = Board(path), Board(path)
+    for number in range(1, 6):
+        (one, other)[number % 2].write(notice(number, b"%d" % number))
+        assert one.read() == other.read() == notice(number, b"%d" % number)
+    assert Board(path).read() == notice(5, b"5")
+
+
+def test_the_board_is_small_and_private(path: Path) -> None:
+    Board(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size <= 128 * 1024
+
+
+def test_a_notice_may_be_as_long_as_it_says_and_no_longer(path: Path) -> None:
+    board = Board(path)
+    longest = notice(1, b"x" * MOST_DOCUMENT_BYTES)
+    board.write(longest)
+    with pytest.raises(ValueError, match="32769"):
+        board.write(notice(2, b"x" * (MOST_DOCUMENT_BYTES + 1)))
+    board.write(notice(3, b"x" * MOST_DOCUMENT_BYTES))
+    assert Board(path).read() == notice(3, b"x" * MOST_DOCUMENT_BYTES)
+    assert path.stat().st_size == BOARD_BYTES
+
+
+# --- torn and foreign bytes -------------------------------------------------------------------------------
+
+
+def written_over(whole: bytes, board: Board) -> tuple[bytes, int, int]:
+    """Write NEW over `whole`; return all bytes and where they begin and end to differ."""
+    os.pwrite(board.fd, whole, 0)
+    assert board.read() == OLD
+    board.write(NEW)
+    after = os.pread(board.fd, BOARD_BYTES, 0)
+    changed = [at for at in range(BOARD_BYTES) if whole[at] != after[at]]
+    return after, changed[0], changed[-1] + 1
+
+
+def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzzed: Board) -> None:
+    after, start, end = written_over(whole, fuzzed)
+    for cut in range(start, end):
+        os.pwrite(fuzzed.fd, after[:cut] + whole[cut:], 0)
+        assert fuzzed.read() == OLD
+    os.pwrite(fuzzed.fd, after, 0)
+    assert fuzzed.read() == NEW
+
+
+@given(st.data())
+def test_so_does_one_whose_bytes_arrived_in_any_order(
+    whole: bytes, fuzzed: Board, data: st.DataObject
+) -> None:
+    after, start, end = written_over(whole, fuzzed)
+    torn = bytearray(whole)
+    differing = [at for at in range(start, end) if whole[at] != after[at]]
+    missing = data.draw(st.sets(st.sampled_from(differing), min_size=1))
+    for at in differing:
+        torn[at] = whole[at] if at in missing else after[at]
+    os.pwrite(fuzzed.fd, bytes(torn), 0)
+    assert fuzzed.read() == OLD
+
+
+@given(st.integers(0, BOARD_BYTES - 1), st.binary(min_size=1, max_size=8192))
+@example(0, bytes(8192))
+@example(4096, b"\xff" * 40_960)
+@example(4096 + 24, b"\xff\xff\xff\xff")
+def test_any_bytes_anywhere_leave_a_notice_that_was_written_or_none(
+    whole: bytes, fuzzed: Board, at: int, noise: bytes
+) -> None:
+    os.pwrite(fuzzed.fd, whole, 0)
+    os.pwrite(fuzzed.fd, noise[: BOARD_BYTES - at], at)
+    assert fuzzed.read() in {None, OLD, OLDER}
+
+
+def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: Board) -> None:
+    _, first, _ = written_over(whole, fuzzed)
+    second = 4096 + 40_960 if first < 4096 + 40_960 else 4096
+    for at in range(second, second + 28 + len(OLD.document) + 4):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << at % 8
+        os.pwrite(fuzzed.fd, bytes(flipped), 0)
+        assert fuzzed.read() == OLDER
+
+
+@given(st.binary(max_size=20_000))
+@example(b"")
+@example(b"# notes of an operator\n" * 500)
+def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: Board, content: bytes) -> None:
+    os.pwrite(fuzzed.fd, content + bytes(BOARD_BYTES - len(content)), 0)
+    assert fuzzed.read() is None
+    offset_ns = fuzzed.agree_on_offset(7, WALL_NS)
+    assert offset_ns == fuzzed.agree_on_offset(9, WALL_NS + 5) == WALL_NS - 7
+    fuzzed.write(OLDER)
+    fuzzed.write(OLD)
+    assert fuzzed.read() == OLD
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"text", b"x" * 1_000_000])
+def test_a_file_of_any_size_becomes_a_board(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    board = Board(path)
+    assert board.read() is None
+    board.agree_on_offset(0, WALL_NS)
+    board.write(OLD)
+    assert Board(path).read() == OLD
+
+
+def _symlink(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def _directory(path: Path) -> None:
+    path.mkdir()
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _readable_by_all(path: Path) -> None:
+    path.write_bytes(b"x")
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize("make", [_symlink, _directory, _fifo, _readable_by_all])
+def test_what_is_no_private_file_is_set_aside_and_a_board_is_made(
+    path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
+    make(path)
+    Board(path).write(OLD)
+    assert Board(path).read() == OLD
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_what_cannot_be_set_aside_is_an_error_that_says_where(path: Path) -> None:
+    path.mkdir()
+    path.with_name("board.set-aside").write_text("in the way")
+    with pytest.raises(OSError, match="board"):
+        Board(path)
+
+
+# --- the time base ----------------------------------------------------------------------------------------
+
+
+def reboot(monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+    monkeypatch.setattr(board_module, "_boot_id", lambda *_: name)
+
+
+def test_all_workers_of_a_boot_share_one_offset_whatever_is_done_to_the_wall_clock(path: Path) -> None:
+    offset_ns = Board(path).agree_on_offset(100 * SECOND_NS, WALL_NS)
+    assert offset_ns + 100 * SECOND_NS == WALL_NS
+    for step_ns in (3600 * SECOND_NS, -3600 * SECOND_NS):
+        assert Board(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
+
+
+def test_after_a_reboot_it_goes_on_from_the_wall_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Board(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
+    reboot(monkeypatch, b"another boot")
+    later_ns = WALL_NS + 600 * SECOND_NS
+    assert Board(path).agree_on_offset(5 * SECOND_NS, later_ns) + 5 * SECOND_NS == later_ns
+
+
+@pytest.mark.parametrize("back_s", [1, 3600, 50 * 365 * 86_400])
+def test_after_a_reboot_it_never_goes_back_behind_what_was_published(
+    path: Path, monkeypatch: pytest.MonkeyPatch, back_s: int
+) -> None:
+    board = Board(path)
+    board.agree_on_offset(10**6 * SECOND_NS, WALL_NS)
+    board.write(notice(60))
+    reboot(monkeypatch, b"another boot")
+    board = Board(path)
+    wall_ns = notice(60).computed_ns - back_s * SECOND_NS
+    assert board.agree_on_offset(5 * SECOND_NS, wall_ns) + 5 * SECOND_NS >= notice(60).computed_ns
+    assert board.read() == notice(60)
+
+
+def test_where_there_is_no_boot_id_a_reboot_shows_in_the_clocks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bytes:
+        raise FileNotFoundError(errno.ENOENT, "not Linux")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    up_ns = 10**6 * SECOND_NS
+    first = Board(path).agree_on_offset(up_ns, WALL_NS)
+    later_ns = 30 * SECOND_NS
+    assert Board(path).agree_on_offset(up_ns + later_ns, WALL_NS + later_ns) == first
+    rebooted = Board(path).agree_on_offset(0, WALL_NS + 600 * SECOND_NS)
+    assert rebooted == WALL_NS + 600 * SECOND_NS
+
+
+def test_a_time_base_with_any_byte_changed_is_made_anew(whole: bytes, fuzzed: Board) -> None:
+    header = 72
+    os.pwrite(fuzzed.fd, whole, 0)
+    agreed_ns = fuzzed.agree_on_offset(0, WALL_NS + 10**12)
+    assert agreed_ns == WALL_NS
+    for at in range(header):
+        flipped = bytearray(whole)
+        flipped[at] ^= 0xFF
+        os.pwrite(fuzzed.fd, bytes(flipped), 0)
+        anew_ns = fuzzed.agree_on_offset(0, WALL_NS + 10**12)
+        # Padding tells nothing; where it tells, the notices' time is what it goes on from.
+        assert anew_ns in {agreed_ns, WALL_NS + 10**12}
+        assert fuzzed.read() == OLD
+        assert fuzzed.agree_on_offset(3, WALL_NS) == anew_ns
+
+
+def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
+    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    one, other = Board(path), Board(path)
+    offset_ns = one.agree_on_offset(5, WALL_NS)
+    assert offset_ns == other.agree_on_offset(7, WALL_NS + 2) == WALL_NS - 5
+    os.close(held)
+    # The first to hold the lock writes it: a later step of the wall clock changes nothing.
+    one.keep_offset()
+    other.keep_offset()
+    assert Board(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
+
+
+def test_offset_that_another_worker_wrote_meanwhile_stays(path: Path) -> None:
+    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    late = Board(path)
+    late.agree_on_offset(0, WALL_NS + 1)
+    os.close(held)
+    assert Board(path).agree_on_offset(0, WALL_NS) == WALL_NS
+    late.keep_offset()
+    assert Board(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS

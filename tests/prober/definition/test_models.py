@@ -1,0 +1,319 @@
+"""The probe definition."""
+
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
+from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
+from lifesign.domain.schedule.cadence import Cadence
+from lifesign.errors import InvalidSetting
+from lifesign.prober.definition.models import (
+    DEFAULT_CONTACT,
+    MAX_INLINE_TARGETS,
+    PLACEHOLDER_CANARIES,
+    PRODUCT,
+    AskedMessage,
+    DirectorySource,
+    ProbeDefinition,
+)
+from lifesign.prober.definition.slowness import SlownessPolicy
+
+LEAST: dict[str, Any] = {
+    "name": "a",
+    "contact": "mailto:ops@agent.example",
+    "targets": ["https://agent.example"],
+}
+CANARIES = [f"https://always-{number}.example/" for number in range(5)]
+
+
+def defined(**members: Any) -> ProbeDefinition:
+    return ProbeDefinition.model_validate(LEAST | members)
+
+
+def refusal(**members: Any) -> tuple[tuple[int | str, ...], str]:
+    """Where the one thing is wrong, and what was expected there."""
+    with pytest.raises(ValidationError) as caught:
+        defined(**members)
+    (error,) = caught.value.errors()
+    return error["loc"], error["msg"]
+
+
+# --- what is not said ----------------------------------------------------------------------------
+
+
+def test_what_is_not_said_has_the_defaults_that_strangers_can_live_with() -> None:
+    definition = defined()
+    assert definition.cadence.policy() == Cadence()
+    assert definition.cadence.policy().interval_s == 300
+    assert (definition.ask.card, definition.ask.transport, definition.ask.health) == (True, True, True)
+    assert definition.ask.message is None
+    assert definition.networks_allowed == ()
+    assert definition.opt_out.robots_txt
+    assert definition.limits.per_host == 2
+    assert definition.limits.max_card_bytes == MAX_CARD_BYTES
+    assert definition.limits.max_document_bytes == MAX_DOCUMENT_BYTES
+    assert definition.evidence.directory is None
+    assert definition.results.jsonl is None
+    assert definition.results.registry is None
+
+
+def test_nobody_can_change_what_was_read() -> None:
+    definition = defined()
+    with pytest.raises(ValidationError):
+        definition.name = "b"
+    with pytest.raises(ValidationError):
+        definition.limits.per_host = 1000
+
+
+def test_whoever_is_probed_sees_who_it_is_and_whom_to_ask() -> None:
+    assert defined().user_agent.startswith(f"{PRODUCT}/0.")
+    assert defined().user_agent.endswith(" (+mailto:ops@agent.example)")
+
+
+# --- whom ----------------------------------------------------------------------------------------
+
+
+def test_targets_are_spelled_as_everywhere_and_taken_once() -> None:
+    definition = defined(targets=["agent.example", "https://AGENT.example:443/", "http://agent.example"])
+    assert definition.targets == ("https://agent.example/", "http://agent.example/")
+
+
+def test_somebody_has_to_be_probed() -> None:
+    assert refusal(targets=[]) == ((), "expected directories or targets: nobody is probed")
+
+
+def test_a_target_that_is_none_is_refused_at_its_place() -> None:
+    place, expected = refusal(targets=["https://agent.example", "ftp://agent.example"])
+    assert place == ("targets", 1)
+    assert "only http and https" in expected
+
+
+def test_a_definition_lists_as_many_targets_as_it_may_and_no_more() -> None:
+    many = [f"https://a{number}.example" for number in range(MAX_INLINE_TARGETS + 1)]
+    assert len(defined(targets=many[:-1]).targets) == MAX_INLINE_TARGETS
+    assert refusal(targets=many)[0] == ("targets",)
+
+
+@pytest.mark.parametrize(
+    ("source", "label"),
+    [
+        ({"url": "https://Directory.example:8443/agents"}, "directory.example"),
+        ({"url": "directory.example"}, "directory.example"),
+        ({"file": "lists/My-Agents.csv"}, "my-agents.csv"),
+        ({"file": "agents.txt", "name": "agents"}, "agents"),
+    ],
+)
+def test_a_directory_is_called_by_its_name_its_host_or_its_file(source: dict[str, Any], label: str) -> None:
+    assert DirectorySource.model_validate(source).label == label
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({}, "exactly one of url and file"),
+        ({"url": "https://a.example", "file": "a.txt"}, "exactly one of url and file"),
+        ({"file": "a.txt", "key_file": "key"}, "a file needs no key"),
+    ],
+)
+def test_a_directory_is_at_a_url_or_in_a_file(source: dict[str, Any], expected: str) -> None:
+    place, told = refusal(directories=[source])
+    assert place == ("directories", 0)
+    assert expected in told
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    place, told = refusal(directories=[{"url": "https://user:hunter2@directory.example/"}])
+    assert place == ("directories", 0, "url")
+    assert "password" in told
+    assert "hunter2" not in told
+
+
+def test_two_directories_of_one_name_could_not_be_told_apart() -> None:
+    both = [{"file": "old/agents.txt"}, {"file": "new/agents.txt"}]
+    assert refusal(directories=both)[1] == "two directories are called agents.txt: give one a name"
+    assert len(defined(directories=[both[0], {**both[1], "name": "new"}]).directories) == 2
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+def test_something_has_to_be_asked() -> None:
+    nothing = {"card": False, "transport": False, "health": False}
+    assert "nothing is asked" in refusal(ask=nothing)[1]
+    assert defined(ask=nothing | {"health": True}).ask.health
+
+
+@pytest.mark.parametrize("more", [{"transport": True}, {"transport": False, "message": {"text": "hi"}}])
+def test_who_is_asked_at_an_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
+    place, told = refusal(ask={"card": False, **more})
+    assert place == ("ask",)
+    assert "need card: true" in told
+
+
+# --- how often -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "least", "too_little"),
+    [
+        ("interval_seconds", 300, 299.9),
+        ("confirm_after_seconds", 30, 29),
+        ("card_every_seconds", 3600, 3599),
+    ],
+)
+def test_strangers_are_not_asked_more_often_than_they_agreed_to(
+    setting: str, least: float, too_little: float
+) -> None:
+    place, told = refusal(cadence={setting: too_little})
+    assert place == ("cadence", setting)
+    assert f"expected {least} or more" in told
+    assert "allow_fast_cadence: true" in told
+    assert getattr(defined(cadence={setting: least}).cadence, setting) == least
+    # In whichever order the two are written.
+    for cadence in (
+        {setting: too_little, "allow_fast_cadence": True},
+        {"allow_fast_cadence": True, setting: too_little},
+    ):
+        assert getattr(defined(cadence=cadence).cadence, setting) == too_little
+
+
+def test_backing_off_is_never_faster_than_the_interval() -> None:
+    assert refusal(cadence={"interval_seconds": 600, "max_backoff_seconds": 599})[0] == ("cadence",)
+    edge = defined(cadence={"interval_seconds": 600, "max_backoff_seconds": 600})
+    assert edge.cadence.policy().max_backoff_s == 600
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "300", True])
+def test_an_interval_is_a_sensible_number(seconds: object) -> None:
+    with pytest.raises(ValidationError):
+        defined(cadence={"interval_seconds": seconds, "allow_fast_cadence": True})
+
+
+# --- where, and who says that it is us -----------------------------------------------------------
+
+
+def test_networks_are_allowed_by_name() -> None:
+    allowed = defined(networks={"allow": ["127.0.0.0/8", "fd12::/16"]}).networks_allowed
+    assert allowed == (ip_network("127.0.0.0/8"), ip_network("fd12::/16"))
+    assert refusal(networks={"allow": ["127.0.0.1/8"]})[0] == ("networks", "allow", 0)
+
+
+def test_resolvers_are_given_with_their_ports() -> None:
+    servers = ["192.0.2.1", "[2001:db8::1]:5353"]
+    assert defined(resolver={"servers": servers}).resolver.endpoints == (
+        ("192.0.2.1", 53),
+        ("2001:db8::1", 5353),
+    )
+
+
+def test_canaries_have_a_network_class_and_a_public_one_has_those_of_five_hosts() -> None:
+    definition = defined(canaries={"public_ipv4": CANARIES})
+    assert definition.canaries_by_class == {"public_ipv4": tuple(Canary(url=url) for url in CANARIES)}
+    assert defined().canaries_by_class == {}
+    assert refusal(canaries={"public_ipv4": CANARIES[:4]})[0] == ("canaries",)
+    same_host = [*CANARIES[:4], CANARIES[0] + "x"]
+    assert "5 different hosts" in refusal(canaries={"public_ipv4": same_host})[1]
+    bad = [*CANARIES, "always.example"]
+    assert refusal(canaries={"public_ipv6": bad})[0] == ("canaries", "public_ipv6", 5, "url")
+    plain = [url.replace("https", "http") for url in CANARIES]
+    assert refusal(canaries={"public_ipv4": plain})[0] == ("canaries",)
+
+
+def test_one_canary_is_enough_for_an_allowed_network_and_needs_no_tls() -> None:
+    networks = {"allow": ["10.1.0.0/16", "fd12:0::/16"]}
+    given = {"10.1.0.0/16": [{"url": "http://10.1.0.1", "status": 401}], "fd12::/16": ["https://a.example"]}
+    assert defined(networks=networks, canaries=given).canaries_by_class == {
+        "10.1.0.0/16": (Canary(url="http://10.1.0.1/", status=401),),
+        "fd12::/16": (Canary(url="https://a.example/"),),
+    }
+    # The network is not allowed, has no canary, or is another one than that of the address.
+    assert refusal(canaries=given)[0] == ("canaries",)
+    assert refusal(networks=networks, canaries={"10.1.0.0/16": []})[0] == ("canaries",)
+    elsewhere = {"10.1.0.0/16": ["http://10.2.0.1"]}
+    assert refusal(networks=networks, canaries=elsewhere)[0] == ("canaries",)
+    assert refusal(canaries={"public": CANARIES})[0][:2] == ("canaries", "public")
+
+
+def test_placeholders_are_told_from_canaries_of_ones_own() -> None:
+    hosts = [f"https://{host}/" for host in sorted(PLACEHOLDER_CANARIES)]
+    definition = defined(canaries={"public_ipv4": [*hosts, *CANARIES]})
+    assert definition.placeholders == tuple(hosts)
+    assert defined(canaries={"public_ipv4": CANARIES}).placeholders == ()
+
+
+def test_durations_of_the_witness_rule_are_settings() -> None:
+    assert defined().witnesses.policy() == WitnessPolicy()
+    assert defined().self_check.policy() == SlownessPolicy()
+    scaled = defined(
+        witnesses={
+            "round_seconds": 0.5,
+            "answer_seconds": 0.1,
+            "next_answer_seconds": 0.2,
+            "second_request_seconds": 1,
+            "max_clock_offset_seconds": 2,
+        },
+        self_check={"max_lag_seconds": 0.1, "max_standstill_seconds": 0.3},
+        results={"flush_seconds": 0.1, "lease_seconds": 5},
+    )
+    assert scaled.witnesses.policy() == WitnessPolicy(
+        round_s=0.5, answer_s=0.1, next_answer_s=0.2, second_request_s=1, max_clock_offset_s=2
+    )
+    assert scaled.self_check.policy() == SlownessPolicy(max_lag_s=0.1, max_standstill_s=0.3)
+    assert (scaled.results.flush_seconds, scaled.results.lease_seconds) == (0.1, 5)
+    assert refusal(results={"lease_seconds": 0.5})[0] == ("results", "lease_seconds")
+
+
+# --- without a file ------------------------------------------------------------------------------
+
+
+def test_a_look_at_some_urls_needs_no_file() -> None:
+    definition = ProbeDefinition.for_urls(["agent.example", "http://127.0.0.1:80"], networks=["127.0.0.0/8"])
+    assert definition.targets == ("https://agent.example/", "http://127.0.0.1/")
+    assert definition.networks_allowed == (ip_network("127.0.0.0/8"),)
+    assert definition.contact == DEFAULT_CONTACT
+    assert definition.ask.message is None
+
+
+def test_a_look_may_take_a_message_and_a_time() -> None:
+    definition = ProbeDefinition.for_urls(["agent.example"], message="hi", total_seconds=3)
+    assert definition.ask.message == AskedMessage(text="hi")
+    assert definition.timeouts.total_seconds == 3
+
+
+def test_who_is_alive_for_a_look_is_alive_in_a_census() -> None:
+    for seconds in (None, 7, 60):
+        looked = ProbeDefinition.for_urls(["agent.example"], total_seconds=seconds).timeouts
+        counted = ProbeDefinition.for_directory("urls.txt", total_seconds=seconds).timeouts
+        assert counted == looked
+        # Who may take a minute in all may take it to begin.
+        assert looked.first_byte_seconds == max(10, seconds or 0)
+
+
+@pytest.mark.parametrize(
+    ("urls", "settings", "name"),
+    [
+        ([], {}, "URL"),
+        (["ftp://agent.example"], {}, "URL"),
+        (["a.example"], {"networks": ["10.0.0.1/8"]}, "network"),
+        (["a.example"], {"message": ""}, "ask.message.text"),
+        (["a.example"], {"total_seconds": 0}, "timeouts.total_seconds"),
+        (["a.example"], {"contact": "me"}, "contact"),
+    ],
+)
+def test_what_a_look_may_not_be_given_is_refused_by_its_name(
+    urls: list[str], settings: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        ProbeDefinition.for_urls(urls, **settings)
+    assert caught.value.name == name
+    assert "should" not in caught.value.expected
+    assert "pattern" not in caught.value.expected
+
+
+def test_paths_are_as_given_where_no_file_says_otherwise() -> None:
+    assert defined(evidence={"directory": "kept"}).evidence.directory == Path("kept")

@@ -1,0 +1,207 @@
+"""Which single values may a probe definition hold, and how are they spelled?"""
+
+import re
+from typing import Any
+from unicodedata import normalize
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from lifesign.domain.files.validation_messages import expectation
+from lifesign.prober.definition.values import (
+    FORMS,
+    MAX_NAME_CHARS,
+    NAME_PATTERN,
+    AskedPath,
+    Contact,
+    Format,
+    Host,
+    Name,
+    NetworkName,
+    PhaseSeconds,
+    RegistryUrl,
+    Switch,
+    Target,
+    name_from,
+    resolver_address,
+    take_unique,
+)
+
+
+def takes(kind: Any, value: object) -> bool:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "contact",
+    [
+        "mailto:ops@agent.example",
+        "mailto:first.last+probe@mail.agent.example",
+        "https://agent.example",
+        "https://agent.example/probe?who=us#contact",
+    ],
+)
+def test_a_contact_is_an_address_or_a_page(contact: str) -> None:
+    assert takes(Contact, contact)
+
+
+@pytest.mark.parametrize(
+    "contact",
+    [
+        "", "ops@agent.example", "http://agent.example", "mailto:", "mailto:ops", "https://", "x",
+        "mailto:ops@agent.example\n", "mailto:ops@agent.example\r\nX-Evil: 1", "https://agent.example/\x00",
+        "https://agent.example/)", "https://agent.example/(", "https://agent.example/\\", "https://a b",
+        "https://ägent.example", "https://agent.example/\u2028", "https://agent.example/" + "x" * 200,
+    ],
+)  # fmt: skip
+def test_nothing_that_would_end_the_header_or_its_comment_is_a_contact(contact: str) -> None:
+    assert not takes(Contact, contact)
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_whatever_is_a_contact_is_one_visible_word_without_brackets(start: str, end: str) -> None:
+    for text in (f"mailto:{start}@{end}", f"https://{start}{end}"):
+        if takes(Contact, text):
+            assert re.fullmatch(r"[!-'*-\[\]-~]+", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("192.0.2.1", ("192.0.2.1", 53)),
+        ("192.0.2.1:5353", ("192.0.2.1", 5353)),
+        ("::1", ("::1", 53)),
+        ("[::1]", ("::1", 53)),
+        ("[2001:DB8::1]:5353", ("2001:db8::1", 5353)),
+        ("", None),
+        ("dns.example", None),
+        ("dns.example:53", None),
+        ("192.0.2.1:", None),
+        ("192.0.2.1:0", None),
+        ("192.0.2.1:65536", None),
+        ("192.0.2.1:+1", None),
+        ("192.0.2.1:٥٣", None),
+        ("192.0.2", None),
+        ("[192.0.2.1]:53", None),
+        ("[::1", None),
+        ("[::1]53", None),
+        ("::1:70000", None),
+        ("192.0.2.1:53:53", None),
+    ],
+)
+def test_a_dns_server_is_an_address_perhaps_with_a_port(text: str, address: tuple[str, int] | None) -> None:
+    assert resolver_address(text) == address
+
+
+@given(st.text(max_size=20))
+def test_no_text_breaks_the_reading_of_a_dns_server(text: str) -> None:
+    resolver_address(text)
+
+
+@pytest.mark.parametrize(
+    ("given_text", "name"),
+    [
+        ("directory.example", "directory.example"),
+        ("Agents-2026_v1.TXT", "agents-2026_v1.txt"),
+        ("x" * MAX_NAME_CHARS, "x" * MAX_NAME_CHARS),
+    ],
+)
+def test_a_host_or_a_file_gives_its_name(given_text: str, name: str) -> None:
+    assert name_from(given_text) == name
+
+
+@pytest.mark.parametrize(
+    ("given_text", "beginning"),
+    [
+        ("2001:db8::1", "2001-db8-1"),
+        ("My Agents (2026).CSV", "my-agents-2026-.csv"),
+        (".hidden", "hidden"),
+        ("…", "directory"),
+        ("агенты", "directory"),
+        ("größen.txt", "gr-en.txt"),
+        ("x" * 300, "x" * (MAX_NAME_CHARS - 9)),
+    ],
+)
+def test_a_name_that_had_to_be_changed_is_told_from_others_by_a_hash(given_text: str, beginning: str) -> None:
+    name = name_from(given_text)
+    assert re.fullmatch(re.escape(beginning) + "-[0-9a-f]{8}", name)
+    assert name == name_from(given_text)
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+@example("агенты.txt", "роботы.txt")
+@example("a b.txt", "a-b.txt")
+@example("", "directory")
+def test_files_that_are_called_otherwise_have_names_of_their_own(one: str, other: str) -> None:
+    are_alike = normalize("NFC", one.lower()) == normalize("NFC", other.lower())
+    assert are_alike or name_from(one) != name_from(other)
+
+
+def test_a_name_is_the_same_however_its_accents_are_written() -> None:
+    assert name_from("caf\u00e9.txt") == name_from("cafe\u0301.txt")
+
+
+@given(st.text())
+def test_whatever_gives_a_name_gives_one_that_may_be_written_too(text: str) -> None:
+    assert re.fullmatch(NAME_PATTERN, name_from(text))
+    assert takes(Name, name_from(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Host, [".example.org", "example.org", "127.0.0.1", "::1"], ["", ".", "a b", "*.example"]),
+        (
+            AskedPath,
+            ["/", "/ping", "/a/b?c=d", "/a//b", "/x?to=//b/../c", "/...", "/.well-known/x"],
+            ["", "ping", "?a", "/a b", "/{x}", "/x#y", "/\\x", "/\n", "/x\n", "/\x00", "/\x7f", "/\u2028"],
+        ),
+        (RegistryUrl, ["http://127.0.0.1:8440", "https://a.example"], ["a", "ftp://x", "http://a:b@c"]),
+        (NetworkName, ["127.0.0.0/8", "fd00::/8", "10.1.2.3"], ["10.0.0.1/8", "0.0.0.0/0", "localhost"]),
+        (PhaseSeconds, [0.05, 120, 5], [0, -1, 121, True, "5", float("nan"), float("inf")]),
+        (Switch, [True, False], [1, 0, "yes", None]),
+        (Target, ["agent.example", "https://a.example/x"], ["ftp://x", "https://a/{b}", "", "a b"]),
+    ],
+)  # fmt: skip
+def test_a_value_is_taken_or_refused(kind: Any, good: list[object], bad: list[object]) -> None:
+    assert [value for value in good if not takes(kind, value)] == []
+    assert [value for value in bad if takes(kind, value)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("//x", "names a host"),
+        ("//", "names a host"),
+        ("///x", "names a host"),
+        ("/a/../b", r"without \. and \.\."),
+        ("/..", r"without \. and \.\."),
+        ("/./a", r"without \. and \.\."),
+        ("/a/%2e%2E/b", r"without \. and \.\."),
+        ("/a/.?b", r"without \. and \.\."),
+    ],
+)
+def test_a_path_that_leads_elsewhere_than_it_says_is_refused_with_the_reason(path: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        TypeAdapter(AskedPath).validate_python(path)
+
+
+def test_a_target_is_spelled_as_everywhere_else() -> None:
+    assert TypeAdapter(Target).validate_python("HTTPS://Agent.Example:443#top") == "https://agent.example/"
+
+
+def test_what_stands_there_twice_is_taken_once_and_the_order_stays() -> None:
+    assert take_unique(("b", "a", "b")) == ("b", "a")
+
+
+@pytest.mark.parametrize("kind", [Name, Contact, Format, AskedPath, Host])
+def test_every_pattern_is_told_in_words(kind: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(kind).validate_python("?")
+    assert expectation(caught.value.errors()[0], FORMS) in FORMS.values()

@@ -1,0 +1,186 @@
+"""What is one connection, and how is something asked over it?"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata
+
+import aiohttp
+import pytest
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import DataQueue
+from tests.support import hostile_server as hostile
+from tests.support.both_loops import on_both_loops
+from tests.support.hostile_server import Reply, accepting, kept, raw, serving
+
+from lifesign.http.failures import TooManyBytes
+from lifesign.prober.network.connection import Line
+
+ASKED = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"
+
+
+@asynccontextmanager
+async def connected(reply: Reply) -> AsyncIterator[Line]:
+    loop = asyncio.get_running_loop()
+    async with serving({"/": reply}, keeps_alive=True) as server:
+        _, line = await loop.create_connection(lambda: Line(loop), "127.0.0.1", server.port)
+        try:
+            yield line
+        finally:
+            line.abort()
+
+
+# ── what we rely on in aiohttp ──
+
+
+def test_aiohttp_lets_its_protocol_be_used_without_its_session() -> None:
+    asked = inspect.signature(ResponseHandler.set_response_params).parameters
+    assert {"read_until_eof", "read_bufsize", "max_line_size", "max_field_size", "max_headers"} <= set(asked)
+    # Compressed bodies are unpacked unless somebody says otherwise.
+    assert asked["auto_decompress"].default is True
+    assert asked["timer"].default is None
+    assert ResponseHandler.feed_data is DataQueue.feed_data
+    assert ResponseHandler.read is DataQueue.read
+
+
+async def test_aiohttp_s_protocol_has_the_members_that_a_line_uses() -> None:
+    members = {name for base in ResponseHandler.__mro__ for name in getattr(base, "__slots__", ())}
+    members |= set(vars(ResponseHandler(asyncio.get_running_loop())))
+    assert {"transport", "_payload", "_reading_paused", "_loop"} <= members
+    # docs/decisions/0015-http-client.md: another version has to be read first.
+    assert metadata.version("aiohttp").startswith("3.14.")
+
+
+@on_both_loops
+async def test_aiohttp_s_protocol_gives_a_header_and_a_body_that_may_be_on_its_way() -> None:
+    async with connected(kept(b'{"a": 1}', X_A="b")) as line:
+        reply = await line.ask(ASKED)
+        assert (reply.status, reply.headers["x-a"]) == (200, "b")
+        assert isinstance(reply.content, aiohttp.StreamReader)
+        assert await reply.content.read() == b'{"a": 1}'
+        assert not line.should_close
+
+
+# ── one request after another ──
+
+
+@on_both_loops
+async def test_a_line_is_asked_one_thing_after_another() -> None:
+    async with connected(kept(b"{}")) as line:
+        for turn in range(1, 4):
+            reply = await line.ask(ASKED)
+            assert await reply.content.read() == b"{}"
+            assert line.asked == turn
+            assert line.first_byte_at_s is not None
+            assert line.first_byte_at_s >= line.sent_at_s
+
+
+@on_both_loops
+async def test_hints_before_the_answer_are_no_answer() -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+    async with connected(raw(hints + b"HTTP/1.1 204 No Content\r\n\r\n")) as line:
+        assert (await line.ask(ASKED)).status == 204
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+    ],
+)
+async def test_what_cannot_be_asked_again_says_so(answer: bytes) -> None:
+    async with connected(raw(answer)) as line:
+        reply = await line.ask(ASKED)
+        if reply.status == 200:
+            assert await reply.content.read() == b"{}"
+        assert line.should_close
+
+
+async def test_garbage_right_after_an_answer_is_an_error() -> None:
+    async with connected(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}and more")) as line:
+        with pytest.raises(HttpProcessingError):
+            await line.ask(ASKED)
+
+
+async def test_a_line_whose_body_was_not_read_cannot_be_asked_again() -> None:
+    async with connected(hostile.endless_body) as line:
+        await line.ask(ASKED)
+        assert line.should_close
+
+
+async def test_a_line_that_is_gone_cannot_be_asked() -> None:
+    async with connected(kept()) as line:
+        line.abort()
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await line.ask(ASKED)
+
+
+# ── bounds ──
+
+
+@on_both_loops
+async def test_a_line_that_is_late_is_given_up_wherever_it_is() -> None:
+    loop = asyncio.get_running_loop()
+    async with connected(hostile.silence) as line:
+        line.expire_at(loop.time() + 0.05)
+        with pytest.raises(TimeoutError):
+            await line.ask(ASKED)
+        assert line.is_late
+    async with connected(hostile.drip(asyncio.Event().wait)) as line:
+        reply = await line.ask(ASKED)
+        line.expire_at(loop.time() + 0.05)
+        with pytest.raises(TimeoutError):
+            await reply.content.read()
+        assert line.is_late
+        assert not line.is_connected()
+
+
+@on_both_loops
+async def test_a_deadline_that_is_taken_back_ends_nothing() -> None:
+    loop = asyncio.get_running_loop()
+    async with connected(kept()) as line:
+        line.expire_at(loop.time() + 0.02)
+        line.expire_at(None)
+        await asyncio.sleep(0.05)
+        assert (await line.ask(ASKED)).status == 200
+        assert not line.is_late
+
+
+@on_both_loops
+async def test_many_small_headers_are_too_much_together() -> None:
+    async with connected(hostile.endless_hints) as line:
+        with pytest.raises(TooManyBytes):
+            await line.ask(ASKED)
+
+
+@on_both_loops
+async def test_the_header_of_a_later_answer_is_bounded_too() -> None:
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        await (hostile.endless_hints if "second" in head else kept())(writer, head)
+
+    async with connected(reply) as line:
+        await (await line.ask(ASKED)).content.read()
+        with pytest.raises(TooManyBytes):
+            await line.ask(ASKED.replace(b"\r\n\r\n", b"\r\nX-Turn: second\r\n\r\n"))
+
+
+@on_both_loops
+async def test_what_is_sent_before_anything_is_asked_is_bounded_too() -> None:
+    async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+            await writer.drain()
+
+    loop = asyncio.get_running_loop()
+    async with accepting(chatter) as port:
+        _, line = await loop.create_connection(lambda: Line(loop), "127.0.0.1", port)
+        await asyncio.sleep(0.1)
+        assert len(line._tail) < 1_000_000
+        with pytest.raises((HttpProcessingError, aiohttp.ClientError)):
+            await line.ask(ASKED)
+        line.abort()

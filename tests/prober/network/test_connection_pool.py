@@ -1,0 +1,69 @@
+"""Which connections are open, and which of them wait for another request to their place?"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.both_loops import on_both_loops
+from tests.support.hostile_server import kept, serving
+from tests.support.open_files import no_more_than, open_files
+from tests.support.safe_asking import HERE, Asker, asking
+from yarl import URL
+
+from lifesign.domain.net.target_address import TargetUrl
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.network import connection_pool
+from lifesign.prober.network.connection import Line
+
+if TYPE_CHECKING:
+    from tests.support.dns_server import Names
+
+
+def waiting(asker: Asker, url: str) -> Line | None:
+    target = asker.fetcher.connector.guard.vet_url(URL(url))
+    assert isinstance(target, TargetUrl)
+    return asker.fetcher._lines.waiting_at((target.scheme, target.host, target.port))
+
+
+@on_both_loops
+async def test_only_so_many_connections_wait_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "MAX_WAITING", 3)
+    names: Names = {f"h{number}.example": HERE for number in range(6)}
+    async with serving({"/": kept()}, keeps_alive=True) as server, asking(names) as asker:
+        urls = [f"http://{name}:{server.port}/" for name in names]
+        for url in urls:
+            assert (await asker.get(url)).result is ResultClass.OK
+        assert [waiting(asker, url) is not None for url in urls] == [False] * 3 + [True] * 3
+
+
+@on_both_loops
+async def test_a_connection_that_has_waited_long_enough_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "WAIT_SECONDS", 0.05)
+    async with asking() as asker:
+        before = open_files()
+        async with serving({"/": kept()}, keeps_alive=True) as server:
+            assert (await asker.get(f"{server.url}/")).result is ResultClass.OK
+            # Ours and theirs, and the one that they listen on.
+            await no_more_than(before + 1)
+            assert waiting(asker, f"{server.url}/") is None
+
+
+@on_both_loops
+async def test_a_connection_that_the_peer_closed_does_not_wait() -> None:
+    async with asking() as asker:
+        before = open_files()
+        async with serving({"/": kept()}, keeps_alive=True) as server:
+            url = f"{server.url}/"
+            assert (await asker.get(url)).result is ResultClass.OK
+        await no_more_than(before)
+        assert waiting(asker, url) is None
+
+
+@on_both_loops
+async def test_what_is_open_is_closed_at_the_end() -> None:
+    names: Names = {f"h{number}.example": HERE for number in range(6)}
+    async with serving({"/": kept()}, keeps_alive=True) as server:
+        before = open_files()
+        async with asking(names) as asker:
+            for name in names:
+                assert (await asker.get(f"http://{name}:{server.port}/")).result is ResultClass.OK
+        await no_more_than(before)

@@ -1,0 +1,332 @@
+"""How is a connection made that leads to an address that was judged, and nowhere else?"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from tests.support.both_loops import on_both_loops
+from tests.support.certificates import LONG_AGO, Authority
+from tests.support.dns_server import Names
+from tests.support.hostile_server import accepting, answer, serving
+from tests.support.open_files import no_descriptor_left
+from tests.support.safe_asking import HERE, PATIENT, asking
+from tests.support.servers import free_port
+from yarl import URL
+
+from lifesign.domain.net.target_address import TargetUrl
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.network import connector as connector_file
+from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connector import JudgedConnector, Unreached
+from lifesign.prober.network.host_limiter import AddressBusy
+
+
+@asynccontextmanager
+async def connecting(names: Names | None = None, **more: Any) -> AsyncIterator[JudgedConnector]:
+    async with asking(names, **more) as asker:
+        yield asker.fetcher.connector
+
+
+def target(url: str, connector: JudgedConnector) -> TargetUrl:
+    judged = connector.guard.vet_url(URL(url))
+    assert isinstance(judged, TargetUrl), judged
+    return judged
+
+
+async def opened(connector: JudgedConnector, url: str, seconds: float = 10) -> Line:
+    line = await connector.open(target(url, connector), asyncio.get_running_loop().time() + seconds)
+    assert isinstance(line, Line), line
+    return line
+
+
+async def unreached(connector: JudgedConnector, url: str, seconds: float = 10) -> Unreached:
+    why = await connector.open(target(url, connector), asyncio.get_running_loop().time() + seconds)
+    assert isinstance(why, Unreached), why
+    assert why.reason.isascii()
+    return why
+
+
+# ── where it leads ──
+
+
+@on_both_loops
+async def test_a_connection_leads_to_the_address_and_tells_what_it_took() -> None:
+    async with serving({}) as server, connecting({"here.example": HERE}) as connector:
+        line = await opened(connector, f"http://here.example:{server.port}/")
+        assert line.address == ip_address("127.0.0.1")
+        assert line.dns_ms is not None
+        assert line.connect_ms is not None
+        assert line.tls_ms is None
+        assert line.transport is not None
+        assert line.transport.get_extra_info("peername") == ("127.0.0.1", server.port)
+        line.abort()
+        # Known by now, so that no time went into it.
+        again = await opened(connector, f"http://here.example:{server.port}/")
+        assert again.dns_ms is None
+        again.abort()
+
+
+@on_both_loops
+async def test_nothing_else_looks_a_name_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_keywords: object) -> None:
+        raise AssertionError("the system was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    async with serving({}) as server, connecting({"here.example": HERE}) as connector:
+        (await opened(connector, f"http://here.example:{server.port}/")).abort()
+
+
+async def test_both_families_are_tried_by_turns_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    four = [ip_address(f"192.0.2.{number}") for number in range(1, 5)]
+    six = [ip_address(f"2001:db8::{number}") for number in range(1, 5)]
+    assert connector_file._in_turn([*six, *four]) == [four[0], six[0], four[1]]
+    assert connector_file._in_turn(four) == four[:3]
+    assert connector_file._in_turn(six[:1]) == six[:1]
+
+
+@on_both_loops
+async def test_where_one_address_refuses_the_next_is_tried() -> None:
+    names: Names = {"several.example": ("127.0.0.9", "127.0.0.8", "127.0.0.1")}
+    async with serving({}) as server, connecting(names) as connector:
+        line = await opened(connector, f"http://several.example:{server.port}/")
+        assert line.address == ip_address("127.0.0.1")
+        line.abort()
+
+
+async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = asyncio.get_running_loop().create_connection
+
+    async def silent(factory: Any, host: str, port: int) -> Any:
+        if host != "127.0.0.1":
+            await asyncio.Event().wait()
+        return await connect(factory, host, port)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", silent)
+    names: Names = {"slow.example": ("127.0.0.9", "127.0.0.1"), "silent.example": ("127.0.0.9",)}
+    # One half for each address.
+    patient = PATIENT.model_copy(update={"connect_seconds": 2.0})
+    async with serving({}) as server, connecting(names, timeouts=patient) as connector:
+        line = await opened(connector, f"http://slow.example:{server.port}/")
+        assert line.address == ip_address("127.0.0.1")
+        line.abort()
+        why = await unreached(connector, f"http://silent.example:{server.port}/")
+        assert why.result is ResultClass.TIMEOUT
+        assert why.phases is not None
+        assert why.phases.connect_ms is not None
+
+
+async def test_each_address_is_admitted_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    admitted = []
+
+    def admit(address: object) -> None:
+        admitted.append(str(address))
+        if str(address) == "127.0.0.8":
+            raise AddressBusy(str(address))
+
+    monkeypatch.setattr(connector_file, "admit", admit)
+    names: Names = {"busy.example": ("127.0.0.8",), "second.example": ("127.0.0.9", "127.0.0.8")}
+    async with serving({"/": answer(200)}) as server, asking(names) as asker:
+        await asker.get(f"{server.url}/")
+        for name in names:
+            # It is for whoever paces the probes.
+            with pytest.raises(AddressBusy):
+                await asker.get(f"http://{name}:{server.port}/")
+    assert admitted == ["127.0.0.1", "127.0.0.8", "127.0.0.9", "127.0.0.8"]
+
+
+# ── what may be in the way ──
+
+
+@on_both_loops
+async def test_a_closed_port_refuses() -> None:
+    async with connecting() as connector:
+        why = await unreached(connector, f"http://127.0.0.1:{free_port()}/")
+    assert why.result is ResultClass.REFUSED
+    assert "Connection refused" in why.reason
+    assert why.address == ip_address("127.0.0.1")
+    assert not why.is_local_fault
+    assert why.tried == (ip_address("127.0.0.1"),)
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "is_local"),
+    [
+        (errno.ECONNREFUSED, ResultClass.REFUSED, False),
+        (errno.ECONNRESET, ResultClass.REFUSED, False),
+        (errno.ETIMEDOUT, ResultClass.TIMEOUT, False),
+        (errno.ENETUNREACH, ResultClass.REFUSED, True),
+        (errno.EHOSTUNREACH, ResultClass.REFUSED, True),
+        (errno.ENETDOWN, ResultClass.REFUSED, True),
+        (errno.EADDRNOTAVAIL, ResultClass.INTERNAL, True),
+        (errno.EPERM, ResultClass.INTERNAL, True),
+        (errno.ENOBUFS, ResultClass.INTERNAL, True),
+    ],
+)
+async def test_what_stands_in_our_own_way_is_told_apart(
+    code: int, result: ResultClass, *, is_local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_arguments: object) -> None:
+        raise OSError(code, "as the kernel says")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    async with connecting() as connector:
+        why = await unreached(connector, "http://127.0.0.1:8000/")
+        assert why.result is result
+        assert why.is_local_fault is is_local
+
+
+async def test_what_the_agent_s_side_said_tells_more_than_our_own_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(_factory: object, host: str, _port: int) -> None:
+        raise OSError(errno.ECONNREFUSED if host == "127.0.0.9" else errno.ENETUNREACH, "told")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    names: Names = {"first.example": ("127.0.0.9", "127.0.0.8"), "last.example": ("127.0.0.8", "127.0.0.9")}
+    async with connecting(names) as connector:
+        for name in names:
+            why = await unreached(connector, f"http://{name}:8000/")
+            assert why.result is ResultClass.REFUSED
+            assert why.address == ip_address("127.0.0.9")
+            assert set(why.tried) == {ip_address("127.0.0.8"), ip_address("127.0.0.9")}
+
+
+@on_both_loops
+async def test_a_process_without_descriptors_blames_itself() -> None:
+    async with serving({}) as server, connecting({"here.example": HERE}) as connector:
+        url = f"http://here.example:{server.port}/"
+        (await opened(connector, url)).abort()
+        await asyncio.sleep(0.05)
+        with no_descriptor_left():
+            why = await unreached(connector, url)
+            unknown = await unreached(connector, "http://unknown.example/")
+        assert why.result is ResultClass.INTERNAL
+        assert why.is_local_fault
+        assert unknown.result is ResultClass.INTERNAL
+        (await opened(connector, url)).abort()
+
+
+@on_both_loops
+async def test_a_deadline_that_is_near_is_kept() -> None:
+    async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with accepting(never) as port, connecting({"here.example": HERE}) as connector:
+        why = await unreached(connector, f"https://127.0.0.1:{port}/", seconds=0.1)
+        assert why.result is ResultClass.TIMEOUT
+        assert "TLS" in why.reason
+        why = await unreached(connector, f"http://here.example:{port}/", seconds=-1)
+        assert (why.result, why.is_given_up) == (ResultClass.NOT_MEASURED, True)
+
+
+# ── TLS ──
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@on_both_loops
+async def test_a_name_is_told_to_the_server_and_an_address_is_not(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    told: list[str | None] = []
+    context = authority.serving("agent.example", "127.0.0.1")
+    context.sni_callback = lambda _socket, name, _context: told.append(name)
+    async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
+        for host in ("agent.example", "AGENT.example.", "127.0.0.1"):
+            line = await opened(connector, f"https://{host}:{server.port}/")
+            assert line.tls_ms is not None
+            assert line.certificate_expires_at is not None
+            assert line.transport is not None
+            assert line.transport.get_extra_info("ssl_object") is not None
+            line.abort()
+    assert told == ["agent.example", "agent.example", None]
+
+
+@on_both_loops
+async def test_an_expired_certificate_is_asked_for_once_more_and_nothing_is_sent(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    end = LONG_AGO.replace(year=2021)
+    context = authority.serving("agent.example", begins_at=LONG_AGO, ends_at=end)
+    async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
+        why = await unreached(connector, f"https://agent.example:{server.port}/")
+        assert (why.result, why.certificate_expires_at) == (ResultClass.TLS_FAILURE, end)
+        assert why.is_date_fault
+        assert why.phases is not None
+        assert why.phases.tls_ms is not None
+        await asyncio.sleep(0.02)
+        assert server.heads == []
+
+
+@on_both_loops
+async def test_a_certificate_that_has_not_expired_itself_has_no_end_that_matters(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    expired = authority.serving("agent.example", begins_at=LONG_AGO, ends_at=LONG_AGO.replace(year=2021))
+    good = authority.serving("agent.example")
+    shown = iter([expired, good])
+
+    def choose(socket: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        socket.context = next(shown)
+
+    # What an expired certificate above a good one looks like: the second look finds a good one.
+    expired.sni_callback = choose
+    async with serving({}, expired) as server, connecting({"agent.example": HERE}) as connector:
+        why = await unreached(connector, f"https://agent.example:{server.port}/")
+        assert why.result is ResultClass.TLS_FAILURE
+        assert why.certificate_expires_at is None
+        assert "expired" in why.reason
+
+
+@on_both_loops
+async def test_only_a_wrong_date_is_a_fault_of_the_date(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    early = authority.serving("agent.example", begins_at=tomorrow, ends_at=tomorrow + timedelta(days=1))
+    other = authority.serving("other.example")
+    for context, is_date_fault in ((early, True), (other, False)):
+        async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
+            why = await unreached(connector, f"https://agent.example:{server.port}/")
+            assert (why.result, why.is_date_fault) == (ResultClass.TLS_FAILURE, is_date_fault)
+
+
+@on_both_loops
+async def test_what_is_wrong_with_a_certificate_besides_its_age_is_told_first(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    context = authority.serving("other.example", begins_at=LONG_AGO, ends_at=LONG_AGO.replace(year=2021))
+    async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
+        why = await unreached(connector, f"https://agent.example:{server.port}/")
+        assert why.result is ResultClass.TLS_FAILURE
+        # Checked without its age it is still another's: its date is not believed.
+        assert why.certificate_expires_at is None
+
+
+@on_both_loops
+async def test_old_versions_of_tls_are_refused(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority.is_trusted(monkeypatch)
+    context = authority.serving("agent.example")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
+        why = await unreached(connector, f"https://agent.example:{server.port}/")
+        assert why.result is ResultClass.TLS_FAILURE

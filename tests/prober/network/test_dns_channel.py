@@ -1,0 +1,140 @@
+"""Who is asked about a name: c-ares, or the system's own resolver in threads?"""
+
+import asyncio
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+import pycares
+import pytest
+from tests.support.both_loops import on_both_loops
+from tests.support.dns_server import DnsServer, Failure, Names, dns_serving
+
+from lifesign.errors import InvalidSetting
+from lifesign.prober.network import dns_channel
+from lifesign.prober.network.dns_channel import NameAnswer, answers_for_root, open_channel
+
+
+async def told(dns: DnsServer | None, host: str, timeout_s: float = 5) -> NameAnswer:
+    channel = open_channel([dns.address] if dns is not None else [], timeout_s)
+    answer: asyncio.Future[NameAnswer] = asyncio.get_running_loop().create_future()
+    try:
+        channel.look_up(host, answer.set_result)
+        return await answer
+    finally:
+        channel.close()
+
+
+# ── c-ares ──
+
+
+@on_both_loops
+async def test_so_many_addresses_are_looked_at_and_no_more() -> None:
+    many = tuple(f"192.0.{number // 250}.{number % 250 + 1}" for number in range(1000))
+    async with dns_serving({"many.example": many}) as dns:
+        # Too many for a datagram: they come over TCP.
+        answer = await told(dns, "many.example")
+        assert answer.records == len(many)
+        found = [str(address) for address in answer.addresses]
+        assert len(found) == dns_channel.MAX_ADDRESSES
+        assert set(found) <= set(many)
+
+
+@on_both_loops
+async def test_an_answer_says_how_long_it_holds() -> None:
+    async with dns_serving({"a.example": ("192.0.2.1",)}, ttl_s=77) as dns:
+        assert await told(dns, "a.example") == NameAnswer((ip_address("192.0.2.1"),), 77, records=1)
+        assert await told(dns, "unknown.example") == NameAnswer()
+
+
+@on_both_loops
+async def test_what_is_unclear_is_told_as_such() -> None:
+    names: Names = {"lame.example": Failure.SERVFAIL, "silent.example": Failure.SILENCE}
+    async with dns_serving(names) as dns:
+        for name in names:
+            answer = await told(dns, name, timeout_s=0.4)
+            assert answer.unclear
+            assert answer.addresses == ()
+
+
+@on_both_loops
+async def test_what_is_under_way_fails_when_its_channel_is_closed() -> None:
+    async with dns_serving({"silent.example": Failure.SILENCE}) as dns:
+        channel = open_channel([dns.address], 5)
+        answers: list[NameAnswer] = []
+        channel.look_up("silent.example", answers.append)
+        channel.close()
+        assert [bool(answer.unclear) for answer in answers] == [True]
+
+
+@on_both_loops
+async def test_who_serves_the_root_is_asked_anew_each_time() -> None:
+    async with dns_serving({"": Failure.NO_DATA}) as dns:
+        for _ in range(3):
+            assert await answers_for_root([dns.address], 1)
+        assert dns.asked[""] == 3
+        dns.names[""] = Failure.SERVFAIL
+        assert not await answers_for_root([dns.address], 1)
+        dns.names[""] = Failure.SILENCE
+        assert not await answers_for_root([dns.address], 0.2)
+
+
+def test_what_this_machine_reaches_is_seen_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: dict[int, Any] = {}
+    monkeypatch.setattr(dns_channel, "_source_towards", lambda address: sources.get(address.version))
+    assert dns_channel._usable_family() is socket.AF_UNSPEC
+    sources[4] = ip_address("192.168.1.5")
+    assert dns_channel._usable_family() is socket.AF_INET
+    # An address of one's own site does not lead to the internet.
+    sources[6] = ip_address("fd00::2")
+    assert dns_channel._usable_family() is socket.AF_INET
+    sources[6] = ip_address("2001:db8::2")
+    assert dns_channel._usable_family() is socket.AF_UNSPEC
+    del sources[4]
+    assert dns_channel._usable_family() is socket.AF_INET6
+
+
+# ── where c-ares cannot start ──
+
+
+@pytest.fixture
+def _no_cares(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_settings: object) -> None:
+        raise pycares.AresError("no inotify watches left")
+
+    monkeypatch.setattr(pycares, "Channel", refuse)
+
+
+@pytest.mark.usefixtures("_no_cares")
+async def test_without_c_ares_threads_ask_the_system(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ask(host: str, *_arguments: object, **_keywords: object) -> list[Any]:
+        if host == "a.example":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))] * 2
+        raise {
+            "unknown.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "lame.example": socket.gaierror(socket.EAI_AGAIN, "Temporary failure"),
+            "odd.example": UnicodeError("label too long"),
+        }[host]
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    answer = await told(None, "a.example")
+    assert answer == NameAnswer((ip_address("192.0.2.1"),), dns_channel.DEFAULT_TTL_SECONDS)
+    assert "threads" in caplog.text
+    assert await told(None, "unknown.example") == NameAnswer()
+    for name in ("lame.example", "odd.example"):
+        assert (await told(None, name)).unclear
+    # Nobody can be asked for the root: what is unclear is our own matter.
+    assert not await answers_for_root([], 1)
+
+
+@pytest.mark.usefixtures("_no_cares")
+async def test_without_c_ares_no_other_name_servers_can_be_asked() -> None:
+    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
+        open_channel(["192.0.2.1"], 5)
+
+
+async def test_a_server_that_is_no_address_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
+        open_channel(["not an address"], 5)

@@ -1,0 +1,366 @@
+"""Which addresses does a name have, and if none is found: is it the name, or is it our resolver?"""
+
+import asyncio
+import socket
+
+import pytest
+from tests.support.both_loops import on_both_loops
+from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_serving
+from tests.support.open_files import no_more_than, open_files
+
+from lifesign.prober.network import dns_channel
+from lifesign.prober.network import resolver as resolver_module
+from lifesign.prober.network.resolver import (
+    FIRST_LOOKUPS_AT_ONCE,
+    LOOKUPS_PER_SAMPLE,
+    MAX_LOOKUPS_AT_ONCE,
+    MIN_LOOKUPS_AT_ONCE,
+    LookupWidth,
+    NoAddress,
+    Resolver,
+)
+
+HERE: Answer = ("127.0.0.1",)
+SHORT_S = 0.4
+
+
+@pytest.fixture(autouse=True)
+def _both_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that reaches both families, whatever this one does; and short patience."""
+    monkeypatch.setattr(dns_channel, "_usable_family", lambda: socket.AF_UNSPEC)
+    monkeypatch.setattr(resolver_module, "ROOT_SECONDS", 0.2)
+
+
+def texts(found: object) -> list[str]:
+    assert isinstance(found, tuple), found
+    return [str(address) for address in found]
+
+
+def is_fault(found: object) -> bool:
+    assert isinstance(found, NoAddress), found
+    assert found.reason
+    return found.is_resolver_fault
+
+
+# ── names ──
+
+
+@on_both_loops
+async def test_a_name_has_the_addresses_that_its_server_says() -> None:
+    names: Names = {
+        "both.example": ("192.0.2.1", "2001:db8::1", "192.0.2.2"),
+        "alias.example": Alias("far.example"),
+        "far.example": Alias("end.example"),
+        "end.example": ("192.0.2.9",),
+        "six.example": ("2001:db8::6",),
+    }
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        assert set(texts(await resolver.resolve("both.example"))) == {"192.0.2.1", "192.0.2.2", "2001:db8::1"}
+        assert texts(await resolver.resolve("alias.example")) == ["192.0.2.9"]
+        assert texts(await resolver.resolve("six.example")) == ["2001:db8::6"]
+
+
+@on_both_loops
+async def test_a_name_without_an_address_is_the_name_s_matter() -> None:
+    names: Names = {"empty.example": Failure.NO_DATA, "dangling.example": Alias("gone.example")}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        for name in ("unknown.example", "empty.example", "dangling.example"):
+            assert not is_fault(await resolver.resolve(name))
+        assert resolver.faults == 0
+
+
+@pytest.mark.parametrize(
+    ("reached", "found"), [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
+)
+async def test_where_one_family_is_reached_alone_the_other_is_asked_for_last(
+    reached: socket.AddressFamily, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_channel, "_usable_family", lambda: reached)
+    names: Names = {
+        "both.example": ("192.0.2.1", "2001:db8::1"),
+        "four.example": ("192.0.2.4",),
+        "six.example": ("2001:db8::6",),
+        "empty.example": Failure.NO_DATA,
+    }
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        assert texts(await resolver.resolve("both.example")) == [found]
+        assert dns.asked["both.example"] == 1
+        assert texts(await resolver.resolve("four.example")) == ["192.0.2.4"]
+        assert texts(await resolver.resolve("six.example")) == ["2001:db8::6"]
+        assert not is_fault(await resolver.resolve("empty.example"))
+        assert not is_fault(await resolver.resolve("unknown.example"))
+        assert dns.asked["unknown.example"] == 1
+
+
+@on_both_loops
+async def test_localhost_is_this_machine_and_nobody_is_asked() -> None:
+    async with dns_serving({"localhost": ("192.0.2.1",)}) as dns, Resolver([dns.address]) as resolver:
+        for name in ("localhost", "a.localhost"):
+            assert set(texts(await resolver.resolve(name))) <= {"127.0.0.1", "::1"}
+        assert dns.asked.total() == 0
+
+
+async def test_a_name_is_looked_up_as_it_stands() -> None:
+    async with dns_serving({}) as dns, Resolver([dns.address]) as resolver:
+        assert not is_fault(await resolver.resolve("short"))
+        assert set(dns.asked) == {"short"}
+
+
+# ── memory ──
+
+
+async def test_a_name_is_remembered_as_long_as_its_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: Names = {"a.example": Turns(("192.0.2.1",), ("192.0.2.2",))}
+    async with dns_serving(names, ttl_s=0) as dns, Resolver([dns.address]) as resolver:
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert resolver.lookups == 1
+    monkeypatch.setattr(resolver_module, "MIN_TTL_SECONDS", 0)
+    async with dns_serving(names, ttl_s=0) as dns, Resolver([dns.address]) as resolver:
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.2"]
+        assert resolver.lookups == 2
+
+
+async def test_no_answer_holds_for_longer_than_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "MIN_TTL_SECONDS", 0)
+    monkeypatch.setattr(resolver_module, "MAX_TTL_SECONDS", 0)
+    async with dns_serving({"a.example": HERE}, ttl_s=10**6) as dns, Resolver([dns.address]) as resolver:
+        await resolver.resolve("a.example")
+        assert resolver.remembered("a.example") is None
+
+
+async def test_that_there_is_no_address_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with dns_serving({}) as dns, Resolver([dns.address]) as resolver:
+        await resolver.resolve("a.example")
+        assert isinstance(resolver.remembered("a.example"), NoAddress)
+        monkeypatch.setattr(resolver_module, "NO_ADDRESS_SECONDS", 0)
+        await resolver.resolve("b.example")
+        assert resolver.remembered("b.example") is None
+
+
+async def test_the_oldest_names_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "MAX_NAMES", 2)
+    names: Names = {f"{letter}.example": HERE for letter in "abc"}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        for name in names:
+            await resolver.resolve(name)
+        assert [resolver.remembered(name) is None for name in names] == [True, False, False]
+
+
+@on_both_loops
+async def test_a_name_that_many_ask_for_is_looked_up_once() -> None:
+    async with dns_serving({"a.example": HERE}) as dns, Resolver([dns.address]) as resolver:
+        leaving = asyncio.create_task(resolver.resolve("a.example"))
+        others = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(50)]
+        await asyncio.sleep(0)
+        # Who asked first leaves; the others get their answer all the same.
+        leaving.cancel()
+        for found in await asyncio.gather(*others):
+            assert texts(found) == ["127.0.0.1"]
+        # One question for each family.
+        assert dns.asked["a.example"] == 2
+
+
+@on_both_loops
+async def test_no_more_names_are_looked_up_at_once_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 3)
+    names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=2) as resolver:
+        # Who waits with others who ask for the same name shares it with them.
+        asking = [asyncio.create_task(resolver.resolve(name)) for name in [*names, *names]]
+        while len(dns.asked) < 3:  # noqa: ASYNC110 - it is others who ask
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert len(dns.asked) == 3
+        for name in names:
+            dns.names[name] = HERE
+        found = await asyncio.gather(*asking)
+        assert [texts(one) for one in found] == [["127.0.0.1"]] * 40
+        # One question for each family; the first three were asked once more.
+        assert sorted(dns.asked.values()) == [2] * 17 + [4] * 3
+
+
+@on_both_loops
+async def test_c_ares_is_started_anew_before_it_remembers_too_much() -> None:
+    names: Names = {f"n{number}.example": HERE for number in range(60)}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        resolver._lookups_left = 10
+        first = resolver._channel
+        found = await asyncio.gather(*(resolver.resolve(name) for name in names))
+        assert [texts(one) for one in found] == [["127.0.0.1"]] * 60
+        assert resolver._channel is not first
+        await asyncio.gather(*resolver._retiring)
+
+
+@on_both_loops
+async def test_c_ares_is_started_anew_before_few_names_fill_its_memory() -> None:
+    names: Names = {f"n{number}.example": tuple(f"192.0.2.{n}" for n in range(200)) for number in range(3)}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        resolver._records_left = 300
+        first = resolver._channel
+        channels = []
+        for name in names:
+            assert texts(await resolver.resolve(name))
+            channels.append(resolver._channel)
+        assert channels[:2] == [first, first]
+        assert channels[2] is not first
+        await asyncio.gather(*resolver._retiring)
+
+
+# ── whose fault is it? ──
+
+
+@on_both_loops
+async def test_a_name_server_that_is_silent_is_our_own_matter() -> None:
+    names: Names = {"": Failure.SILENCE, "a.example": Failure.SILENCE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        assert is_fault(await resolver.resolve("a.example"))
+        assert (resolver.lookups, resolver.faults) == (1, 1)
+
+
+@on_both_loops
+async def test_who_has_no_time_left_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "ROOT_SECONDS", 5)
+    names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE, "good.example": HERE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        now_s = asyncio.get_running_loop().time()
+        for left_s in (-1, 0.05, SHORT_S + 0.05):
+            found = await resolver.resolve("a.example", now_s + left_s)
+            assert isinstance(found, NoAddress)
+            assert (found.is_given_up, found.is_resolver_fault) == (True, False)
+            now_s = asyncio.get_running_loop().time()
+        assert resolver.faults == 0
+        assert texts(await resolver.resolve("good.example", now_s + 5))
+
+
+@on_both_loops
+async def test_what_gets_lost_on_the_way_to_a_quick_name_server_is_asked_again() -> None:
+    # c-ares asks twice, and waits for the second answer less than a second once it knows the server.
+    names: dict[str, Answer | Turns] = {
+        "lost.example": Turns(Failure.SILENCE, Failure.SILENCE, Failure.SILENCE, HERE)
+    }
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=4) as resolver:
+        for number in range(5):
+            await resolver.resolve(f"unknown{number}.example")
+        assert texts(await resolver.resolve("lost.example")) == ["127.0.0.1"]
+        assert resolver.faults == 0
+
+
+@on_both_loops
+async def test_a_name_server_that_is_gone_is_our_own_matter() -> None:
+    async with dns_serving({}) as dns:
+        gone = dns.address
+    async with Resolver([gone], timeout_s=SHORT_S) as resolver:
+        assert is_fault(await resolver.resolve("a.example"))
+
+
+@pytest.mark.parametrize("failure", [Failure.SERVFAIL, Failure.REFUSED, Failure.SILENCE, Failure.GARBAGE])
+async def test_a_name_that_nobody_serves_is_the_name_s_matter_while_ours_answers(failure: Failure) -> None:
+    names: Names = {"lame.example": failure, "": Failure.NO_DATA}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        assert not is_fault(await resolver.resolve("lame.example"))
+        assert dns.asked[""] == 1
+        assert resolver.faults == 0
+
+
+async def test_another_name_that_is_found_meanwhile_speaks_for_our_name_server() -> None:
+    names: Names = {"lame.example": Failure.SILENCE, "good.example": HERE, "": Failure.SILENCE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        lame, good = await asyncio.gather(resolver.resolve("lame.example"), resolver.resolve("good.example"))
+        assert texts(good)
+        assert not is_fault(lame)
+        assert dns.asked[""] == 0
+
+
+async def test_a_name_server_that_finds_nothing_any_more_is_our_own_matter() -> None:
+    names: Names = {f"n{number}.example": Failure.SERVFAIL for number in range(30)}
+    others: Names = {"": Failure.NO_DATA, "good.example": HERE}
+    async with (
+        dns_serving({**names, **others}) as dns,
+        Resolver([dns.address], timeout_s=SHORT_S) as resolver,
+    ):
+        faults = [is_fault(await resolver.resolve(name)) for name in names]
+        few = resolver_module.MAX_UNCLEAR_NAMES - 1
+        assert faults == [False] * few + [True] * (30 - few)
+        # One that is found ends it.
+        assert texts(await resolver.resolve("good.example"))
+        assert not is_fault(await resolver.resolve("n0.example"))
+
+
+async def test_one_name_that_is_never_found_does_not_speak_against_our_name_server() -> None:
+    names: Names = {"lame.example": Failure.SERVFAIL, "": Failure.NO_DATA}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        for _ in range(2 * resolver_module.MAX_UNCLEAR_NAMES):
+            assert not is_fault(await resolver.resolve("lame.example"))
+
+
+async def test_a_second_name_server_stands_in_for_one_that_is_gone() -> None:
+    async with dns_serving({}) as dns:
+        gone = dns.address
+    async with dns_serving({"a.example": HERE}) as dns, Resolver([gone, dns.address]) as resolver:
+        assert texts(await resolver.resolve("a.example")) == ["127.0.0.1"]
+
+
+async def test_while_nobody_answers_c_ares_is_started_anew_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolver_module, "RENEW_SECONDS", 0)
+    async with dns_serving({}) as dns:
+        gone = dns.address
+    async with Resolver([gone], timeout_s=SHORT_S) as resolver:
+        first = resolver._channel
+        assert is_fault(await resolver.resolve("a.example"))
+        assert resolver._channel is not first
+
+
+# ── the end ──
+
+
+@on_both_loops
+async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 1)
+    names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE}
+    async with dns_serving(names) as dns:
+        before = open_files()
+        resolver = Resolver([dns.address])
+        asking = asyncio.create_task(resolver.resolve("a.example"))
+        waiting = asyncio.create_task(resolver.resolve("b.example"))
+        await asyncio.sleep(0.05)
+        await resolver.close()
+        assert is_fault(await asking)
+        assert is_fault(await waiting)
+        # c-ares closes its sockets in a thread of its own.
+        await no_more_than(before)
+
+
+def width_after(*samples: int) -> int:
+    """How many names are looked up at once after samples of which so many questions were lost."""
+    width = LookupWidth()
+    for lost in samples:
+        for number in range(LOOKUPS_PER_SAMPLE):
+            width.note(is_lost=number < lost)
+    return width.at_once
+
+
+@pytest.mark.parametrize(
+    ("samples", "at_once"),
+    [
+        ((), FIRST_LOOKUPS_AT_ONCE),
+        ((0,), 2 * FIRST_LOOKUPS_AT_ONCE),
+        ((4,), 2 * FIRST_LOOKUPS_AT_ONCE),
+        # Names that nobody serves get lost too.
+        ((5,), FIRST_LOOKUPS_AT_ONCE),
+        ((16,), FIRST_LOOKUPS_AT_ONCE),
+        ((17,), FIRST_LOOKUPS_AT_ONCE // 2),
+        ((17, 0), FIRST_LOOKUPS_AT_ONCE),
+        ((50,) * 9, MIN_LOOKUPS_AT_ONCE),
+        ((0,) * 9, MAX_LOOKUPS_AT_ONCE),
+    ],
+)
+def test_fewer_names_are_looked_up_at_once_while_many_get_lost(
+    samples: tuple[int, ...], at_once: int
+) -> None:
+    assert width_after(*samples) == at_once

@@ -1,0 +1,347 @@
+"""Is the card served, and what does it say about where to ask on?"""
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    OLD_CARD_PATH,
+    Reply,
+    answer,
+    as_json,
+    raw,
+    redirect,
+    serving,
+    silence,
+)
+from tests.support.probing import SHORT_SECONDS, Bodies, layer, probing, results, see
+from tests.support.virtual_loop import with_sockets_in_virtual_time
+
+from lifesign.domain.a2a.announcement import announce_health
+from lifesign.domain.observation.results import Observation, ResultClass
+
+CARD_ONLY: dict[str, Any] = {"ask": {"card": True, "transport": False, "health": False}}
+IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
+OK, NOT_AN_AGENT = ResultClass.OK, ResultClass.NOT_AN_AGENT
+
+
+async def found(replies: dict[str, Reply], path: str = "/", **settings: Any) -> tuple[Observation, list[str]]:
+    """What a probe for the card alone sees, and what it asked for."""
+    async with serving(replies) as server:
+        return await see(server.url + path, **(CARD_ONLY | settings)), server.paths
+
+
+# ── where it is ──
+
+
+async def test_a_card_is_found_at_the_well_known_path_and_nothing_else_is_asked() -> None:
+    observation, paths = await found({CARD_PATH: as_json(card())})
+    assert results(observation) == {"discovery": "ok"}
+    assert paths == [CARD_PATH]
+
+
+async def test_a_card_that_breaks_its_rules_is_one_and_what_it_breaks_is_told() -> None:
+    observation, _ = await found({CARD_PATH: as_json(card() | {"name": 5, "skills": "x"})})
+    seen = layer(observation.discovery)
+    assert seen.result is OK
+    assert seen.reason.startswith("read leniently: /name: ")
+    assert seen.reason.endswith(", and 1 more")
+    observation, _ = await found({CARD_PATH: as_json(card())})
+    assert layer(observation.discovery).reason == ""
+
+
+async def test_the_card_of_older_agents_is_found() -> None:
+    observation, paths = await found({OLD_CARD_PATH: as_json(card())})
+    assert layer(observation.discovery).result is OK
+    assert paths == [CARD_PATH, OLD_CARD_PATH]
+
+
+@pytest.mark.parametrize("path", ["/a/card.json", "/a" + CARD_PATH, "/a/", "/a/b.json"])
+async def test_a_card_below_a_prefix_is_this_agents_own(path: str) -> None:
+    own = path if path.endswith(".json") else "/a" + CARD_PATH
+    observation, paths = await found({own: as_json(card()), CARD_PATH: as_json(card())}, path)
+    assert layer(observation.discovery).result is OK
+    assert paths == [own]
+
+
+@pytest.mark.parametrize("named", ["{}/rpc", "{}/rpc/v1", "http://127.0.0.1:1/rpc/"])
+async def test_a_card_at_the_origins_root_counts_for_the_address_that_it_names(named: str) -> None:
+    async with serving({}) as server, probing(**CARD_ONLY) as probes:
+        server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
+        for _ in range(2):
+            assert layer((await probes.see(server.url + "/rpc")).discovery).result is OK
+    assert server.paths[:3] == ["/rpc" + CARD_PATH, "/rpc" + OLD_CARD_PATH, CARD_PATH]
+    assert probes.memory.card_url == server.url + CARD_PATH
+
+
+@pytest.mark.parametrize("named", ["{}", "{}/other", "{}/rpc2", "http://elsewhere.example/rpc", "http://["])
+async def test_the_card_of_another_agent_at_the_origins_root_is_no_sign_of_life(named: str) -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server, probing() as probes:
+        server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
+        for _ in range(2):
+            observation = await probes.see(server.url + "/rpc")
+            assert layer(observation.discovery).result is NOT_AN_AGENT
+            assert "which does not name it" in layer(observation.discovery).reason
+            assert not observation.is_sign_of_life
+            assert observation.document is None
+    assert HEALTH_PATH not in server.paths
+
+
+async def test_an_address_whose_card_went_does_not_live_on_by_that_of_the_root() -> None:
+    async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
+        own = {
+            "/rpc": answer(405),
+            "/rpc" + CARD_PATH: as_json(card(url=server.url + "/rpc")),
+            "/rpc" + HEALTH_PATH: as_json(document()),
+        }
+        server.replies |= own
+        async with probing() as probes:
+            assert (await probes.see(server.url + "/rpc")).is_sign_of_life
+            for path in own:
+                del server.replies[path]
+            seen = [await probes.see(server.url + "/rpc") for _ in range(3)]
+    assert not any(observation.is_sign_of_life for observation in seen[1:])
+
+
+async def test_a_registrys_record_is_a_card() -> None:
+    observation, _ = await found({CARD_PATH: as_json(card(wellKnownURI="https://a.example/card.json"))})
+    assert layer(observation.discovery).result is OK
+
+
+# ── what stands there instead ──
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected", "why"),
+    [
+        (answer(404), "not_an_agent", "HTTP 404"),
+        (answer(410), "not_an_agent", "HTTP 410"),
+        (answer(204), "not_an_agent", "HTTP 204"),
+        (answer(200, b"<!doctype html>", Content_Type="text/html"), "not_an_agent", "HTML"),
+        (as_json({"status": "UP"}), "not_an_agent", "too few of a card's members"),
+        (as_json([]), "not_an_agent", "expected an object"),
+        (answer(200, b'{"name": ', Content_Type="application/json"), "invalid_document", "not JSON"),
+        (answer(200, b"{\xff}", Content_Type="application/json"), "invalid_document", "UTF-8"),
+        (answer(401), "gated", "HTTP 401"),
+        (answer(402), "gated", "HTTP 402"),
+        (answer(403), "gated", "HTTP 403"),
+        (answer(429), "rate_limited", "HTTP 429"),
+        (answer(500), "http_error", "HTTP 500"),
+        (answer(503), "http_error", "HTTP 503"),
+        (as_json(card(description="x" * 5000)), "too_large", "4096"),
+        (redirect("ftp://a.example/"), "redirect_refused", "no http(s) URL"),
+        (redirect("http://a:b@127.0.0.1/"), "redirect_refused", "credentials"),
+        (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "http_error", ""),
+    ],
+)
+async def test_what_stands_in_a_cards_place_is_told_by_class_and_reason(
+    reply: Reply, expected: str, why: str
+) -> None:
+    observation, _ = await found({CARD_PATH: reply}, limits={"max_card_bytes": 4096})
+    discovery = layer(observation.discovery)
+    assert (discovery.result.value, why in discovery.reason) == (expected, True), discovery.reason
+    assert not observation.is_sign_of_life
+
+
+async def test_a_gate_or_a_failing_server_is_no_reason_to_look_elsewhere() -> None:
+    for status in (401, 429, 500):
+        _, paths = await found({CARD_PATH: answer(status), OLD_CARD_PATH: as_json(card())})
+        assert paths == [CARD_PATH]
+
+
+async def test_of_two_places_without_a_card_the_first_ones_answer_counts() -> None:
+    page = answer(200, b"<!doctype html>", Content_Type="text/html")
+    observation, paths = await found({CARD_PATH: page, OLD_CARD_PATH: answer(404)})
+    assert "HTML" in layer(observation.discovery).reason
+    assert paths == [CARD_PATH, OLD_CARD_PATH]
+
+
+@with_sockets_in_virtual_time
+async def test_who_takes_the_request_and_is_silent_is_not_asked_at_the_other_path() -> None:
+    observation, paths = await found({CARD_PATH: silence}, **IMPATIENT)
+    assert layer(observation.discovery).result is ResultClass.TIMEOUT
+    assert paths == [CARD_PATH]
+
+
+# ── what is remembered ──
+
+
+async def test_an_unchanged_card_is_asked_for_by_its_tag_and_not_read_again() -> None:
+    replies = {CARD_PATH: as_json(card(url="https://a.example/rpc"), ETag='W/"7"')}
+    async with serving(replies) as server, probing(**CARD_ONLY) as probes:
+        first = await probes.see(server.url)
+        assert first.card_etag == 'W/"7"'
+        before = probes.memory
+        assert before.card_url == server.url + CARD_PATH
+        assert before.interface_url == "https://a.example/rpc"
+        server.replies[CARD_PATH] = answer(304, ETag='W/"7"')
+        again = await probes.see(server.url)
+        assert server.asked(CARD_PATH)["if-none-match"] == 'W/"7"'
+    assert (layer(again.discovery).result, layer(again.discovery).status_code) == (OK, 304)
+    assert again.card_etag == 'W/"7"'
+    after = probes.memory
+    assert after.card_read_at_s is not None
+    assert before.card_read_at_s is not None
+    assert after.card_read_at_s > before.card_read_at_s
+    assert (after.card_digest, after.interface_url) == (before.card_digest, before.interface_url)
+
+
+async def test_not_modified_without_a_condition_is_no_card() -> None:
+    observation, _ = await found({CARD_PATH: answer(304)})
+    assert layer(observation.discovery).result is ResultClass.HTTP_ERROR
+
+
+@pytest.mark.parametrize("etag", ['W/7"', '"a\nb"', '"' + "x" * 511 + '"', "*", '"ü"'])
+async def test_what_is_no_entity_tag_is_neither_kept_nor_sent_back(etag: str) -> None:
+    replies = {CARD_PATH: as_json(card(), ETag=etag.replace("\n", "\x0b"))}
+    async with serving(replies) as server, probing(**CARD_ONLY) as probes:
+        assert (await probes.see(server.url)).card_etag is None
+        await probes.see(server.url)
+        assert "if-none-match" not in server.asked(CARD_PATH)
+    assert probes.memory.card_etag is None
+
+
+async def test_a_card_that_has_changed_is_read_anew() -> None:
+    async with serving({}) as server, probing(**CARD_ONLY) as probes:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/old", protocolVersion="0.3.0"))
+        await probes.see(server.url)
+        assert probes.memory.protocol_version == "0.3.0"
+        place = {"url": server.url + "/new", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+        server.replies[CARD_PATH] = as_json(card(supportedInterfaces=[place | {"tenant": "t-1"}]))
+        await probes.see(server.url)
+    memory = probes.memory
+    assert memory.interface_url == server.url + "/new"
+    assert (memory.interface_binding, memory.protocol_version) == ("HTTP+JSON", "1.0")
+    assert memory.interface_tenant == "t-1"
+
+
+async def test_a_card_that_moved_is_found_where_the_target_says() -> None:
+    async with serving({OLD_CARD_PATH: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
+        await probes.see(server.url)
+        del server.replies[OLD_CARD_PATH]
+        server.replies[CARD_PATH] = as_json(card(name="moved"))
+        server.heads.clear()
+        assert layer((await probes.see(server.url)).discovery).result is OK
+        assert server.paths == [OLD_CARD_PATH, CARD_PATH]
+    assert probes.memory.card_url == server.url + CARD_PATH
+
+
+async def test_a_redirect_is_followed_and_the_place_that_was_asked_is_remembered() -> None:
+    async with serving({"/real": as_json(card(url="/rpc"), ETag='"1"')}) as elsewhere:
+        replies = {CARD_PATH: redirect(elsewhere.url + "/real")}
+        async with serving(replies) as server, probing(**CARD_ONLY) as probes:
+            assert layer((await probes.see(server.url)).discovery).result is OK
+            assert probes.memory.card_url == server.url + CARD_PATH
+            assert probes.memory.card_redirect == elsewhere.url + "/real"
+            # Once the card itself stands there, nothing of the redirect is left.
+            server.replies[CARD_PATH] = as_json(card(url="/rpc"))
+            await probes.see(server.url)
+            assert "card_redirect" not in probes.memory.model_dump(exclude_none=True)
+
+
+async def test_the_registration_that_a_card_names_is_remembered_while_the_card_names_it() -> None:
+    named = announce_health(card(), registry="https://registry.example", agent_id="agent-1")
+    async with serving({CARD_PATH: as_json(named, ETag='"1"')}) as server, probing(**CARD_ONLY) as probes:
+
+        def remembered() -> tuple[str | None, str | None]:
+            return probes.memory.link_registry, probes.memory.link_agent_id
+
+        await probes.see(server.url)
+        assert remembered() == ("https://registry.example", "agent-1")
+        server.replies[CARD_PATH] = answer(304, ETag='"1"')
+        await probes.see(server.url)
+        assert remembered() == ("https://registry.example", "agent-1")
+        server.replies[CARD_PATH] = as_json(announce_health(card()))
+        await probes.see(server.url)
+        assert remembered() == (None, None)
+
+
+async def test_a_link_beside_an_unchanged_card_that_leads_elsewhere_is_read() -> None:
+    body = json.dumps(card()).encode()
+    async with serving({}) as server, probing(**CARD_ONLY) as probes:
+        for place in ("/one", "/one", "/two"):
+            server.replies[CARD_PATH] = answer(
+                200, body, Content_Type="application/json", Link=f'<{place}>; rel="status"'
+            )
+            await probes.see(server.url)
+            assert probes.memory.health_url == server.url + place
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"url": "https://a.example/ü"}, "https://a.example/%C3%BC"),
+        ({"url": "https://a.example/rpc#part"}, "https://a.example/rpc"),
+        ({"url": "https://a.example/" + "ü" * 1000}, None),
+        ({"url": "https://{tenant}.example/"}, None),
+        ({"url": "not a URL"}, None),
+        ({"url": "https://a.example/", "preferredTransport": "GRPC"}, None),
+    ],
+)
+async def test_an_interface_is_remembered_as_it_is_asked_or_not_at_all(
+    members: dict[str, str], expected: str | None
+) -> None:
+    async with serving({CARD_PATH: as_json(card(**members))}) as server, probing(**CARD_ONLY) as probes:
+        assert layer((await probes.see(server.url)).discovery).result is OK
+    assert probes.memory.interface_url == expected
+
+
+async def test_words_that_a_card_makes_up_are_cut() -> None:
+    long = {"preferredTransport": "x" * 5000, "protocolVersion": "y" * 5000}
+    async with serving({CARD_PATH: as_json(card(**long))}) as server, probing(**CARD_ONLY) as probes:
+        await probes.see(server.url)
+    assert len(probes.memory.interface_binding or "") == 64
+    assert len(probes.memory.protocol_version or "") == 64
+
+
+async def test_what_is_no_url_in_a_link_or_a_redirect_is_passed_over() -> None:
+    linked = as_json(card(url="http://[::1]@"), Link='<http://[::1]@>; rel="status"')
+    observation, _ = await found({CARD_PATH: linked})
+    assert layer(observation.discovery).result is OK
+    observation, _ = await found({CARD_PATH: redirect("http://[::1]@")})
+    assert layer(observation.discovery).result is ResultClass.REDIRECT_REFUSED
+
+
+# ── evidence ──
+
+
+async def test_a_card_and_what_is_broken_is_kept_and_a_page_for_people_is_not() -> None:
+    bodies = Bodies()
+    good, broken = json.dumps(card()).encode(), b'{"name": '
+    async with serving({}) as server, probing(bodies, **CARD_ONLY) as probes:
+        for body, content_type in (
+            (good, "application/json"),
+            (broken, "application/json"),
+            (b"<p>", "text/html"),
+        ):
+            server.replies[CARD_PATH] = answer(200, body, Content_Type=content_type)
+            discovery = layer((await probes.see(server.url)).discovery)
+            kept = None if discovery.evidence is None else bodies.kept[discovery.evidence]
+            assert kept == (body if content_type == "application/json" else None)
+
+
+async def test_an_unchanged_card_shows_the_bytes_that_were_kept() -> None:
+    bodies = Bodies()
+    replies = {CARD_PATH: as_json(card(), ETag='"1"')}
+    async with serving(replies) as server, probing(bodies, **CARD_ONLY) as probes:
+        first = layer((await probes.see(server.url)).discovery).evidence
+        assert layer((await probes.see(server.url)).discovery).evidence == first
+        server.replies[CARD_PATH] = answer(304)
+        assert layer((await probes.see(server.url)).discovery).evidence == first
+    async with serving(replies) as server, probing(**CARD_ONLY) as unkept:
+        await unkept.see(server.url)
+        server.replies[CARD_PATH] = answer(304)
+        assert layer((await unkept.see(server.url)).discovery).evidence is None
+
+
+# ── the way ──
+
+
+async def test_health_is_looked_for_below_the_prefix_of_the_card_first() -> None:
+    replies = {"/a" + CARD_PATH: as_json(card())}
+    async with serving(replies) as server, probing(**CARD_ONLY) as probes:
+        await probes.see(server.url + "/a/")
+    assert probes.memory.health_url == server.url + "/a" + HEALTH_PATH

@@ -1,0 +1,336 @@
+"""What do the card, the interface, the document and a message of one target say?"""
+
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.agent_check import card, document
+from tests.support.cards import CARDS, DATA, corpus
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    OLD_CARD_PATH,
+    HostileServer,
+    answer,
+    as_json,
+    raw,
+    serving,
+)
+from tests.support.probing import (
+    Bodies,
+    Played,
+    always,
+    definition,
+    entry,
+    fetching,
+    layer,
+    probing,
+    results,
+    said,
+    see,
+)
+from tests.support.properties import examples
+from yarl import URL
+
+from lifesign.domain.observation.probe_memory import MAX_MEMORY_BYTES, ProbeMemory
+from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.probe.layers import Prober
+from lifesign.prober.results.ledger import TargetEntry
+
+AT_S = 1_790_000_000.0
+EXPECTED = Path(__file__).parents[2] / "card_expectations.json"
+
+
+class Elsewhere:
+    """Sends to one server what is meant for it; all other hosts are played and keep what they are asked."""
+
+    def __init__(self, fetcher: Fetcher, server: HostileServer) -> None:
+        self._fetcher = fetcher
+        self._server = server
+        self.asked: list[URL] = []
+
+    async def fetch(self, request: Request) -> Fetched:
+        if request.url.port == self._server.port:
+            return await self._fetcher.fetch(request)
+        self.asked.append(request.url)
+        return said(request, ResultClass.HTTP_ERROR, status=405)
+
+
+# ── real cards ──
+
+
+async def test_every_real_card_leads_to_the_interface_that_it_names() -> None:
+    expectations = json.loads(EXPECTED.read_text())
+    expected: dict[str, Any] = {}
+    for name, known in expectations.items():
+        discovery = {"not_a_card": "not_an_agent", "not_json": "invalid_document"}.get(known["kind"], "ok")
+        transport = "ok" if known["first_host"] else "not_measured" if discovery == "ok" else None
+        expected[name] = (discovery, transport, known["first_host"])
+    # Nothing but a line break: there is no document that could be invalid.
+    expected["prassanna-ravishankar+a2a-registry__agents_nexara.json"] = ("not_an_agent", None, None)
+    # Its first interface is a command on its owner's machine.
+    expected["druide67+asiai__docs_.well-known_agent-card.json"] = ("ok", "ok", "127.0.0.1")
+    found: dict[str, Any] = {}
+    wanted = definition(ask={"health": False})
+    files = corpus()
+    async with serving({}) as server, fetching(wanted) as fetcher:
+        for name, path in files.items():
+            server.replies[CARD_PATH] = answer(200, path.read_bytes(), Content_Type="application/json")
+            elsewhere = Elsewhere(fetcher, server)
+            report = await Prober(elsewhere, wanted).probe(entry(server.url), AT_S)
+            seen = report.observation
+            transport = None if seen.transport is None else seen.transport.result.value
+            host = elsewhere.asked[0].host if elsewhere.asked else None
+            found[name] = (layer(seen.discovery).result.value, transport, host)
+            assert ProbeMemory.from_json(report.memory.to_json()) == report.memory
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("sdk", "places", "version"),
+    [
+        ("", {CARD_PATH: "01-card", OLD_CARD_PATH: "04-card-legacy-path", "/": "06-get-root"}, "1.0"),
+        ("a2a-sdk-0.3.26/", {CARD_PATH: "01-card", OLD_CARD_PATH: "04-card-legacy-path"}, "0.3.0"),
+    ],
+)
+async def test_what_real_agents_sent_is_read_as_it_was(
+    sdk: str, places: dict[str, str], version: str
+) -> None:
+    folder = DATA / "captures"
+    if not folder.is_dir():
+        pytest.skip(f"NOT COMPARED with real answers: {folder} is absent")
+    replies = {
+        path: raw((folder / f"{sdk}{case}.response.http").read_bytes()) for path, case in places.items()
+    }
+    wanted = definition()
+    async with serving(replies) as server, fetching(wanted) as fetcher:
+        elsewhere = Elsewhere(fetcher, server)
+        prober = Prober(elsewhere, wanted)
+        report = await prober.probe(entry(server.url), AT_S)
+        assert results(report.observation)["discovery"] == "ok"
+        assert len(elsewhere.asked) == 1, "the interface, where the agent ran then"
+        assert report.memory.protocol_version == version
+        # The older line sends no entity tag.
+        assert (report.memory.card_etag is None) == bool(sdk)
+        if report.memory.card_etag is not None:
+            server.replies[CARD_PATH] = raw((folder / "02-card-304.response.http").read_bytes())
+            again = TargetEntry(subject_id="tgt_x", url=server.url + "/", memory=report.memory)
+            later = await prober.probe(again, AT_S + 172_800)
+            assert (
+                results(later.observation)["discovery"],
+                layer(later.observation.discovery).status_code,
+            ) == (
+                "ok",
+                304,
+            )
+
+
+@pytest.mark.parametrize("generation", CARDS)
+async def test_cards_of_every_generation_are_read_and_their_interface_asked(generation: str) -> None:
+    wanted = definition(ask={"health": False})
+    async with serving({CARD_PATH: as_json(CARDS[generation])}) as server, fetching(wanted) as fetcher:
+        elsewhere = Elsewhere(fetcher, server)
+        report = await Prober(elsewhere, wanted).probe(entry(server.url), AT_S)
+    assert results(report.observation) == {"discovery": "ok", "transport": "ok"}
+    assert elsewhere.asked == [URL("https://sums.test/a2a")]
+    assert (report.memory.protocol_version or "").startswith(generation)
+
+
+# ── whole agents ──
+
+
+async def test_an_agent_that_is_well_is_seen_in_all_layers_and_asked_politely() -> None:
+    async with serving({"/rpc": answer(405), HEALTH_PATH: as_json(document())}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
+        observation = await see(server.url)
+        assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
+        assert server.paths == [CARD_PATH, "/rpc", HEALTH_PATH]
+        for head in server.heads:
+            assert head.startswith("GET ")
+            assert "agent-health-prober/" in head
+            assert "(+mailto:tests@agent.example)" in head
+            assert not {"cookie:", "authorization:"} & set(head.lower().split())
+
+
+async def test_a_gated_agent_is_alive_and_nothing_of_it_is_broken() -> None:
+    replies = {"/rpc": answer(401), HEALTH_PATH: answer(403)}
+    async with serving(replies) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
+        observation = await see(server.url)
+    assert results(observation) == {"discovery": "ok", "transport": "gated", "readiness": "gated"}
+    assert observation.is_sign_of_life
+    assert observation.result is ResultClass.OK
+
+
+async def test_an_agent_that_gates_even_its_card_shows_a_gate_alone() -> None:
+    async with serving({CARD_PATH: answer(401), HEALTH_PATH: answer(401)}) as server:
+        observation = await see(server.url)
+    assert results(observation) == {"discovery": "gated", "readiness": "gated"}
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+
+
+async def test_a_site_that_is_no_agent_is_asked_for_both_cards_and_the_document() -> None:
+    async with serving({}) as server:
+        observation = await see(server.url)
+        assert server.paths == [CARD_PATH, OLD_CARD_PATH, HEALTH_PATH]
+    assert results(observation) == {"discovery": "not_an_agent", "readiness": "not_an_agent"}
+    assert observation.is_measured_failure
+
+
+async def test_only_what_the_definition_asks_for_is_asked() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
+        health = {"card": False, "transport": False}
+        assert results(await see(server.url, ask=health)) == {"readiness": "ok"}
+        assert server.paths == [HEALTH_PATH]
+
+
+async def test_other_paths_are_shown_and_decide_nothing() -> None:
+    replies = {"/ping": answer(200, b"ok"), "/live": answer(500), "/a" + CARD_PATH: as_json(card())}
+    async with serving(replies) as server:
+        asked = {"transport": False, "health": False, "paths": ["/ping", "/live", "/none?x=1"]}
+        observation = await see(server.url + "/a", ask=asked)
+    assert observation.paths is not None
+    classes = {path: found.result.value for path, found in observation.paths.items()}
+    assert classes == {"/ping": "ok", "/live": "http_error", "/none?x=1": "not_an_agent"}
+    assert results(observation) == {"discovery": "ok"}
+
+
+# ── the report ──
+
+
+async def test_a_target_is_named_by_its_address_and_an_agent_by_its_id() -> None:
+    async with serving({CARD_PATH: as_json(card())}) as server, probing() as probes:
+        target = await probes.report(server.url)
+        assert (target.observation.agent_id, target.observation.target_url) == (None, server.url + "/")
+        for name in ("agent_1", "tgt_mine"):
+            agent = await probes.report(server.url, subject_id=name)
+            assert (agent.subject_id, agent.observation.agent_id) == (name, name)
+            assert agent.observation.target_url is None
+
+
+async def test_what_follows_from_a_probe_is_remembered() -> None:
+    async with serving({CARD_PATH: as_json(card(url="https://{x}/"))}) as server, probing() as probes:
+        await probes.see(server.url, at_s=AT_S)
+        memory = probes.memory
+        assert (memory.probed_at_s, memory.result, memory.failures_in_row) == (AT_S, ResultClass.OK, 0)
+        server.replies[CARD_PATH] = answer(500)
+        for failures in (1, 2):
+            await probes.see(server.url, at_s=AT_S + failures * 300)
+            assert probes.memory.failures_in_row == failures
+        assert probes.memory.result is ResultClass.HTTP_ERROR
+        assert probes.memory.card_url == server.url + CARD_PATH, "it may come back there"
+
+
+async def test_when_the_certificate_ends_is_told() -> None:
+    ends_at = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
+    witness = Played(agent=always(ResultClass.HTTP_ERROR, status=500, certificate_expires_at=ends_at))
+    report = await Prober(witness, definition()).probe(entry("https://agent.example"), AT_S)
+    assert report.observation.certificate_expires_at == ends_at
+
+
+async def test_a_defect_of_ours_is_told_as_ours_and_ends_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def defect(_: Request) -> Fetched:
+        raise RuntimeError("hunter2")
+
+    target = entry("https://agent.example", ProbeMemory(health_url="https://agent.example/health"))
+    prober = Prober(Played(agent=defect), definition())
+    with caplog.at_level(logging.ERROR, "agent_health"):
+        report = await prober.probe(target, AT_S)
+    assert results(report.observation) == {"discovery": "internal"}
+    assert layer(report.observation.discovery).reason == "a defect of the prober: RuntimeError"
+    assert not report.observation.is_measured_failure
+    assert report.memory == target.memory.model_copy(update={"probed_at_s": AT_S})
+    assert target.subject_id in caplog.text
+    # What was half understood is not remembered.
+    body = json.dumps(card(url="https://other.example/rpc")).encode()
+    served = always(ResultClass.OK, status=200, content_type="application/json", body=body)
+    report = await Prober(Played(card=served, rpc=defect), definition()).probe(target, AT_S)
+    assert results(report.observation) == {"discovery": "internal"}
+    assert report.memory.interface_url is None
+
+
+# ── anything ──
+
+# What a fetcher can say; the rest is judged from what it read.
+RESULTS = st.sampled_from(
+    sorted(set(ResultClass) - {ResultClass.STALE_DOCUMENT, ResultClass.INVALID_DOCUMENT})
+)
+TEXTS = st.text(max_size=30) | st.sampled_from(["\ud800", "x" * 3000])
+BODIES = st.sampled_from([
+    b"", b"<html>", b"{", b"[]",
+    json.dumps(card()).encode(), json.dumps(card(url="https://other.example/" + "ü" * 900)).encode(),
+    json.dumps(card(supportedInterfaces=[{"url": "https://a.test", "protocolBinding": "y" * 99}])).encode(),
+    json.dumps({**document(), "timestamp": "2026-09-21T14:13:20Z"}).encode(),
+    json.dumps({**document(), "timestamp": "9999-12-31T23:59:59Z", "agent_id": "x" * 2048}).encode(),
+    b'{"jsonrpc": "2.0", "error": {"code": -32601}}',
+])  # fmt: skip
+ANSWERS: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict,
+    result=RESULTS,
+    status=st.none() | st.integers(100, 999),
+    reason=TEXTS,
+    body=BODIES,
+    content_type=st.sampled_from(["application/json", "text/html", ""]),
+    etag=st.none() | st.sampled_from(['"1"', "W/", '"' + "x" * 510 + '"']),
+    is_unchanged=st.booleans(),
+    is_reached=st.booleans(),
+    allow=st.sampled_from(["", "POST"]),
+    max_age_seconds=st.none() | st.integers(0, 10**9 - 1),
+    retry_after_seconds=st.none() | st.integers(0, 10**9 - 1),
+    served_at=st.none() | st.datetimes(timezones=st.just(UTC)),
+    status_links=st.lists(TEXTS | st.just("/health"), max_size=2).map(tuple),
+    latency_ms=st.floats(0, 1e6),
+)
+MEMORIES = st.sampled_from([
+    ProbeMemory(),
+    ProbeMemory(
+        probed_at_s=AT_S - 300, result=ResultClass.OK, card_read_at_s=AT_S - 300, card_etag='"1"',
+        card_url="https://agent.example" + CARD_PATH, interface_url="https://agent.example/rpc",
+        interface_binding="HTTP+JSON", health_url="https://agent.example" + HEALTH_PATH,
+    ),
+])  # fmt: skip
+
+
+class Chance:
+    """Answers as it was drawn, the last answer for ever."""
+
+    def __init__(self, answers: list[dict[str, Any]]) -> None:
+        self._answers = answers
+        self.requests = 0
+
+    async def fetch(self, request: Request) -> Fetched:
+        self.requests += 1
+        drawn = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return Fetched(url=request.url, **drawn)
+
+
+@given(st.lists(ANSWERS, min_size=1, max_size=12), MEMORIES, st.booleans())
+@settings(max_examples=examples(200))
+async def test_whatever_peers_answer_there_is_an_observation_and_a_memory_that_can_be_kept(
+    answers: list[dict[str, Any]],
+    memory: ProbeMemory,
+    is_followed: bool,  # noqa: FBT001 - drawn
+) -> None:
+    asked = {"message": {"text": "hi"}, "paths": ["/ping"]}
+    wanted = definition(ask=asked, opt_out={"robots_txt": is_followed})
+    chance = Chance(answers)
+    report = await Prober(chance, wanted, Bodies()).probe(entry("https://agent.example/a/", memory), AT_S)
+    observation = report.observation
+    assert Observation.model_validate_json(observation.model_dump_json()) == observation
+    text = report.memory.to_json()
+    assert ProbeMemory.from_json(text) == report.memory
+    assert len(text.encode()) <= MAX_MEMORY_BYTES
+    assert chance.requests == report.requests <= 20
+    assert (
+        "a defect of the prober" not in layer(observation.discovery).reason if observation.discovery else True
+    )

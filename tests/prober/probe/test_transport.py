@@ -1,0 +1,237 @@
+"""Does the interface that the card declares answer at all?"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    endless_body,
+    raw,
+    redirect,
+    serving,
+    silence,
+)
+from tests.support.probing import Probes, layer, probing, results, see
+from tests.support.virtual_loop import with_sockets_in_virtual_time
+
+from lifesign.domain.observation.results import Observation, ResultClass
+
+RPC = "/rpc"
+WITHOUT_HEALTH: dict[str, Any] = {"ask": {"health": False}}
+OK, NOT_AN_AGENT = ResultClass.OK, ResultClass.NOT_AN_AGENT
+PAGE = answer(200, b"<!doctype html><p>For sale", Content_Type="text/html")
+
+
+def by_method(**replies: Reply) -> Reply:
+    async def reply(writer: object, head: str) -> None:
+        await replies[head.partition(" ")[0]](writer, head)  # type: ignore[arg-type]
+
+    return reply
+
+
+async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServer]:
+    """What a probe sees of an agent whose card names an interface that answers so."""
+    async with serving({RPC: reply}) as server:
+        server.replies[CARD_PATH] = as_json(card(**({"url": server.url + RPC} | members)))
+        return await see(server.url, **WITHOUT_HEALTH), server
+
+
+# ── what it answers ──
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (200, "ok"), (204, "ok"), (400, "ok"), (405, "ok"), (406, "ok"), (415, "ok"), (426, "ok"),
+        (501, "ok"),
+        (401, "gated"), (402, "gated"), (403, "gated"), (407, "gated"),
+        (404, "not_an_agent"), (410, "not_an_agent"), (429, "rate_limited"),
+        (500, "http_error"), (503, "http_error"), (418, "http_error"),
+    ],
+)  # fmt: skip
+async def test_the_refusal_of_a_get_tells_whether_somebody_refuses(status: int, expected: str) -> None:
+    observation, server = await asked(answer(status))
+    transport = layer(observation.transport)
+    assert (transport.result.value, transport.status_code) == (expected, status)
+    assert {head.partition(" ")[0] for head in server.heads} <= {"GET", "OPTIONS"}
+
+
+async def stream(writer: asyncio.StreamWriter, _head: str) -> None:
+    """Begin a stream of events, and send none."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
+@with_sockets_in_virtual_time
+async def test_a_stream_that_has_begun_is_an_answer_although_nothing_comes() -> None:
+    transport = layer((await asked(stream))[0].transport)
+    assert (transport.result, transport.status_code) == (OK, 200)
+
+
+async def test_a_page_at_the_interface_is_an_answer_whatever_its_size() -> None:
+    assert layer((await asked(PAGE))[0].transport).result is OK
+    large = answer(200, b"<p>" * 100_000, Content_Type="text/html")
+    assert layer((await asked(large))[0].transport).result is OK
+    assert layer((await asked(endless_body))[0].transport).result is OK
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (silence, "timeout"),
+        (raw(b""), "http_error"),
+        (redirect("http://192.0.2.1/"), "redirect_refused"),
+        (redirect(RPC), "redirect_refused"),
+    ],
+)
+@with_sockets_in_virtual_time
+async def test_what_is_no_answer_is_told_by_class(reply: Reply, expected: str) -> None:
+    assert layer((await asked(reply))[0].transport).result.value == expected
+
+
+async def test_a_redirect_within_the_origin_leads_to_the_answer() -> None:
+    async with serving({RPC: redirect("/there"), "/there": answer(405)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        assert layer((await see(server.url)).transport).status_code == 405
+
+
+async def test_a_place_that_has_nothing_for_a_get_may_take_post() -> None:
+    taking = by_method(GET=answer(404), OPTIONS=answer(200, b"POST", Allow="POST"))
+    transport = layer((await asked(taking))[0].transport)
+    assert (transport.result, transport.reason) == (OK, "HTTP 404, but POST is allowed")
+    # What is allowed to pages of other origins is allowed at every path of such servers.
+    anywhere = by_method(GET=answer(404), OPTIONS=answer(204, Access_Control_Allow_Methods="POST"))
+    assert layer((await asked(anywhere))[0].transport).result is NOT_AN_AGENT
+
+
+# ── whom is asked ──
+
+
+async def test_an_interface_on_another_host_is_asked_there() -> None:
+    async with serving({RPC: answer(405)}) as interface, serving({}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=interface.url + RPC))
+        observation = await see(server.url)
+        assert layer(observation.transport).result is OK
+        assert interface.paths == [RPC]
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://10.0.0.1/rpc", "http://[::1]/"])
+async def test_an_interface_at_a_private_address_is_not_contacted(url: str) -> None:
+    observation, _ = await asked(answer(405), url=url)
+    assert layer(observation.transport).result is ResultClass.BLOCKED_ADDRESS
+    assert layer(observation.discovery).result is OK
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"url": "https://agent.example/grpc", "preferredTransport": "GRPC"},
+        {"url": "https://{tenant}.agent.example/"},
+        {"url": ""},
+    ],
+)
+async def test_a_card_without_an_interface_for_us_is_told_apart_from_one_that_fails(
+    members: dict[str, str],
+) -> None:
+    observation, server = await asked(answer(405), **members)
+    transport = layer(observation.transport)
+    assert transport.result is ResultClass.NOT_MEASURED
+    assert transport.reason == "the card names no interface that takes plain HTTP"
+    assert observation.is_sign_of_life
+    assert server.paths == [CARD_PATH]
+
+
+async def test_the_first_interface_that_takes_json_is_asked_and_grpc_never() -> None:
+    async with serving({RPC: answer(405)}) as server:
+        places = [("GRPC", "/g"), ("WEBSOCKET", "/w"), ("HTTP+JSON", RPC), ("JSONRPC", "/other")]
+        interfaces = [
+            {"url": server.url + path, "protocolBinding": binding, "protocolVersion": "1.0"}
+            for binding, path in places
+        ]
+        server.replies[CARD_PATH] = as_json(card(supportedInterfaces=interfaces))
+        assert layer((await see(server.url)).transport).result is OK
+        assert RPC in server.paths
+        assert not {"/g", "/w", "/other"} & set(server.paths)
+
+
+# ── without a card in hand ──
+
+
+async def known(probes: Probes, server: HostileServer) -> None:
+    """Let an agent be known by its card, which is not asked for again then."""
+    server.replies[CARD_PATH] = as_json(card(url=server.url + RPC), ETag='"1"')
+    server.replies[RPC] = answer(405)
+    await probes.see(server.url)
+    server.heads.clear()
+
+
+async def test_a_known_interface_is_asked_without_asking_for_the_card() -> None:
+    async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
+        await known(probes, server)
+        assert results(await probes.see(server.url)) == {"transport": "ok"}
+        assert server.paths == [RPC]
+
+
+async def test_before_an_agent_is_called_gone_its_card_may_say_that_it_moved() -> None:
+    async with serving({"/new": answer(401)}) as server, probing(**WITHOUT_HEALTH) as probes:
+        await known(probes, server)
+        server.replies[RPC] = answer(404)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/new"))
+        observation = await probes.see(server.url)
+        assert results(observation) == {"discovery": "ok", "transport": "gated"}
+        assert layer(observation.transport).status_code == 401
+        assert server.paths == [RPC, RPC, CARD_PATH, "/new"]
+
+
+async def test_an_agent_does_not_live_on_by_the_interface_of_another_that_its_last_card_named() -> None:
+    async with serving({RPC: answer(405)}) as another, probing(**WITHOUT_HEALTH) as probes:
+        async with serving({CARD_PATH: as_json(card(url=another.url + RPC), ETag='"1"')}) as server:
+            url = server.url
+            assert results(await probes.see(url)) == {"discovery": "ok", "transport": "ok"}
+            again = await probes.see(url)
+            assert results(again) == {"discovery": "ok", "transport": "ok"}, "the card is asked each time"
+        gone = await probes.see(url)
+        assert results(gone) == {"discovery": "refused", "transport": "not_measured"}
+        assert gone.is_measured_failure
+        assert another.paths == [RPC, RPC]
+
+
+async def test_an_interface_that_fails_while_its_card_is_served_is_told_so() -> None:
+    async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
+        await known(probes, server)
+        server.replies[RPC] = answer(503)
+        observation = await probes.see(server.url)
+        assert results(observation) == {"discovery": "ok", "transport": "http_error"}
+        assert observation.is_sign_of_life
+
+
+async def test_a_page_where_an_interface_was_is_an_answer_only_while_its_card_says_so() -> None:
+    async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
+        await known(probes, server)
+        server.replies[RPC] = PAGE
+        assert results(await probes.see(server.url)) == {"discovery": "ok", "transport": "ok"}
+        # Somebody else has the domain now.
+        server.replies[CARD_PATH] = PAGE
+        gone = await probes.see(server.url)
+        assert results(gone) == {"discovery": "not_an_agent", "transport": "not_an_agent"}
+        assert gone.is_measured_failure
+        again = await probes.see(server.url)
+        assert results(again) == {"discovery": "not_an_agent"}, "nobody declares that interface any more"
+
+
+async def test_while_the_cards_server_fails_the_known_interface_still_counts() -> None:
+    async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
+        await known(probes, server)
+        server.replies[CARD_PATH] = answer(500)
+        day_s = 86_400.0
+        assert probes.memory.card_read_at_s is not None
+        observation = await probes.see(server.url, at_s=probes.memory.card_read_at_s + 2 * day_s)
+        assert results(observation) == {"discovery": "http_error", "transport": "ok"}
+        assert observation.is_sign_of_life

@@ -1,0 +1,282 @@
+"""The claims of a worker: it wins shards, and keeps them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
+
+from lifesign.domain.net.target import SHARDS
+from lifesign.prober.network.clock import Clock, LedgerClock
+from lifesign.prober.results.ledger import NO_STANDING, Granted, WitnessNews, WitnessStanding
+from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimKeeper
+from lifesign.prober.worker.shards import Holdings, Shard
+
+TTL_S = 100.0
+
+
+class Listening(MemoryLedger):
+    """Notes when it was asked."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__(loop.clock)
+        self.asked_at_s: list[float] = []
+
+    async def claim(
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
+        self.asked_at_s.append(self.clock.monotonic_s())
+        return await super().claim(worker, ttl_s, held, companions, standing)
+
+
+class Keeping:
+    """A keeper at work, and what it told of."""
+
+    def __init__(
+        self,
+        ledger: MemoryLedger,
+        name: str = "worker",
+        *,
+        chance: float = 0.5,
+        companions: int = 0,
+        machine: Clock | None = None,
+    ) -> None:
+        self.holdings = Holdings()
+        self.lost: list[int] = []
+        self.news: list[WitnessNews] = []
+        self.standing = NO_STANDING
+        self.clock = LedgerClock(machine or ledger.clock)
+        self.keeper = ClaimKeeper(
+            ledger,
+            self.holdings,
+            name,
+            ttl_s=TTL_S,
+            held=_pass,
+            lost=self._lose,
+            clock=self.clock,
+            max_offset_s=30.0,
+            standing=self._tell_standing,
+            news=self.news.append,
+            chance=lambda: chance,
+            companions=companions,
+        )
+
+    @contextlib.asynccontextmanager
+    async def going_on(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.keeper.run())
+        await asyncio.sleep(0.01)
+        yield
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def _tell_standing(self) -> WitnessStanding:
+        return self.standing
+
+    def _lose(self, shards: Sequence[Shard]) -> None:
+        self.lost += [shard.number for shard in shards]
+
+
+def _pass(_shards: Sequence[Shard]) -> None:
+    pass
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_a_settled_worker_renews_after_three_fifths_of_its_time_and_a_little_jitter(chance: float) -> None:
+    @in_virtual_time
+    async def look() -> None:
+        ledger = Listening(virtual_loop())
+        async with Keeping(ledger, chance=chance).going_on():
+            await asyncio.sleep(1_000)
+        gaps = [
+            later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
+        ]
+        assert gaps[:7] == pytest.approx([0.5, 1, 2, 4, 8, 16, 32])
+        wanted_s = TTL_S * RENEW_RATIO * (1 + RENEW_JITTER_RATIO * (2 * chance - 1))
+        assert gaps[8:] == pytest.approx([wanted_s] * len(gaps[8:]))
+
+    look()
+
+
+@in_virtual_time
+async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        await asyncio.sleep(500)
+        await ledger.claim("other", TTL_S, {})
+        await asyncio.sleep(70)
+        assert len(keeping.holdings.shards) == len(keeping.lost) == SHARDS // 2
+        gaps = [later - earlier for earlier, later in pairwise(ledger.asked_at_s)]
+        assert gaps[-5:] == pytest.approx([0.5, 1, 2, 4, 8])
+
+
+@in_virtual_time
+async def test_its_own_deadline_counts_from_when_it_asked() -> None:
+    class Slow(MemoryLedger):
+        async def claim(
+            self,
+            worker: str,
+            ttl_s: float,
+            held: Mapping[int, int],
+            companions: int = 0,
+            standing: WitnessStanding = NO_STANDING,
+        ) -> Granted:
+            granted = await super().claim(worker, ttl_s, held, companions, standing)
+            await asyncio.sleep(30)
+            return granted
+
+    loop = virtual_loop()
+    asked_at_s = loop.time()
+    keeping = Keeping(Slow(loop.clock))
+    async with keeping.going_on():
+        await asyncio.sleep(31)
+        shard = next(iter(keeping.holdings.shards.values()))
+        assert shard.claim is not None
+        assert shard.claim.expires_at_s == pytest.approx(asked_at_s + TTL_S)
+
+
+@in_virtual_time
+async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_when_it_is_back() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger, chance=1.0)
+    ledger.is_away = True
+    async with keeping.going_on():
+        await asyncio.sleep(200)
+        gaps = [
+            later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
+        ]
+        assert gaps[:6] == pytest.approx([1, 2, 4, 8, 16, 30])
+        assert not keeping.keeper.has_asked.is_set()
+        ledger.is_away = False
+        await asyncio.sleep(31)
+        assert len(keeping.holdings.shards) == SHARDS
+
+
+@in_virtual_time
+async def test_who_is_told_to_hurry_asks_at_once() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        await asyncio.sleep(500)
+        before = len(ledger.asked_at_s)
+        keeping.keeper.hurry()
+        await asyncio.sleep(0.01)
+        assert len(ledger.asked_at_s) == before + 1
+
+
+@in_virtual_time
+async def test_workers_that_begin_together_take_nothing_away_from_one_another() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]
+    async with crew[0].going_on():
+        await asyncio.sleep(0.3)
+        async with crew[1].going_on(), crew[2].going_on():
+            await asyncio.sleep(4)
+            assert [len(one.holdings.shards) for one in crew] == [342, 342, 340]
+            assert [one.lost for one in crew] == [[], [], []]
+
+
+@in_virtual_time
+async def test_whoever_comes_of_those_that_begin_together_has_its_share_at_once() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]
+    async with crew[0].going_on():
+        await asyncio.sleep(4)
+        async with crew[1].going_on():
+            assert [len(one.holdings.shards) for one in crew] == [342, 342, 0]
+            async with crew[2].going_on():
+                assert [len(one.holdings.shards) for one in crew] == [342, 342, 340]
+    assert len(ledger.grants) == SHARDS, "nothing was granted twice"
+
+
+@in_virtual_time
+async def test_where_a_ledger_knows_of_no_companions_nothing_of_theirs_is_begun_with() -> None:
+    class Older(MemoryLedger):
+        async def claim(
+            self,
+            worker: str,
+            ttl_s: float,
+            held: Mapping[int, int],
+            companions: int = 0,
+            standing: WitnessStanding = NO_STANDING,
+        ) -> Granted:
+            return await super().claim(worker, ttl_s, held)
+
+    keeping = Keeping(Older(virtual_loop().clock), companions=2)
+    async with keeping.going_on():
+        assert sorted(keeping.holdings.shards) == list(range(342))
+
+
+@in_virtual_time
+async def test_the_share_of_a_companion_that_never_comes_is_taken_in_the_end() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    keeping = Keeping(ledger, companions=1)
+    async with keeping.going_on():
+        await asyncio.sleep(9)
+        assert len(keeping.holdings.shards) == SHARDS // 2
+        await asyncio.sleep(9)
+        assert len(keeping.holdings.shards) == SHARDS
+
+
+@in_virtual_time
+async def test_a_claim_tells_of_witnesses_and_takes_what_the_ledger_tells() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    ledger.news = WitnessNews(handed_out=[("public_ipv6", "https://a.example/")])
+    keeping = Keeping(ledger)
+    keeping.standing = WitnessStanding(reached_classes=["public_ipv4"], wanted={"public_ipv6": 3})
+    async with keeping.going_on():
+        assert ledger.standings == [("worker", keeping.standing)]
+        assert keeping.news == [ledger.news]
+
+
+@in_virtual_time
+async def test_why_all_shards_are_taken_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        assert len(keeping.holdings.shards) == SHARDS
+        ledger.reason = "reaches_less"
+        await asyncio.sleep(500)
+        assert keeping.holdings.shards == {}
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "reaches_less" in errors[0].getMessage()
+        ledger.reason = None
+        await asyncio.sleep(100)
+        assert len(keeping.holdings.shards) == SHARDS
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+@pytest.mark.parametrize("ahead_s", [3_600.0, -3_600.0])
+def test_a_clock_that_is_wrong_is_reported_once_and_not_kept(
+    ahead_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    @in_virtual_time
+    async def look() -> None:
+        loop = virtual_loop()
+        ledger = MemoryLedger(loop.clock)
+        ledger.wall_s = lambda: loop.wall_s() - ahead_s
+        keeping = Keeping(ledger)
+        async with keeping.going_on():
+            await asyncio.sleep(500)
+            assert keeping.clock.offset_s == pytest.approx(ahead_s, abs=1.0)
+            assert keeping.clock.clock.wall_s() == pytest.approx(ledger.wall_s(), abs=1.0)
+            loop.steps_s -= ahead_s
+            ledger.wall_s = loop.wall_s
+            await asyncio.sleep(200)
+            assert keeping.clock.offset_s == pytest.approx(0.0, abs=1.0)
+
+    look()
+    assert [record.levelname for record in caplog.records if "clock" in record.getMessage()] == [
+        "ERROR",
+        "WARNING",
+    ]

@@ -1,0 +1,329 @@
+"""The dispatch of probes."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.probed_world import World, definition_of
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
+from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
+from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.network.host_limiter import Pace
+from lifesign.prober.witness.waiting_failures import WaitingFailures
+from lifesign.prober.witness.witnesses import Witnesses
+from lifesign.prober.worker import dispatch as dispatch_module
+from lifesign.prober.worker.dispatch import MIN_CONCURRENCY, Dispatch, Due
+from lifesign.prober.worker.outbox import Outbox
+from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.reporting import Reporter
+from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
+from lifesign.prober.worker.shards import Holdings, Slot
+
+OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
+NOT_MEASURED = ResultClass.NOT_MEASURED
+
+
+class Bench:
+    """A dispatch with all that it stands on, and nothing around it."""
+
+    def __init__(
+        self,
+        *urls: str,
+        is_census: bool = True,
+        canaries: int = 0,
+        max_waiting: int = 1_000,
+        **limits: Any,
+    ) -> None:
+        self.loop = virtual_loop()
+        self.world = World(self.loop.clock)
+        self.holdings, self.outbox = Holdings(), Outbox()
+        self.tally, self.check = Tally(self.loop.time()), SelfCheck(self.loop.time())
+        self.ledger = MemoryLedger(self.loop.clock)
+        self.ledger.add(*urls)
+        known = definition_of(limits=limits).limits
+        self.pace: Pace[Due] = Pace(
+            concurrency=known.concurrency,
+            per_host=known.per_host,
+            per_address=known.per_address,
+            host_requests_per_second=known.host_requests_per_second,
+        )
+        cadence, policy = self.world.cadence, WitnessPolicy()
+        self.failures = WaitingFailures(max_waiting)
+        self.clock_offset_s = 0.0
+        self.dispatch = Dispatch(
+            self.world,
+            CensusPlan(self.loop.wall_s()) if is_census else WatchPlan(cadence),
+            self.pace,
+            clock=self.loop.clock,
+            cadence=cadence,
+            holdings=self.holdings,
+            outbox=self.outbox,
+            reporter=Reporter(
+                self.ledger,
+                self.outbox,
+                self.loop.clock,
+                lose=lambda _: None,
+                news=lambda _: None,
+                interval_s=300.0,
+                chance=lambda: 0.5,
+            ),
+            tally=self.tally,
+            check=self.check,
+            failures=self.failures,
+            policy=policy,
+            clock_offset_s=lambda: self.clock_offset_s,
+            max_probe_s=70.0,
+        )
+        named = [Canary(url=f"https://canary-{number}.example/") for number in range(canaries)]
+        intake = self.dispatch.intake
+        self.witnesses = intake.witnesses = Witnesses(
+            self.failures,
+            self.world,
+            self.loop.clock,
+            class_names=PUBLIC_CLASSES,
+            canaries={PUBLIC_IPV4: named} if named else {},
+            policy=policy,
+            interval_s=300.0,
+            witnessed=intake.note_witnessed,
+            unwitnessed=intake.note_unwitnessed,
+            chance=lambda: 0.0,
+        )
+
+    async def begin(self, ttl_s: float = 3_600.0) -> None:
+        granted = await self.ledger.claim("worker", ttl_s, self.holdings.tokens())
+        held, _ = self.holdings.take(granted.claims)
+        for shard in held:
+            page = await self.ledger.targets(shard.number, None)
+            self.dispatch.note_applied(shard, self.holdings.apply(shard, page))
+
+    def renew(self) -> None:
+        """Hear that all claims are still ours, later than we hoped."""
+        for shard in self.holdings.shards.values():
+            if shard.claim is not None:
+                shard.claim = replace(shard.claim, expires_at_s=self.loop.time() + 3_600)
+        self.dispatch.note_held(self.holdings.shards.values())
+
+    async def until_looked(self, times: int) -> None:
+        """Let time pass until so many looks have begun."""
+        while len(self.world.looks) < times:  # noqa: ASYNC110 - time passes of itself here
+            await asyncio.sleep(0.1)
+
+    async def until_waiting(self) -> None:
+        """Let time pass until a failure waits for a witness."""
+        async with asyncio.timeout(400):
+            while not self.failures:  # noqa: ASYNC110 - time passes of itself here
+                await asyncio.sleep(0.1)
+
+    def slot(self, url: str) -> Slot:
+        return next(slot for slot in self.holdings.slots() if slot.url == url)
+
+    def results(self) -> list[ResultClass]:
+        return [result.report.observation.result for result in self.outbox]
+
+
+def urls_of(count: int) -> list[str]:
+    return [f"https://agent-{number}.example/" for number in range(count)]
+
+
+@in_virtual_time
+async def test_a_census_goes_through_its_shards_in_their_order() -> None:
+    bench = Bench(*urls_of(300), concurrency=10)
+    await bench.begin()
+    await asyncio.sleep(10)
+    assert bench.dispatch.is_idle
+    order = [next(slot.shard.number for slot in [bench.slot(look.url)]) for look in bench.world.looks]
+    assert order == sorted(order)
+
+
+@in_virtual_time
+async def test_who_was_due_while_a_claim_was_over_is_probed_once_it_is_renewed() -> None:
+    bench = Bench(*urls_of(40), concurrency=4)
+    await bench.begin(ttl_s=0.5)
+    await asyncio.sleep(5)
+    # Those under way ended; nobody else began.
+    begun = len(bench.world.looks)
+    assert 4 <= begun <= 24
+    bench.renew()
+    await asyncio.sleep(5)
+    assert len(bench.world.looks) == 40
+    assert bench.dispatch.is_idle
+
+
+@in_virtual_time
+async def test_who_lies_in_a_lost_shard_is_neither_begun_nor_reported() -> None:
+    bench = Bench(*urls_of(40), concurrency=4)
+    await bench.begin()
+    await asyncio.sleep(0.05)
+    bench.dispatch.note_lost([bench.holdings.lose(number) for number in list(bench.holdings.shards)])  # type: ignore[misc]  # all are held
+    await asyncio.sleep(5)
+    assert len(bench.world.looks) == 4
+    assert (len(bench.outbox), bench.tally.probed) == (0, 4)
+    assert bench.dispatch.is_idle
+
+
+@in_virtual_time
+async def test_everything_that_is_due_at_once_is_begun_a_part_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch_module, "MAX_OFFERED", 7)
+    bench = Bench(*urls_of(100), is_census=False)
+    await bench.begin()
+    bench.loop.stand_still(300)
+    await asyncio.sleep(1)
+    assert len(bench.world.looks) == 100
+
+
+@in_virtual_time
+async def test_while_a_failure_waits_its_target_is_neither_probed_nor_planned_and_others_are() -> None:
+    urls = urls_of(40)
+    bench = Bench(*urls, is_census=False, canaries=5, concurrency=1, per_host=1)
+    await bench.begin()
+    await asyncio.sleep(301)
+    # The canaries were asked just now.
+    await bench.witnesses.ask_canaries()
+    bench.world.ends[urls[0]] = REFUSED
+    bench.ledger.ask_recheck(urls[0])
+    slot = bench.slot(urls[0])
+    slot.recheck_at_s = bench.loop.wall_s()
+    bench.dispatch.plan.add(slot, slot.recall(), bench.loop.wall_s())
+    bench.dispatch.pump()
+    await asyncio.sleep(1)
+    assert len(bench.failures) == 1
+    assert (slot.is_busy, slot.due_at_s, bench.pace.in_flight) == (True, None, 0)
+    before = len(bench.world.looks)
+    await asyncio.sleep(28)
+    assert len(bench.failures) == 1
+    assert len(bench.world.looks) > before
+    assert bench.world.looks_at(urls[0])[-1] < bench.loop.wall_s() - 25
+    await asyncio.sleep(3)
+    assert (len(bench.failures), bench.failures.asked_again, slot.is_busy) == (0, 0, False)
+    assert bench.world.looks[-1].is_second or any(
+        look.is_second and look.url == urls[0] for look in bench.world.looks[before:]
+    )
+    assert slot.recall().failures_in_row == 1
+
+
+@in_virtual_time
+async def test_the_second_request_of_a_target_goes_before_others_of_its_host() -> None:
+    urls = [f"https://crowd.example/{number}" for number in range(50)]
+    bench = Bench(*urls, is_census=False, canaries=5, per_host=1, host_requests_per_second=1.0)
+    await bench.begin()
+    await asyncio.sleep(400)
+    bench.world.ends[urls[7]] = REFUSED
+    before = len(bench.world.looks)
+    bench.loop.stand_still(300)
+    await asyncio.sleep(100)
+    looks = bench.world.looks[before:]
+    first = next(number for number, look in enumerate(looks) if look.url == urls[7])
+    second = next(number for number, look in enumerate(looks) if look.is_second)
+    assert looks[second].url == urls[7]
+    assert second - first <= 3
+    assert len(looks) > 40
+
+
+@in_virtual_time
+async def test_a_failure_whose_claim_is_over_is_dropped_and_its_target_probed_after_the_renewal() -> None:
+    urls = urls_of(10)
+    bench = Bench(*urls, is_census=False, canaries=5)
+    await bench.begin()
+    await asyncio.sleep(301)
+    await bench.witnesses.ask_canaries()
+    bench.world.ends[urls[3]] = REFUSED
+    await bench.until_waiting()
+    for shard in bench.holdings.shards.values():
+        assert shard.claim is not None
+        shard.claim = replace(shard.claim, expires_at_s=bench.loop.time())
+    await asyncio.sleep(40)
+    assert (len(bench.failures), bench.failures.asked_again) == (0, 0)
+    assert bench.slot(urls[3]).recall().failures_in_row == 0
+    bench.renew()
+    await asyncio.sleep(340)
+    assert bench.slot(urls[3]).recall().failures_in_row == 1
+
+
+@in_virtual_time
+async def test_failures_of_a_lost_shard_are_forgotten() -> None:
+    urls = urls_of(10)
+    bench = Bench(*urls, is_census=False)
+    await bench.begin()
+    await asyncio.sleep(301)
+    bench.world.ends.update(dict.fromkeys(urls, REFUSED))
+    await bench.until_waiting()
+    reported = len(bench.outbox)
+    bench.dispatch.note_lost([bench.holdings.lose(number) for number in list(bench.holdings.shards)])  # type: ignore[misc]  # all are held
+    await asyncio.sleep(60)
+    assert (len(bench.failures), bench.failures.asked_again) == (0, 0)
+    assert len(bench.outbox) == reported
+
+
+@in_virtual_time
+async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
+    bench = Bench(*urls_of(3))
+    bench.ledger.add(urls_of(1)[0], memory=ProbeMemory(not_before_s=bench.loop.wall_s() + 600))
+    await bench.begin()
+    await asyncio.sleep(5)
+    assert {look.url for look in bench.world.looks} == set(urls_of(3)[1:])
+    told = {result.report.observation.target_url: result.report for result in bench.outbox}
+    left = told[urls_of(1)[0]]
+    assert left.observation.result is ResultClass.NOT_MEASURED
+    assert left.observation.discovery is not None
+    assert left.observation.discovery.reason == "it asked us not to come back yet"
+    assert left.observation.unmeasured is UnmeasuredReason.ASKED_TO_WAIT
+    assert left.memory.not_before_s is not None
+    assert bench.dispatch.is_idle
+
+
+@in_virtual_time
+async def test_a_census_does_less_at_once_while_it_is_slow() -> None:
+    bench = Bench(*urls_of(2), concurrency=400)
+    bench.dispatch.note_turn("overloaded")
+    assert bench.pace.concurrency == 100
+    bench.dispatch.note_turn(None)
+    assert bench.pace.concurrency == 400
+    few = Bench(*urls_of(2), concurrency=MIN_CONCURRENCY - 6)
+    few.dispatch.note_turn("overloaded")
+    assert few.pace.concurrency == MIN_CONCURRENCY - 6
+    watch = Bench(*urls_of(2), is_census=False, concurrency=400)
+    watch.dispatch.note_turn("overloaded")
+    assert watch.pace.concurrency == 400
+
+
+@in_virtual_time
+async def test_a_defect_in_the_plan_is_heard_of() -> None:
+    bench = Bench(*urls_of(2))
+    await bench.begin()
+
+    def fail(_now_s: float) -> Any:
+        raise ZeroDivisionError
+
+    bench.dispatch.plan.take = fail  # type: ignore[method-assign,assignment]  # a plan with a defect
+    bench.dispatch.pump()
+    assert bench.dispatch.has_failed.is_set()
+    assert isinstance(bench.dispatch.failure, ZeroDivisionError)
+
+
+@in_virtual_time
+async def test_a_probe_that_will_not_end_even_so_holds_nobody_up_for_ever() -> None:
+    bench = Bench(*urls_of(1))
+
+    async def stubborn(*_: Any) -> Any:
+        while True:
+            try:
+                await asyncio.sleep(1e6)
+            except asyncio.CancelledError:
+                if bench.loop.time() > began_s + 100:
+                    raise
+
+    began_s = bench.loop.time()
+    bench.dispatch._prober = type("Stubborn", (), {"probe": staticmethod(stubborn)})()
+    await bench.begin()
+    await asyncio.sleep(1)
+    await bench.dispatch.end(5.0)
+    assert bench.loop.time() - began_s == pytest.approx(11.0)
+    bench.loop.stand_still(200)

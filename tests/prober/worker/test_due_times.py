@@ -1,0 +1,117 @@
+"""Which of a million things is due next?"""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.properties import examples
+
+from lifesign.prober.worker import due_times
+from lifesign.prober.worker.due_times import DueTimes
+
+TIMES = st.floats(min_value=0, max_value=100, allow_nan=False)
+
+
+@dataclass(eq=False)
+class Thing:
+    name: int
+    due_at_s: float | None = None
+
+
+def names(due: DueTimes[Thing], now_s: float) -> list[int]:
+    return [thing.name for _, thing in due.pop(now_s)]
+
+
+def test_what_is_due_comes_in_its_order_and_nothing_comes_too_soon() -> None:
+    due: DueTimes[Thing] = DueTimes()
+    for name, at_s in enumerate([7.25, 3.5, 7.2, 0.0, 12.0]):
+        due.add(Thing(name), at_s)
+    assert names(due, 3.4) == [3]
+    assert names(due, 7.2) == [1, 2]
+    assert names(due, 7.2) == []
+    assert names(due, 100) == [0, 4]
+    assert len(due) == 0
+
+
+def test_it_says_when_to_look_again() -> None:
+    due: DueTimes[Thing] = DueTimes()
+    assert due.next_at_s() is None
+    thing = Thing(1)
+    due.add(thing, 7.25)
+    # No later than the thing; its box is opened first.
+    assert due.next_at_s() == 7.0
+    assert names(due, 7.0) == []
+    assert due.next_at_s() == 7.25
+    due.add(Thing(2), 2.5)
+    assert due.next_at_s() == 2.0
+
+
+def test_a_thing_that_is_moved_is_given_out_once_at_its_new_time() -> None:
+    due: DueTimes[Thing] = DueTimes()
+    thing = Thing(1)
+    due.add(thing, 5.0)
+    due.add(thing, 90.0)
+    assert (len(due), names(due, 50)) == (1, [])
+    due.add(thing, 60.5)
+    due.add(thing, 60.5)
+    assert names(due, 60.5) == [1]
+    assert names(due, 1000) == []
+
+
+def test_a_thing_that_was_removed_does_not_come() -> None:
+    due: DueTimes[Thing] = DueTimes()
+    thing = Thing(1)
+    due.add(thing, 5.0)
+    due.remove(thing)
+    due.remove(thing)
+    assert (len(due), names(due, 10)) == (0, [])
+    due.add(thing, 11.0)
+    assert names(due, 11) == [1]
+
+
+def test_what_is_added_while_things_are_given_out_comes_too_if_it_is_due() -> None:
+    due: DueTimes[Thing] = DueTimes()
+    due.add(Thing(1), 1.0)
+    given_out = []
+    for _, thing in due.pop(10.0):
+        given_out.append(thing.name)
+        if thing.name < 4:
+            due.add(Thing(thing.name + 1), 9.0 + thing.name)
+    assert given_out == [1, 2]
+    assert len(due) == 1
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.tuples(st.integers(0, 9), TIMES | st.none() | st.just("pop"))))
+def test_it_gives_out_what_a_sorted_list_would(deeds: list[tuple[int, float | str | None]]) -> None:
+    due: DueTimes[Thing] = DueTimes()
+    things = [Thing(name) for name in range(10)]
+    waiting: dict[int, float] = {}
+    for name, deed in deeds:
+        if deed == "pop":
+            now_s = float(name * 10)
+            expected = sorted((at_s, number) for number, at_s in waiting.items() if at_s <= now_s)
+            given_out = sorted((at_s, thing.name) for at_s, thing in due.pop(now_s))
+            assert given_out == expected
+            for _, number in expected:
+                del waiting[number]
+        elif isinstance(deed, float):
+            due.add(things[name], deed)
+            waiting[name] = deed
+        else:
+            due.remove(things[name])
+            waiting.pop(name, None)
+        assert len(due) == len(waiting)
+        assert {thing.name: thing.due_at_s for thing in things if thing.due_at_s is not None} == waiting
+
+
+def test_places_left_behind_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_times, "MAX_LEFT_BEHIND", 100)
+    due: DueTimes[Thing] = DueTimes()
+    things = [Thing(name) for name in range(10)]
+    for turn in range(1000):
+        due.add(things[turn % 10], float(turn))
+    places = sum(map(len, due._boxes.values())) + len(due._open)
+    assert places <= 2 * 10 + 100
+    assert names(due, 1000.0) == list(range(10))

@@ -1,0 +1,124 @@
+"""What is reported of a probe that measured nothing."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from lifesign.domain.net.target import phase_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.schedule.cadence import Cadence, after_probe, without_result
+from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.worker import inconclusive
+from lifesign.prober.worker.inconclusive import missed
+from lifesign.prober.worker.shards import Shard, Slot
+
+CADENCE = Cadence()
+A = "https://a.example/"
+BEGAN_S = 1_763_640_000.1 + phase_of(target_id(A)) * 300
+"""A tenth of a second after its tick."""
+ALIVE = ProbeMemory(probed_at_s=BEGAN_S - 300, result=ResultClass.OK, card_read_at_s=BEGAN_S - 300)
+
+
+def slot_of(memory: ProbeMemory = ALIVE) -> Slot:
+    shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
+    return Slot(shard, TargetEntry(subject_id=target_id(A), url=A, memory=memory))
+
+
+def report_of(**layers: str) -> ProbeReport:
+    observation = Observation(
+        target_url=A,
+        observed_at=datetime.fromtimestamp(BEGAN_S + 5, UTC),
+        **{name: LayerResult(result=ResultClass(result)) for name, result in layers.items()},  # type: ignore[arg-type]  # layers alone
+    )
+    return ProbeReport(
+        subject_id=target_id(A),
+        observation=observation,
+        memory=after_probe(ALIVE, observation, CADENCE, BEGAN_S),
+    )
+
+
+def not_counted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) -> ProbeReport:
+    seen = report.observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness", layers=layers)
+    learned = without_result(ALIVE, report.memory)
+    return inconclusive.not_counted(learned, report, seen, CADENCE, BEGAN_S)
+
+
+def test_a_failure_that_does_not_count_is_not_remembered() -> None:
+    report = report_of(discovery="timeout")
+    assert report.memory.failures_in_row == 1
+    told = not_counted(report)
+    assert told.observation.result is ResultClass.NOT_MEASURED
+    assert told.observation.unmeasured is UnmeasuredReason.NO_WITNESS
+    memory = told.memory
+    assert (memory.failures_in_row, memory.result, memory.alive_at_s) == (0, ResultClass.OK, BEGAN_S - 300)
+    assert memory.probed_at_s == BEGAN_S
+
+
+def test_what_a_probe_learned_is_remembered_though_its_failure_does_not_count() -> None:
+    report = report_of(discovery="timeout")
+    report = replace(
+        report, memory=report.memory.model_copy(update={"robots_read_at_s": BEGAN_S, "is_unwelcome": True})
+    )
+    memory = not_counted(report).memory
+    assert (memory.robots_read_at_s, memory.is_unwelcome) == (BEGAN_S, True)
+
+
+def test_what_answered_is_remembered_though_something_else_does_not_count() -> None:
+    report = report_of(discovery="ok", transport="timeout")
+    told = not_counted(report, layers=("transport",))
+    assert told.memory == report.memory
+    assert told.observation.is_sign_of_life
+    assert told.observation.unmeasured is None
+    assert told.observation.transport is not None
+    assert told.observation.transport.result is ResultClass.NOT_MEASURED
+
+
+def test_a_failure_that_is_left_is_remembered() -> None:
+    both = report_of(discovery="http_error", readiness="timeout")
+    told = not_counted(both, layers=("readiness",))
+    assert (told.observation.result, told.memory) == (ResultClass.HTTP_ERROR, both.memory)
+    # It may have a document and no card.
+    no_card = report_of(discovery="not_an_agent", readiness="timeout")
+    told = not_counted(no_card, layers=("readiness",))
+    assert (told.observation.result, told.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
+
+
+def test_a_probe_that_came_to_nothing_counts_as_made_and_measures_nothing() -> None:
+    report = inconclusive.without_result(
+        slot_of(), ALIVE, CADENCE, BEGAN_S, reason=UnmeasuredReason.PROBER_FAULT, why="a defect"
+    )
+    assert report.observation.result is ResultClass.NOT_MEASURED
+    assert report.observation.unmeasured is UnmeasuredReason.PROBER_FAULT
+    assert report.memory == ALIVE.model_copy(
+        update={"probed_at_s": BEGAN_S, "alive_at_s": ALIVE.card_read_at_s}
+    )
+
+
+def test_nothing_is_told_of_probes_that_were_all_made_and_reported() -> None:
+    assert missed(slot_of(), ALIVE, CADENCE, BEGAN_S, keeps_ticks=True) is None
+
+
+def test_missed_ticks_are_dated_as_the_last_of_them_and_told_together_with_lost_results() -> None:
+    memory = ALIVE.model_copy(update={"probed_at_s": BEGAN_S - 1200})
+    slot = slot_of(memory)
+    told = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)
+    assert told is not None
+    assert told[0] == 3
+    assert abs(told[1].observation.observed_at.timestamp() - (BEGAN_S - 300.1)) < 0.01
+    slot.given_up = 1
+    told = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)
+    assert told is not None
+    count, report = told
+    assert (count, report.memory) == (4, memory)
+    assert report.observation.unmeasured is UnmeasuredReason.NOT_PROBED
+    # After all that was reported meanwhile, before what is reported now.
+    assert abs(report.observation.observed_at.timestamp() - (BEGAN_S - 0.001)) < 0.002
+    assert report.observation.discovery is not None
+    assert report.observation.discovery.reason == (
+        "3 probes were due and not made: no prober kept up; 1 result was lost: the ledger was away"
+    )
+
+
+def test_a_census_has_missed_no_ticks() -> None:
+    memory = ALIVE.model_copy(update={"probed_at_s": BEGAN_S - 90_000})
+    assert missed(slot_of(memory), memory, CADENCE, BEGAN_S, keeps_ticks=False) is None

@@ -1,0 +1,348 @@
+"""The intake of results."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.net.target import target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolicy
+from lifesign.domain.schedule.cadence import Cadence, after_probe
+from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, ShardClaim, TargetEntry
+from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
+from lifesign.prober.witness.witnesses import Witnesses
+from lifesign.prober.worker.intake import MAX_ROUNDS, Intake, Probed
+from lifesign.prober.worker.outbox import Outbox, Result
+from lifesign.prober.worker.progress import Tally
+from lifesign.prober.worker.schedule import WatchPlan
+from lifesign.prober.worker.shards import Shard, Slot
+
+URL = "https://a.example/"
+NOT_MEASURED = ResultClass.NOT_MEASURED
+CADENCE = Cadence()
+
+
+class _Reporter:
+    """Takes results."""
+
+    outage = None
+
+    def __init__(self) -> None:
+        self.outbox = Outbox()
+
+    def add(self, result: Result, *, is_urgent: bool = False) -> None:
+        del is_urgent
+        self.outbox.add(result)
+
+
+class Desk:
+    """An intake, one target, and what becomes of its results."""
+
+    def __init__(self, *, max_waiting: int = 10, **policy: float) -> None:
+        self.loop = virtual_loop()
+        now_s = self.loop.time()
+        self.alive = ProbeMemory(
+            probed_at_s=self.loop.wall_s() - 300,
+            result=ResultClass.OK,
+            alive_at_s=self.loop.wall_s() - 300,
+            network_class=PUBLIC_IPV4,
+        )
+        shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
+        entry = TargetEntry(subject_id=target_id(URL), url=URL, memory=self.alive)
+        self.slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+        self.reporter, self.tally, self.check = _Reporter(), Tally(now_s), SelfCheck(now_s)
+        self.failures = WaitingFailures(max_waiting)
+        self.plan = WatchPlan(CADENCE)
+        self.offset_s = 0.0
+        self.again: list[WaitingFailure] = []
+        rule = WitnessPolicy(**policy)
+        self.intake = Intake(
+            plan=lambda: self.plan,
+            planned=lambda _: None,
+            asks_again=self.again.append,
+            clock=self.loop.clock,
+            cadence=CADENCE,
+            reporter=self.reporter,  # type: ignore[arg-type]  # all that is used of one
+            tally=self.tally,
+            check=self.check,
+            failures=self.failures,
+            policy=rule,
+            clock_offset_s=lambda: self.offset_s,
+        )
+        self.witnesses = self.intake.witnesses = Witnesses(
+            self.failures,
+            None,
+            self.loop.clock,
+            class_names=PUBLIC_CLASSES,
+            canaries={},
+            policy=rule,
+            interval_s=300.0,
+            witnessed=self.intake.note_witnessed,
+            unwitnessed=self.intake.note_unwitnessed,
+            chance=lambda: 0.0,
+        )
+
+    def probed(
+        self, *, first: WaitingFailure | None = None, contact: Contact | None = None, **layers: str
+    ) -> Probed:
+        """Return a probe that ended just now, with layers by their classes."""
+        memory = self.slot.recall() if first is None else first.memory
+        observation = Observation(
+            target_url=URL,
+            observed_at=datetime.fromtimestamp(self.loop.wall_s(), UTC),
+            **{name: LayerResult(result=ResultClass(result)) for name, result in layers.items()},  # type: ignore[arg-type]  # layers alone
+        )
+        report = ProbeReport(
+            subject_id=self.slot.subject_id,
+            observation=observation,
+            memory=after_probe(memory, observation, CADENCE, self.loop.wall_s()),
+            contact=contact or Contact(network_class=PUBLIC_IPV4),
+        )
+        now_s = self.loop.time()
+        return Probed(
+            slot=self.slot,
+            memory=memory,
+            report=report,
+            began_at_s=self.loop.wall_s(),
+            began_s=now_s,
+            ended_s=now_s,
+            first=first,
+        )
+
+    def take(self, **facts: Any) -> None:
+        self.intake.take(self.probed(**facts))
+
+    def witness(self, **facts: Any) -> WaitingFailure:
+        """Let a witness answer; return the failure that it is one for."""
+        answer = WitnessAnswer(network_class=PUBLIC_IPV4, sent_at_s=self.loop.time(), **facts)
+        released = self.failures.release(answer, self.loop.time())
+        self.intake.note_witnessed(released)
+        return self.again.pop()
+
+    @property
+    def results(self) -> list[Observation]:
+        return [result.report.observation for result in self.reporter.outbox]
+
+    @property
+    def last(self) -> Observation:
+        return self.results[-1]
+
+
+@in_virtual_time
+async def test_a_failure_is_held_until_its_target_fails_once_more() -> None:
+    desk = Desk()
+    desk.take(discovery="timeout")
+    assert (desk.results, desk.slot.is_busy, len(desk.failures)) == ([], True, 1)
+    first = desk.witness()
+    desk.take(first=first, discovery="refused")
+    # The second result is the result.
+    assert [one.result for one in desk.results] == [ResultClass.REFUSED]
+    assert (desk.slot.is_busy, desk.failures.asked_again) == (False, 0)
+    assert desk.slot.recall().failures_in_row == 1
+
+
+@in_virtual_time
+async def test_a_second_request_that_is_answered_is_the_result() -> None:
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.take(first=desk.witness(), discovery="ok")
+    assert [one.result for one in desk.results] == [ResultClass.OK]
+    assert desk.slot.recall().failures_in_row == 0
+    assert desk.slot.recall().confirm_at_s is None
+
+
+@in_virtual_time
+async def test_a_failure_without_a_witness_is_not_measured_and_as_old_as_it_is() -> None:
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.loop.stand_still(20)
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
+    assert (desk.last.result, desk.last.unmeasured) == (NOT_MEASURED, UnmeasuredReason.NO_WITNESS)
+    (result,) = desk.reporter.outbox
+    assert desk.loop.clock.boot_s() - result.made_at_s == 20
+    memory = desk.slot.recall()
+    assert (memory.failures_in_row, memory.result) == (0, ResultClass.OK)
+    assert desk.tally.unwitnessed == 1
+    assert desk.slot.due_at_s is not None
+
+
+@in_virtual_time
+async def test_a_second_request_that_comes_too_late_is_a_first_failure_again() -> None:
+    desk = Desk(second_request_s=60.0)
+    desk.take(discovery="timeout")
+    for number in range(2, MAX_ROUNDS + 1):
+        first = desk.witness()
+        desk.loop.stand_still(61)
+        desk.take(first=first, discovery="refused")
+        assert (len(desk.failures), desk.results) == (1, []), number
+    first = desk.witness()
+    desk.loop.stand_still(61)
+    desk.take(first=first, discovery="refused")
+    # It does not wait for ever.
+    assert (len(desk.failures), desk.failures.asked_again) == (0, 0)
+    assert desk.last.unmeasured is UnmeasuredReason.NO_WITNESS
+
+
+@in_virtual_time
+async def test_a_second_failure_by_name_needs_a_witness_that_was_looked_up() -> None:
+    by_name = Contact(network_class=PUBLIC_IPV4, is_name_failure=True)
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.take(first=desk.witness(), discovery="dns_failure", contact=by_name)
+    assert (len(desk.failures), desk.results) == (1, [])
+    desk.take(first=desk.witness(is_looked_up=True), discovery="dns_failure", contact=by_name)
+    assert [one.result for one in desk.results] == [ResultClass.DNS_FAILURE]
+
+
+@in_virtual_time
+async def test_a_second_failure_in_another_class_needs_a_witness_of_that_class() -> None:
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.take(first=desk.witness(), discovery="timeout", contact=Contact(network_class=PUBLIC_IPV6))
+    assert (len(desk.failures), desk.results) == (1, [])
+    assert desk.failures.first_at_s(PUBLIC_IPV6) is not None
+
+
+@pytest.mark.parametrize(
+    "contact",
+    [Contact(network_class=PUBLIC_IPV4, has_answered_itself=True), Contact(network_class=THIS_MACHINE)],
+)
+def test_a_failure_of_a_host_that_answered_itself_or_is_here_counts_at_once(contact: Contact) -> None:
+    @in_virtual_time
+    async def take() -> None:
+        desk = Desk()
+        desk.take(discovery="http_error", contact=contact)
+        assert [one.result for one in desk.results] == [ResultClass.HTTP_ERROR]
+
+    take()
+
+
+@in_virtual_time
+async def test_more_failures_than_may_wait_are_not_measured() -> None:
+    desk = Desk(max_waiting=0)
+    desk.take(discovery="timeout")
+    assert desk.last.unmeasured is UnmeasuredReason.NO_WITNESS
+    assert not desk.slot.is_busy
+
+
+@in_virtual_time
+async def test_a_timeout_of_a_slow_prober_is_not_measured_and_another_failure_needs_a_witness() -> None:
+    desk = Desk()
+    desk.check.note_woken(desk.loop.time())
+    desk.loop.stand_still(5)
+    probed = replace(desk.probed(discovery="timeout"), began_s=desk.loop.time() - 6)
+    desk.intake.take(probed)
+    assert (desk.last.result, desk.last.unmeasured) == (NOT_MEASURED, UnmeasuredReason.PROBER_SLOW)
+    desk.intake.take(replace(desk.probed(discovery="refused"), began_s=desk.loop.time() - 6))
+    assert len(desk.failures) == 1
+
+
+@in_virtual_time
+async def test_with_a_timeout_of_a_slow_prober_another_layer_that_failed_needs_a_witness() -> None:
+    desk = Desk()
+    desk.check.note_woken(desk.loop.time())
+    desk.loop.stand_still(5)
+    probed = desk.probed(discovery="refused", readiness="timeout")
+    desk.intake.take(replace(probed, began_s=desk.loop.time() - 6))
+    assert (len(desk.failures), desk.results) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "reason"),
+    [(3_600.0, UnmeasuredReason.PROBER_CLOCK), (-31.0, UnmeasuredReason.PROBER_CLOCK), (29.0, None)],
+)
+def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
+    offset_s: float, reason: UnmeasuredReason | None
+) -> None:
+    @in_virtual_time
+    async def take() -> None:
+        desk = Desk()
+        desk.offset_s = offset_s
+        desk.take(discovery="tls_failure", contact=Contact(network_class=PUBLIC_IPV4, is_date_failure=True))
+        if reason is None:
+            assert (len(desk.failures), desk.results) == (1, [])
+            return
+        assert (desk.last.result, desk.last.unmeasured) == (NOT_MEASURED, reason)
+        # Any other failure of TLS is judged as usual.
+        desk.take(discovery="tls_failure")
+        assert len(desk.failures) == 1
+
+    take()
+
+
+@in_virtual_time
+async def test_a_target_that_never_answered_fails_as_it_is_with_a_wrong_clock_too() -> None:
+    desk = Desk()
+    desk.slot.remember(ProbeMemory())
+    desk.offset_s = 3_600.0
+    desk.take(discovery="tls_failure")
+    assert [one.result for one in desk.results] == [ResultClass.TLS_FAILURE]
+
+
+@in_virtual_time
+async def test_an_interface_of_another_class_that_is_not_reached_needs_a_witness_though_the_agent_lives() -> (
+    None
+):
+    unreached = Contact(network_class=PUBLIC_IPV6, unreached_layers=("transport",))
+    desk = Desk()
+    desk.take(discovery="ok", transport="timeout", contact=unreached)
+    assert (len(desk.failures), desk.results) == (1, [])
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV6, desk.loop.time()), "none")
+    assert desk.last.is_sign_of_life
+    assert desk.last.unmeasured is None
+    assert desk.last.transport is not None
+    assert desk.last.transport.result is NOT_MEASURED
+    assert desk.slot.recall().alive_at_s == pytest.approx(desk.loop.wall_s())
+
+
+@in_virtual_time
+async def test_answers_are_witnesses_and_failures_are_none_any_more() -> None:
+    desk = Desk()
+    answered = Answered(network_class=PUBLIC_IPV4, url=URL, sent_at_s=desk.loop.time())
+    alive = Contact(network_class=PUBLIC_IPV4, answered=answered)
+    desk.take(discovery="ok", contact=alive)
+    known = desk.witnesses._classes[PUBLIC_IPV4].known
+    assert list(known) == ["a.example"]
+    desk.take(discovery="timeout")
+    assert list(known) == []
+    # One that asks to wait is asked for nobody else.
+    desk = Desk()
+    desk.take(discovery="ok", contact=alive)
+    waiting = desk.probed(discovery="ok", contact=alive)
+    resting = waiting.report.memory.model_copy(update={"not_before_s": desk.loop.wall_s() + 600})
+    desk.intake.take(replace(waiting, report=replace(waiting.report, memory=resting)))
+    assert list(desk.witnesses._classes[PUBLIC_IPV4].known) == []
+
+
+@in_virtual_time
+async def test_results_of_a_target_that_left_are_counted_and_not_reported() -> None:
+    desk = Desk()
+    desk.take(discovery="timeout")
+    del desk.slot.shard.slots[desk.slot.subject_id]
+    answer = WitnessAnswer(network_class=PUBLIC_IPV4, sent_at_s=desk.loop.time())
+    desk.intake.note_witnessed(desk.failures.release(answer, desk.loop.time()))
+    assert (desk.again, desk.failures.asked_again, desk.slot.is_busy) == ([], 0, False)
+    desk.take(discovery="refused")
+    assert (desk.results, desk.tally.probed) == ([], 1)
+
+
+@in_virtual_time
+async def test_ticks_that_pass_while_a_failure_waits_are_not_missed() -> None:
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.loop.stand_still(3_000)
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
+    desk.loop.stand_still(300)
+    desk.take(discovery="ok")
+    assert [one.unmeasured for one in desk.results] == [UnmeasuredReason.NO_WITNESS, None]
+    # Those after it are.
+    desk.loop.stand_still(3_000)
+    desk.take(discovery="ok")
+    assert [one.unmeasured for one in desk.results[2:]] == [UnmeasuredReason.NOT_PROBED, None]
+    assert desk.tally.missed in {9, 10}

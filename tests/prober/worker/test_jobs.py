@@ -1,0 +1,164 @@
+"""What is done again and again beside the probing?"""
+
+import asyncio
+import datetime as dt
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import schedule
+from tests.support.servers import PATIENCE_SECONDS
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from lifesign.errors import InvalidSetting
+from lifesign.prober.worker.jobs import Jobs
+
+
+@pytest.fixture(autouse=True)
+def _virtual_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library asks the calendar: it gets the virtual loop's."""
+
+    class Calendar(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> "Calendar":
+            try:
+                return cls.fromtimestamp(virtual_loop().wall_s(), tz)
+            except (RuntimeError, AssertionError):
+                return cls.fromtimestamp(time.time(), tz)
+
+    calendar = SimpleNamespace(**{**vars(dt), "datetime": Calendar})
+    monkeypatch.setattr(schedule, "datetime", calendar)
+
+
+async def run_for(jobs: Jobs, seconds: float) -> None:
+    running = asyncio.create_task(jobs.run())
+    await asyncio.sleep(seconds)
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@in_virtual_time
+async def test_a_job_is_done_every_so_often_and_at_once_if_asked_for() -> None:
+    jobs, began_s = Jobs(), virtual_loop().time()
+    hourly: list[float] = []
+    at_once: list[float] = []
+
+    async def note(where: list[float]) -> None:
+        where.append(round(virtual_loop().time() - began_s))
+
+    async def note_hourly() -> None:
+        await note(hourly)
+
+    async def note_at_once() -> None:
+        await note(at_once)
+
+    jobs.add("hourly", 3_600, note_hourly)
+    jobs.add("at once", 3_600, note_at_once, is_due_now=True)
+    await run_for(jobs, 7_300)
+    assert hourly == [3_600, 7_200]
+    assert at_once == [0, 3_600, 7_200]
+
+
+@in_virtual_time
+async def test_a_job_that_fails_is_tried_again_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    jobs = Jobs()
+    failed, fine = [], []
+
+    async def fail() -> None:
+        failed.append(1)
+        raise OSError("no disk")
+
+    async def work() -> None:
+        fine.append(1)
+
+    jobs.add("pruning", 100, fail)
+    jobs.add("report", 100, work)
+    await run_for(jobs, 350)
+    assert (len(failed), len(fine)) == (3, 3)
+    assert "pruning failed; it is tried again when it is due" in caplog.text
+
+
+@in_virtual_time
+async def test_a_job_that_takes_longer_than_its_time_never_runs_twice_at_once() -> None:
+    jobs = Jobs()
+    at_work, most, other = 0, 0, []
+
+    async def work() -> None:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(250)
+        at_work -= 1
+
+    async def note() -> None:
+        other.append(1)
+
+    jobs.add("refresh", 100, work)
+    jobs.add("report", 100, note)
+    await run_for(jobs, 1_050)
+    assert most == 1
+    assert len(other) == 10
+
+
+@in_virtual_time
+async def test_a_job_can_be_done_now() -> None:
+    jobs, done = Jobs(), []
+
+    async def work() -> None:
+        await asyncio.sleep(10)
+        done.append(1)
+
+    jobs.add("refresh", 3_600, work)
+    await asyncio.gather(jobs.run_now("refresh"), jobs.run_now("refresh"))
+    assert done == [1]
+    with pytest.raises(KeyError):
+        await jobs.run_now("something else")
+
+
+@in_virtual_time
+async def test_jobs_that_are_at_work_end_with_the_rest() -> None:
+    jobs, ended = Jobs(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            ended.append(1)
+
+    jobs.add("refresh", 3_600, work, is_due_now=True)
+    await run_for(jobs, 10)
+    assert ended == [1]
+
+
+async def test_a_job_that_blocks_runs_in_a_thread_and_blocks_nobody() -> None:
+    jobs = Jobs()
+    may_end, where = threading.Event(), []
+
+    def block() -> None:
+        where.append(threading.current_thread())
+        assert may_end.wait(PATIENCE_SECONDS)
+
+    jobs.add("pruning", 3_600, block)
+    running = asyncio.create_task(jobs.run_now("pruning"))
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+    assert not running.done()
+    may_end.set()
+    await running
+    assert where != [threading.main_thread()]
+
+
+@pytest.mark.parametrize("every_seconds", [0, -1, 0.5, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(every_seconds: float) -> None:
+    with pytest.raises(InvalidSetting, match="every_seconds"):
+        Jobs().add("job", every_seconds, lambda: None)
+
+
+def test_a_name_stands_for_one_job() -> None:
+    jobs = Jobs()
+    jobs.add("job", 10, lambda: None)
+    with pytest.raises(InvalidSetting, match="name"):
+        jobs.add("job", 10, lambda: None)

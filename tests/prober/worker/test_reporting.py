@@ -1,0 +1,278 @@
+"""The reporter: results reach the ledger whole, once, and not too late."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import UTC, datetime
+
+import pytest
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ShardBatch, Taken, WitnessNews
+from lifesign.prober.worker.outbox import Outbox, Result
+from lifesign.prober.worker.reporting import FLUSH_SECONDS, MAX_BAD, MAX_BATCH, Reporter
+from lifesign.prober.worker.shards import Holdings, Slot
+
+OK = LayerResult(result=ResultClass.OK)
+
+
+class Desk:
+    """A reporter at work between an outbox and a ledger."""
+
+    def __init__(self, ledger: MemoryLedger | None = None) -> None:
+        self.loop = virtual_loop()
+        self.ledger = ledger or MemoryLedger(self.loop.clock)
+        self.holdings = Holdings()
+        self.outbox = Outbox()
+        self.lost: list[int] = []
+        self.news: list[WitnessNews] = []
+        self.reporter = Reporter(
+            self.ledger,
+            self.outbox,
+            self.loop.clock,
+            lose=self._lose,
+            news=self.news.append,
+            interval_s=300.0,
+            chance=lambda: 0.5,
+        )
+
+    async def hold(self, *urls: str) -> list[Slot]:
+        self.ledger.add(*urls)
+        self.holdings.take((await self.ledger.claim("worker", 3_600.0, {})).claims)
+        for shard in self.holdings.shards.values():
+            self.holdings.apply(shard, await self.ledger.targets(shard.number, None))
+        found = {slot.url: slot for slot in self.holdings.slots()}
+        return [found[url] for url in urls]
+
+    def add(self, slot: Slot, *, is_urgent: bool = False) -> None:
+        observation = Observation(
+            target_url=slot.url, observed_at=datetime.fromtimestamp(self.loop.wall_s(), UTC), discovery=OK
+        )
+        memory = ProbeMemory(probed_at_s=self.loop.wall_s())
+        report = ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory)
+        result = Result(slot, report, made_at_s=self.loop.clock.boot_s())
+        self.reporter.add(result, is_urgent=is_urgent)
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.reporter.run())
+        yield
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    def _lose(self, numbers: Collection[int]) -> None:
+        self.lost += numbers
+        for number in numbers:
+            self.holdings.lose(number)
+
+
+def urls_of(count: int) -> list[str]:
+    return [f"https://agent-{number}.example/" for number in range(count)]
+
+
+@in_virtual_time
+async def test_a_single_result_waits_for_others_and_no_longer_than_five_seconds() -> None:
+    desk = Desk()
+    (slot,) = await desk.hold("https://agent.example/")
+    async with desk.open():
+        await asyncio.sleep(3)
+        desk.add(slot)
+        await asyncio.sleep(FLUSH_SECONDS - 0.1)
+        assert desk.ledger.calls == []
+        await asyncio.sleep(0.2)
+        assert desk.ledger.calls == [1]
+    assert desk.reporter.reported == 1
+
+
+@in_virtual_time
+async def test_a_result_that_somebody_waits_for_goes_at_once() -> None:
+    desk = Desk()
+    slots = await desk.hold(*urls_of(3))
+    async with desk.open():
+        desk.add(slots[0])
+        await asyncio.sleep(1)
+        desk.add(slots[1], is_urgent=True)
+        await asyncio.sleep(0.1)
+        assert desk.ledger.calls == [2]
+        desk.add(slots[2])
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+        assert desk.ledger.calls == [2, 1]
+
+
+@in_virtual_time
+async def test_many_results_go_in_whole_batches_of_many_shards() -> None:
+    desk = Desk()
+    slots = await desk.hold(*urls_of(1_300))
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+        await asyncio.sleep(0.1)
+        assert desk.ledger.calls == [MAX_BATCH, MAX_BATCH, 300]
+
+
+@in_virtual_time
+async def test_what_comes_in_without_end_still_goes_in_whole_batches() -> None:
+    desk = Desk()
+    slots = deque(await desk.hold(*urls_of(100)))
+    async with desk.open():
+        for _ in range(1_000):
+            await asyncio.sleep(0.01)
+            for _ in range(10):
+                slots.rotate()
+                desk.add(slots[0])
+    assert len(desk.ledger.calls) <= 10_000 / MAX_BATCH
+    assert min(desk.ledger.calls) >= MAX_BATCH
+
+
+@in_virtual_time
+async def test_at_the_end_no_result_waits_for_others() -> None:
+    desk = Desk()
+    (slot,) = await desk.hold("https://agent.example/")
+    async with desk.open():
+        desk.add(slot)
+        await asyncio.sleep(0.01)
+        desk.reporter.hurry()
+        await asyncio.sleep(0.01)
+        assert desk.ledger.calls == [1]
+
+
+@in_virtual_time
+async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_once() -> None:
+    class Forgetful(MemoryLedger):
+        """Takes the first call, and its answer is lost on the way."""
+
+        failures = 3
+
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+            answer = await super().report(batches, interval_s)
+            if self.failures:
+                self.failures -= 1
+                raise LedgerAway("the answer was lost")
+            return answer
+
+    desk = Desk(Forgetful(virtual_loop().clock))
+    (slot,) = await desk.hold("https://agent.example/")
+    async with desk.open():
+        for _ in range(20):
+            desk.add(slot)
+            await asyncio.sleep(1)
+        await asyncio.sleep(60)
+    seen = [one.observed_at for one in desk.ledger.observations(slot.url)]
+    assert len(seen) == 20
+    assert seen == sorted(seen)
+    assert desk.reporter.outage is None
+
+
+@in_virtual_time
+async def test_a_lost_shard_is_told_of_once_and_its_results_are_dropped() -> None:
+    desk = Desk()
+    slots = await desk.hold(*urls_of(10))
+    number = slots[3].shard.number
+    desk.ledger.leases[number].token += 1
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+            desk.add(slots[3])
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+    assert desk.lost == [number]
+    assert desk.ledger.observations(slots[3].url) == []
+    assert desk.reporter.reported == len(desk.ledger.seen)
+
+
+@in_virtual_time
+async def test_results_that_cannot_be_taken_are_sought_out_one_by_one() -> None:
+    desk = Desk()
+    slots = await desk.hold(*urls_of(200))
+    bad = {slots[17], slots[18], slots[163]}
+    desk.ledger.indigestible = {slot.subject_id for slot in bad}
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+    assert len(desk.ledger.seen) == 197
+    assert {slot for slot in slots if slot.given_up} == bad
+
+
+@in_virtual_time
+async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> None:
+    class Broken(MemoryLedger):
+        asked = 0
+
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+            self.asked += 1
+            raise ZeroDivisionError
+
+    desk = Desk(ledger := Broken(virtual_loop().clock))
+    slots = await desk.hold(*urls_of(400))
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+    assert len(desk.outbox) == 0
+    assert all(slot.given_up == 1 for slot in slots)
+    assert ledger.asked < 5 * MAX_BAD
+
+
+@in_virtual_time
+async def test_what_was_under_way_when_it_was_ended_is_not_lost() -> None:
+    class Slow(MemoryLedger):
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+            await asyncio.sleep(100)
+            return await super().report(batches, interval_s)
+
+    desk = Desk(Slow(virtual_loop().clock))
+    (slot,) = await desk.hold("https://agent.example/")
+    async with desk.open():
+        desk.add(slot)
+        await asyncio.sleep(FLUSH_SECONDS + 10)
+    assert len(desk.outbox) == 1
+    desk.reporter.hurry()
+    await desk.reporter.flush()
+    assert len(desk.ledger.observations(slot.url)) == 1
+
+
+@in_virtual_time
+async def test_results_are_numbered_under_their_token_and_their_ages_are_those_of_the_sending() -> None:
+    class Late(MemoryLedger):
+        failures = 2
+
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+            if self.failures:
+                self.failures -= 1
+                raise LedgerAway("not now")
+            return await super().report(batches, interval_s)
+
+    desk = Desk(Late(virtual_loop().clock))
+    one, other = await desk.hold("https://a.example/", "https://b.example/")
+    made_at_s = []
+    async with desk.open():
+        for slot in (one, other, one):
+            made_at_s.append(desk.loop.clock.wall_s())
+            desk.add(slot)
+            await asyncio.sleep(1)
+        # The machine sleeps; its monotonic clock does not count that.
+        desk.loop.suspended_s += 100.0
+        desk.loop.steps_s += 100.0
+        await asyncio.sleep(60)
+    first, second = desk.ledger.received[one.subject_id]
+    assert (first.number, second.number) == (1, 2)
+    assert [first.at_s, second.at_s] == pytest.approx([made_at_s[0], made_at_s[2]], abs=0.01)
+    assert first.age_s > 100
+    (only,) = desk.ledger.received[other.subject_id]
+    assert only.number == 1
+
+
+@in_virtual_time
+async def test_what_the_ledger_tells_of_witnesses_is_passed_on() -> None:
+    desk = Desk()
+    (slot,) = await desk.hold("https://agent.example/")
+    desk.ledger.news = WitnessNews(silent_classes=frozenset({"public_ipv4"}))
+    async with desk.open():
+        desk.add(slot)
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+    assert desk.news == [desk.ledger.news]

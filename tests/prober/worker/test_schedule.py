@@ -1,0 +1,144 @@
+"""When is it a target's turn: at its tick, for ever, or once in a census?"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.properties import examples
+
+from lifesign.domain.net.target import phase_of, target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.schedule.cadence import Cadence
+from lifesign.prober.results.ledger import ShardClaim, TargetEntry
+from lifesign.prober.worker.schedule import MAX_TRIES, CensusPlan, WatchPlan, missed_before
+from lifesign.prober.worker.shards import Shard, Slot
+
+CADENCE = Cadence()
+NEVER = ProbeMemory()
+A = "https://a.example/"
+BASE_S = 1_763_640_000.0
+"""A multiple of the interval."""
+
+
+def slot_of(url: str = A) -> Slot:
+    shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
+    entry = TargetEntry(subject_id=target_id(url), url=url, memory=NEVER)
+    slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+    return slot
+
+
+def tick_s(number: int, url: str = A) -> float:
+    return BASE_S + (number + phase_of(target_id(url))) * CADENCE.interval_s
+
+
+def test_a_target_is_given_out_at_its_tick_and_not_again_before_it_is_planned_anew() -> None:
+    plan, slot = WatchPlan(CADENCE), slot_of()
+    plan.add(slot, NEVER, BASE_S - 1)
+    assert slot.due_at_s == pytest.approx(tick_s(0))
+    assert list(plan.take(tick_s(0) - 0.1)) == []
+    assert [one for _, one in plan.take(tick_s(0) + 0.1)] == [slot]
+    assert list(plan.take(tick_s(5))) == []
+    assert plan.left is None
+
+
+def test_it_is_counted_who_is_left_out_at_some_ticks_until_that_ends_or_they_leave() -> None:
+    plan = WatchPlan(CADENCE)
+    dead, limited, well = (slot_of(f"https://{name}.example/") for name in ("a", "b", "c"))
+    for _ in range(2):
+        plan.add(dead, ProbeMemory(failures_in_row=3), BASE_S)
+        plan.add(limited, ProbeMemory(slowdowns=1), BASE_S)
+        plan.add(well, NEVER, BASE_S)
+        assert plan.backed_off == 2
+    # Who is being asked is counted as before.
+    assert len(list(plan.take(BASE_S + 2 * CADENCE.max_backoff_s))) == 3
+    assert plan.backed_off == 2
+    plan.add(dead, NEVER, BASE_S)
+    assert plan.backed_off == 1
+    for slot in (limited, limited, well):
+        plan.remove(slot)
+    assert plan.backed_off == 0
+    assert CensusPlan(BASE_S).backed_off is None
+
+
+def test_a_recheck_overrules_the_tick() -> None:
+    plan, slot = WatchPlan(CADENCE), slot_of()
+    plan.add(slot, ProbeMemory(probed_at_s=BASE_S - 100), BASE_S)
+    slot.recheck_at_s = BASE_S
+    plan.add(slot, ProbeMemory(probed_at_s=BASE_S - 100), BASE_S)
+    assert slot.due_at_s == BASE_S
+
+
+def test_a_census_gives_out_once_whom_nobody_has_probed_since_it_began() -> None:
+    plan = CensusPlan(BASE_S)
+    never, before, since = (slot_of(f"https://{name}.example/") for name in ("a", "b", "c"))
+    plan.add(never, NEVER, BASE_S)
+    plan.add(never, NEVER, BASE_S)
+    plan.add(before, ProbeMemory(probed_at_s=BASE_S - 0.1), BASE_S)
+    plan.add(since, ProbeMemory(probed_at_s=BASE_S), BASE_S)
+    assert plan.left == 2
+    assert [one for _, one in plan.take(BASE_S)] == [never, before]
+    assert (plan.left, list(plan.take(BASE_S))) == (0, [])
+
+
+def test_a_census_also_looks_where_somebody_asked_for_a_look_since() -> None:
+    plan, slot = CensusPlan(BASE_S), slot_of()
+    slot.recheck_at_s = BASE_S + 10
+    plan.add(slot, ProbeMemory(probed_at_s=BASE_S + 5), BASE_S)
+    assert [one for _, one in plan.take(BASE_S)] == [slot]
+    plan.add(slot, ProbeMemory(probed_at_s=BASE_S + 11), BASE_S)
+    assert plan.left == 0
+
+
+def test_who_leaves_during_a_census_is_not_given_out() -> None:
+    plan, slot = CensusPlan(BASE_S), slot_of()
+    plan.add(slot, NEVER, BASE_S)
+    plan.remove(slot)
+    plan.remove(slot)
+    assert (plan.left, list(plan.take(BASE_S))) == (0, [])
+
+
+def test_who_is_doubted_is_tried_again_a_few_times() -> None:
+    plan, slot = CensusPlan(BASE_S), slot_of()
+    tries = [plan.tries_again(slot) for _ in range(MAX_TRIES)]
+    assert tries == [True] * (MAX_TRIES - 1) + [False]
+    assert not WatchPlan(CADENCE).tries_again(slot)
+
+
+def missed(memory: ProbeMemory, began_at_s: float) -> tuple[int, float] | None:
+    return missed_before(target_id(A), memory, CADENCE, began_at_s)
+
+
+def test_who_is_probed_at_every_tick_has_missed_none() -> None:
+    assert missed(NEVER, tick_s(9)) is None
+    assert missed(ProbeMemory(probed_at_s=tick_s(0)), tick_s(1)) is None
+    assert missed(ProbeMemory(probed_at_s=tick_s(0) + 20), tick_s(1) + 20) is None
+
+
+def test_the_ticks_of_a_day_without_a_prober_are_told_once_and_the_last_is_kept_late() -> None:
+    count, last_s = missed(ProbeMemory(probed_at_s=tick_s(0) + 0.1), tick_s(288) + 0.1) or (0, 0.0)
+    assert count == 287
+    assert last_s == pytest.approx(tick_s(287))
+
+
+def test_a_probe_that_came_an_interval_late_has_missed_one_tick() -> None:
+    count, last_s = missed(ProbeMemory(probed_at_s=tick_s(0)), tick_s(2) + 10) or (0, 0.0)
+    assert count == 1
+    assert last_s == pytest.approx(tick_s(1))
+
+
+def test_ticks_that_back_off_left_out_were_not_missed() -> None:
+    dead = ProbeMemory(probed_at_s=tick_s(0), failures_in_row=5)
+    assert missed(dead, tick_s(30)) is None
+    assert missed(dead, tick_s(70)) is not None
+
+
+@settings(max_examples=examples(60))
+@given(st.floats(0, 300), st.floats(0, 100_000))
+def test_what_was_missed_lies_between_the_last_probe_and_this_one(after_s: float, took_s: float) -> None:
+    last_s = BASE_S + after_s
+    told = missed(ProbeMemory(probed_at_s=last_s), last_s + took_s)
+    if told is None:
+        assert took_s < 2.5 * CADENCE.interval_s
+    else:
+        count, at_s = told
+        assert last_s < at_s < last_s + took_s
+        assert abs(count - took_s / CADENCE.interval_s) <= 2.5

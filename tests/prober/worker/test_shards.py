@@ -1,0 +1,166 @@
+"""Which shards are ours, and which targets lie in them?"""
+
+from dataclasses import replace
+
+from lifesign.domain.net.target import target_id
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
+from lifesign.domain.schedule.cadence import Cadence
+from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
+from lifesign.prober.worker.shards import Applied, Holdings, Shard
+
+A, B, C = (f"https://{name}.example/" for name in "abc")
+
+
+def claim(shard: int, token: int = 1, expires_at_s: float = 300.0) -> ShardClaim:
+    return ShardClaim(shard=shard, fencing_token=token, expires_at_s=expires_at_s)
+
+
+def entry(url: str, *, probed_at_s: float | None = None, recheck_at_s: float | None = None) -> TargetEntry:
+    memory = ProbeMemory(probed_at_s=probed_at_s)
+    return TargetEntry(subject_id=target_id(url), url=url, memory=memory, recheck_at_s=recheck_at_s)
+
+
+def page(*entries: TargetEntry, version: int = 1, gone: tuple[str, ...] = ()) -> TargetPage:
+    return TargetPage(entries=entries, gone=tuple(target_id(url) for url in gone), version=version)
+
+
+def urls(applied: Applied) -> list[str]:
+    return [slot.url for slot, _ in applied.to_plan]
+
+
+def with_one_shard(*entries: TargetEntry) -> tuple[Holdings, Shard]:
+    holdings = Holdings()
+    ((shard,), _) = holdings.take([claim(7)])
+    holdings.apply(shard, page(*entries))
+    return holdings, shard
+
+
+def test_a_shard_is_worked_on_once_its_targets_were_read_and_until_its_claim_is_over() -> None:
+    holdings = Holdings()
+    ((shard,), lost) = holdings.take([claim(7)])
+    assert (lost, holdings.tokens(), holdings.versions()) == ([], {7: 1}, {7: 0})
+    assert not shard.is_ours(0.0)
+    applied = holdings.apply(shard, page(entry(A), entry(B), version=12))
+    assert (urls(applied), holdings.targets, holdings.versions()) == ([A, B], 2, {7: 12})
+    assert shard.is_ours(299.9)
+    assert not shard.is_ours(300.0)
+
+
+def test_a_renewal_changes_nothing_but_the_deadline() -> None:
+    holdings, shard = with_one_shard(entry(A))
+    (held, lost) = holdings.take([claim(7, expires_at_s=500.0)])
+    assert (held, lost) == ([shard], [])
+    assert shard.is_ours(400.0)
+
+
+def test_a_shard_with_another_token_is_read_anew_before_it_is_worked_on() -> None:
+    holdings, shard = with_one_shard(entry(A), entry(B))
+    slot = shard.slots[target_id(A)]
+    holdings.take([claim(7, token=2)])
+    assert (shard.is_ours(0.0), holdings.tokens(), holdings.versions()) == (False, {7: 2}, {7: 0})
+    applied = holdings.apply(shard, page(entry(A), entry(C)))
+    assert [gone.url for gone in applied.gone] == [B]
+    assert shard.slots[target_id(A)] is slot
+    assert (shard.is_ours(0.0), holdings.targets) == (True, 2)
+
+
+def test_a_shard_that_is_not_named_any_more_is_lost_with_its_targets() -> None:
+    holdings, shard = with_one_shard(entry(A))
+    slot = shard.slots[target_id(A)]
+    held, lost = holdings.take([claim(8)])
+    assert ([one.number for one in held], lost) == ([8], [shard])
+    assert (holdings.targets, slot.is_gone, shard.is_ours(0.0)) == (0, True, False)
+    assert holdings.lose(7) is None
+
+
+def test_changes_are_added_to_what_is_known() -> None:
+    holdings, shard = with_one_shard(entry(A), entry(B))
+    a = shard.slots[target_id(A)]
+    applied = holdings.apply(shard, page(entry(B, recheck_at_s=50.0), entry(C), version=3, gone=(A,)))
+    assert (urls(applied), applied.gone) == ([B, C], [a])
+    assert (a.is_gone, shard.slots[target_id(B)].recheck_at_s, holdings.targets) == (True, 50.0, 2)
+
+
+def test_what_we_know_better_is_not_overwritten_by_what_the_ledger_has_not_heard_yet() -> None:
+    holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
+    slot = shard.slots[target_id(A)]
+    slot.remember(ProbeMemory(probed_at_s=20.0, failures_in_row=3))
+    applied = holdings.apply(shard, page(entry(A, probed_at_s=10.0, recheck_at_s=15.0), version=2))
+    assert applied.overtaken == []
+    assert applied.to_plan == [(slot, ProbeMemory(probed_at_s=20.0, failures_in_row=3))]
+
+
+def test_what_somebody_else_saw_later_overrules_what_we_saw() -> None:
+    holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
+    slot = shard.slots[target_id(A)]
+    slot.remember(ProbeMemory(probed_at_s=20.0))
+    holdings.take([claim(7, token=2)])
+    applied = holdings.apply(shard, page(entry(A, probed_at_s=30.0)))
+    assert applied.overtaken == [slot]
+    assert slot.recall() == ProbeMemory(probed_at_s=30.0)
+
+
+def test_what_is_remembered_survives_being_kept_as_json() -> None:
+    _, shard = with_one_shard(entry(A))
+    slot = shard.slots[target_id(A)]
+    assert (slot.memory, slot.recall()) == (None, ProbeMemory())
+    memory = ProbeMemory(probed_at_s=1.5, result=ResultClass.GATED, card_etag='"x"')
+    slot.remember(memory)
+    assert slot.recall() == memory
+    slot.remember(ProbeMemory())
+    assert slot.memory is None
+
+
+def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> None:
+    holdings, shard = with_one_shard(entry(A))
+    # Its owner chose the name; what is no target's id is an agent's, however it begins.
+    names = ["agent_1", "tgt_mine"]
+    agents = [TargetEntry(subject_id=name, url=B, memory=ProbeMemory()) for name in names]
+    holdings.apply(shard, TargetPage(entries=agents, version=2))
+    seen = [
+        shard.slots[name].not_measured(0.0, UnmeasuredReason.NOT_PROBED, "why")
+        for name in (target_id(A), *names)
+    ]
+    assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), *((None, name) for name in names)]
+
+
+def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None:
+    ok, refused, unread = ResultClass.OK, ResultClass.REFUSED, ResultClass.NOT_MEASURED
+    holdings, shard = with_one_shard(entry(A), entry(B, probed_at_s=5.0), entry(C))
+    assert holdings.results() == {None: 2, unread: 1}
+    slot = shard.slots[target_id(A)]
+    slot.note(ok, ProbeMemory())
+    slot.note(refused, ProbeMemory())
+    shard.slots[target_id(B)].note(ok, ProbeMemory())
+    assert holdings.results() == {None: 1, refused: 1, ok: 1}
+    slot.note(unread, ProbeMemory())
+    assert holdings.results() == {None: 1, refused: 1, ok: 1}, "nobody looked: what was seen stays"
+    slot.note(unread, ProbeMemory(is_unwelcome=True))
+    assert holdings.results() == {None: 1, unread: 1, ok: 1}, "nobody will look again"
+    slot.note_known(ProbeMemory(result=ok, probed_at_s=9.0))
+    assert holdings.results() == {None: 1, ok: 2}
+    holdings.apply(shard, page(version=2, gone=(A,)))
+    assert holdings.results() == {None: 1, ok: 1}
+    holdings.take([])
+    assert holdings.results() == {}
+
+
+def test_results_are_numbered_anew_under_each_token() -> None:
+    holdings, shard = with_one_shard(entry(A))
+    assert [shard.next_number(), shard.next_number()] == [1, 2]
+    holdings.take([claim(7, expires_at_s=500.0)])
+    assert shard.next_number() == 3
+    holdings.take([claim(7, token=2)])
+    assert shard.next_number() == 1
+
+
+def test_a_target_keeps_its_own_thresholds_and_its_confirmation() -> None:
+    own = replace(entry(A), thresholds_s=(60.0, 120.0), confirmed_at_s=50.0)
+    holdings, shard = with_one_shard(own, entry(B))
+    slot, other = shard.slots[target_id(A)], shard.slots[target_id(B)]
+    usual = Cadence()
+    assert slot.cadence(usual).dead_after_s == 120.0
+    assert (other.cadence(usual), slot.confirmed_at_s, other.confirmed_at_s) == (usual, 50.0, None)
+    holdings.apply(shard, page(replace(entry(A), confirmed_at_s=60.0), version=2))
+    assert (slot.confirmed_at_s, slot.cadence(usual)) == (60.0, usual)

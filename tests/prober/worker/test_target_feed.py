@@ -1,0 +1,169 @@
+"""Which targets came, left, or are to be looked at now?"""
+
+import asyncio
+import gc
+from collections.abc import Collection, Mapping
+
+import pytest
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.prober.results.ledger import LedgerAway, TargetPage
+from lifesign.prober.worker import target_feed as feed_module
+from lifesign.prober.worker.shards import Applied, Holdings, Shard
+from lifesign.prober.worker.target_feed import POLL_SECONDS, TargetFeed
+
+
+class Counting(MemoryLedger):
+    """Counts what it is asked."""
+
+    asked = 0
+    read = 0
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        self.asked += 1
+        return await super().changed(versions)
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        self.read += 1
+        return await super().targets(shard, after_version)
+
+
+class Feeding:
+    """A feed of all shards, and what it told of."""
+
+    def __init__(self, *urls: str) -> None:
+        self.ledger = Counting(virtual_loop().clock)
+        self.ledger.add(*urls)
+        self.holdings = Holdings()
+        self.told: list[str] = []
+        self.gone: list[str] = []
+        self.feed = TargetFeed(self.ledger, self.holdings, applied=self._note, chance=lambda: 0.5)
+
+    async def claim(self) -> None:
+        granted = await self.ledger.claim("worker", 3_600.0, self.holdings.tokens())
+        self.holdings.take(granted.claims)
+
+    def _note(self, _shard: Shard, applied: Applied) -> None:
+        self.told += [slot.url for slot, _ in applied.to_plan]
+        self.gone += [slot.url for slot in applied.gone]
+
+
+def urls_of(count: int) -> list[str]:
+    return [f"https://agent-{number}.example/" for number in range(count)]
+
+
+@in_virtual_time
+async def test_shards_that_hold_nothing_are_not_read() -> None:
+    feeding = Feeding(*urls_of(20))
+    await feeding.claim()
+    await feeding.feed.look()
+    assert sorted(feeding.told) == sorted(urls_of(20))
+    assert feeding.ledger.read == len({shard_of(host_of(url)) for url in urls_of(20)})
+    assert all(shard.is_current for shard in feeding.holdings.shards.values())
+    assert len(feeding.holdings.shards) == SHARDS
+
+
+@in_virtual_time
+async def test_a_look_that_was_asked_for_before_the_clock_was_set_back_is_asked_for_now() -> None:
+    (url,) = urls_of(1)
+    feeding = Feeding(url)
+    now_s = feeding.ledger.clock.wall_s()
+    feed = TargetFeed(
+        feeding.ledger,
+        feeding.holdings,
+        applied=lambda *_: None,
+        chance=lambda: 0.5,
+        wall_s=lambda: now_s - 3_600.0,
+    )
+    feeding.ledger.ask_recheck(url)
+    await feeding.claim()
+    await feed.look()
+    (slot,) = feeding.holdings.slots()
+    assert slot.recheck_at_s == now_s - 3_600.0
+
+
+@in_virtual_time
+async def test_later_on_only_what_has_changed_is_read_and_asked_for_in_one_question() -> None:
+    feeding = Feeding(*urls_of(20))
+    await feeding.claim()
+    await feeding.feed.look()
+    feeding.told.clear()
+    feeding.ledger.asked = feeding.ledger.read = 0
+    await feeding.feed.look()
+    assert (feeding.ledger.asked, feeding.ledger.read) == (1, 0)
+    feeding.ledger.add("https://new.example/")
+    feeding.ledger.ask_recheck(urls_of(1)[0])
+    feeding.ledger.remove(urls_of(2)[1])
+    await feeding.feed.look()
+    assert sorted(feeding.told) == ["https://agent-0.example/", "https://new.example/"]
+    assert (feeding.gone, feeding.ledger.read) == (["https://agent-1.example/"], 3)
+
+
+@in_virtual_time
+async def test_changes_are_looked_for_every_two_seconds_and_a_ledger_that_is_away_less_often() -> None:
+    feeding = Feeding(*urls_of(5))
+    await feeding.claim()
+    running = asyncio.create_task(feeding.feed.run())
+    await asyncio.sleep(100 * POLL_SECONDS + 0.5)
+    assert feeding.ledger.asked == 101
+    feeding.ledger.is_away = True
+    await asyncio.sleep(300)
+    assert feeding.ledger.asked < 125
+    feeding.ledger.is_away = False
+    feeding.ledger.add("https://new.example/")
+    await asyncio.sleep(31)
+    assert feeding.told[-1] == "https://new.example/"
+    running.cancel()
+
+
+@in_virtual_time
+async def test_a_page_of_a_shard_that_was_lost_and_won_meanwhile_is_not_taken() -> None:
+    feeding = Feeding("https://agent.example/")
+    await feeding.claim()
+    number = shard_of("agent.example")
+    shard = feeding.holdings.shards[number]
+
+    class Slow(Counting):
+        async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+            page = await super().targets(shard, after_version)
+            for lease in self.leases.values():
+                lease.worker = None
+            await feeding.claim()
+            return page
+
+    feeding.ledger.__class__ = Slow
+    await feeding.feed.look()
+    assert (feeding.told, shard.is_current) == ([], False)
+    feeding.ledger.__class__ = Counting
+    await feeding.feed.look()
+    assert (feeding.told, shard.is_current) == (["https://agent.example/"], True)
+
+
+@in_virtual_time
+async def test_nobody_is_asked_while_no_shard_is_ours() -> None:
+    feeding = Feeding("https://agent.example/")
+    await feeding.feed.look()
+    assert feeding.ledger.asked == 0
+    feeding.ledger.is_away = True
+    await feeding.feed.look()
+    feeding.ledger.is_away = False
+    await feeding.claim()
+    feeding.ledger.is_away = True
+    with pytest.raises(LedgerAway):
+        await feeding.feed.look()
+
+
+@in_virtual_time
+async def test_the_garbage_collector_is_told_of_many_targets_that_will_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(feed_module, "FREEZE_EVERY", 100)
+    feeding = Feeding(*urls_of(350))
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(feeding.holdings.targets))
+    await feeding.claim()
+    await feeding.feed.look()
+    await feeding.feed.look()
+    assert len(frozen) == 3

@@ -1,0 +1,165 @@
+"""History of an agent over the last day and month."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from tests.registry.probing.test_accept_observations import CARD, document, failure, outcomes, seen
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.history import NO_ANSWER, NO_DOCUMENT, NOT_PROBED, NOT_YET
+from lifesign.domain.net.target import target_id
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.tables import agent_history
+
+HALF_HOUR = 1_800
+DAY = 86_400
+PROBED = {"monitoring": "probe", "card_url": CARD}
+
+
+async def history(api: RegistryApi, agent_id: str = "agent-1") -> dict[str, Any]:
+    answer = await api.ask("GET", f"{AGENTS}/{agent_id}/history", key=Role.READER)
+    assert answer.status == 200, answer.body
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def kept_rows(database: Database) -> int:
+    return int(
+        await database.read(
+            lambda transaction: (
+                transaction.connection.scalar(select(func.count()).select_from(agent_history)) or 0
+            )
+        )
+    )
+
+
+def begin_a_day(clock: WoundClock) -> None:
+    """Go on to the next midnight."""
+    clock.advance(DAY - clock.at_s % DAY)
+
+
+def said(clock: WoundClock, answer_ms: float, **members: float) -> dict[str, Any]:
+    """What a probe saw of an agent that answers and has a document."""
+    observation = document(clock, "healthy", transport={"result": "ok", "latency_ms": answer_ms})
+    observation["document"] |= members
+    return observation
+
+
+async def test_what_was_seen_and_said_is_told_by_half_hours_and_days(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    begin_a_day(clock)
+    await api.register("agent-1", **PROBED)
+    began_s = clock.at_s
+    for half_hour in range(50):
+        clock.at_s = began_s + half_hour * HALF_HOUR
+        for answer_ms in (100.0, 300.0):
+            clock.advance(300)
+            numbers = {"response_ratio": 0.75, "error_ratio": 0.25, "latency_p50_ms": 8, "latency_p99_ms": 40}
+            assert await outcomes(api, said(clock, answer_ms, **numbers)) == ["accepted"]
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+    told = await history(api)
+    assert told["notes"] == []
+    assert len(told["half_hours"]) == 49
+    last = told["half_hours"][-1]
+    assert last["begins_at"].endswith("T00:30:00.000Z")
+    assert (last["alive"], last["failed"], last["inconclusive"]) == (2, 1, 0)
+    assert last["answer_ms"] == pytest.approx({"lowest": 100.0, "mean": 200.0, "highest": 300.0}, rel=0.005)
+    assert last["response_ratio"] == {"lowest": 0.75, "mean": 0.75, "highest": 0.75}
+    assert last["latency_p99_ms"]["highest"] == pytest.approx(40, rel=0.005)
+    first_day, today = told["days"]
+    assert (first_day["alive"], first_day["failed"]) == (96, 48)
+    assert (today["alive"], today["failed"]) == (4, 2)
+    assert first_day["answer_ms"]["mean"] == pytest.approx(200, rel=0.005)
+    assert first_day["error_ratio"]["mean"] == 0.25
+    assert first_day["latency_p50_ms"]["lowest"] == today["latency_p50_ms"]["lowest"]
+
+
+async def test_gaps_are_gaps_and_old_numbers_go(
+    api: RegistryApi, clock: WoundClock, database: Database
+) -> None:
+    begin_a_day(clock)
+    await api.register("agent-1", **PROBED)
+    await outcomes(api, seen(clock))
+    assert await kept_rows(database) == 0
+    clock.advance(3 * HALF_HOUR)
+    await outcomes(api, failure(clock))
+    assert await kept_rows(database) == 1
+    told = await history(api)
+    assert [(slot["alive"], slot["failed"]) for slot in told["half_hours"]] == [(1, 0), (0, 1)]
+    assert told["notes"] == [NO_ANSWER, NO_DOCUMENT]
+    clock.advance(2 * DAY)
+    told = await history(api)
+    assert told["half_hours"] == []
+    assert [(day["alive"], day["failed"]) for day in told["days"]] == [(1, 1)]
+    clock.advance(30 * DAY)
+    told = await history(api)
+    assert (told["days"], told["notes"]) == ([], [NOT_YET])
+
+
+async def test_who_only_beats_has_no_such_numbers_and_is_told_so(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    told = await history(api)
+    assert told == {"agent_id": "agent-1", "half_hours": [], "days": [], "notes": [NOT_PROBED]}
+    await api.register("agent-2", **PROBED)
+    assert (await history(api, "agent-2"))["notes"] == [NOT_YET]
+
+
+async def test_a_target_has_a_history_from_its_first_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "directory", "first", [CARD])
+    await outcomes(api, failure(clock, target_url=CARD))
+    clock.advance(60)
+    await outcomes(api, seen(clock, target_url=CARD))
+    (slot,) = (await history(api, target_id(CARD)))["half_hours"]
+    assert (slot["alive"], slot["failed"]) == (1, 0)
+
+
+async def test_a_batch_over_several_half_hours_loses_none(api: RegistryApi, clock: WoundClock) -> None:
+    begin_a_day(clock)
+    await api.register("agent-1", **PROBED)
+    await outcomes(api, seen(clock))
+    batch = []
+    for latency_ms in (10.0, 20.0, 40.0):
+        clock.advance(HALF_HOUR)
+        batch.append(seen(clock, transport={"result": "ok", "latency_ms": latency_ms}))
+    assert await outcomes(api, *batch) == ["accepted"] * 3
+    told = (await history(api))["half_hours"]
+    assert [round(slot["answer_ms"]["mean"]) for slot in told[1:]] == [10, 20, 40]
+
+
+async def test_a_new_life_keeps_what_was_seen_of_the_one_before(api: RegistryApi, clock: WoundClock) -> None:
+    begin_a_day(clock)
+    await api.register("agent-1", **PROBED)
+    await outcomes(api, seen(clock))
+    await api.register("agent-1", **PROBED, supersede=True)
+    clock.advance(60)
+    await outcomes(api, failure(clock))
+    (slot,) = (await history(api))["half_hours"]
+    assert (slot["alive"], slot["failed"]) == (1, 1)
+
+
+async def test_nothing_of_it_is_left_of_who_is_erased(
+    api: RegistryApi, clock: WoundClock, database: Database
+) -> None:
+    await api.register("agent-1", **PROBED)
+    await outcomes(api, seen(clock))
+    clock.advance(HALF_HOUR)
+    await outcomes(api, seen(clock))
+    assert await kept_rows(database) == 1
+    assert (await api.ask("DELETE", f"{AGENTS}/agent-1/record")).status == 200
+    assert await kept_rows(database) == 0
+    assert (await api.ask("GET", f"{AGENTS}/agent-1/history")).status == 404
+
+
+async def test_an_agent_reads_its_own_history_alone(api: RegistryApi) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    await api.register("agent-2")
+    assert (await api.ask("GET", f"{AGENTS}/agent-1/history", key=key)).status == 200
+    assert (await api.ask("GET", f"{AGENTS}/agent-2/history", key=key)).status == 403

@@ -1,0 +1,153 @@
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.registry.events.test_verify_events import execute
+from tests.support.asgi_client import Answer
+from tests.support.databases import WoundClock
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from lifesign.domain.access.permissions import PERMISSIONS, Role
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.app import OPERATIONS
+from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.tables import keys
+
+UNKNOWN = "ahk_" + "x" * 43
+BEAT = f"{AGENTS}/agent-1/heartbeat"
+LEASES = "/api/v1/leases"
+RENEW = f"{LEASES}/lease_1_1/renew"
+TAKES_BODY = sorted({
+    ("POST", BEAT),
+    ("POST", LEASES),
+    ("POST", RENEW),
+    *((one.method, re.sub(r"{[^}]+}", "1", one.path)) for one in (*OPERATIONS, *DIALECT) if one.body),
+})  # fmt: skip
+TAKES_QUERY = sorted({
+    ("GET", "/api/v1/events/stream"),
+    *((one.method, re.sub(r"{[^}]+}", "1", one.path)) for one in (*OPERATIONS, *DIALECT) if one.query),
+})  # fmt: skip
+NOT_ALLOWED = [
+    ("POST", BEAT, Role.READER),
+    ("POST", LEASES, Role.READER),
+    ("POST", RENEW, Role.ENROLL),
+    ("POST", "/api/v1/keys", Role.COORDINATOR),
+    ("PUT", "/api/v1/intents/i/state/s", Role.READER),
+    ("GET", f"{AGENTS}?odd=1", Role.ENROLL),
+    ("GET", "/api/v1/events/stream?odd=1", Role.ENROLL),
+]
+
+
+@pytest.fixture
+async def api(database: Database, clock: WoundClock) -> RegistryApi:
+    """The registry that speaks the dialect too."""
+    api = RegistryApi(database, clock, dialects=("openintent",))
+    await api.add_keys()
+    return api
+
+
+def told(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json()["error"]["code"]
+
+
+async def test_who_is_not_let_in_learns_nothing_about_bodies(api: RegistryApi) -> None:
+    agent_key = await api.add_agent_key("1")
+    for method, path in TAKES_BODY:
+        for raw in (b"{", b"[1]", b'{"unknown": 1}'):
+            for key in (UNKNOWN, None):
+                answer = await api.ask(method, path, raw=raw, key=key)
+                assert told(answer) == (401, "unknown_key"), (method, path, raw)
+        # Only agents work on tasks.
+        permitted = [await api.ask(method, path, raw=b"{", key=key) for key in (Role.ADMIN, agent_key)]
+        assert 400 in {answer.status for answer in permitted}, (method, path)
+
+
+async def test_who_is_not_let_in_learns_nothing_about_how_a_body_must_be_sent(api: RegistryApi) -> None:
+    for path in (BEAT, LEASES, AGENTS):
+        for raw, headers in ((b"{}", {"content-type": "text/plain"}), (b" " * 300_000, {})):
+            answer = await api.ask("POST", path, raw=raw, key=UNKNOWN, headers=headers)
+            assert told(answer) == (401, "unknown_key"), (path, headers)
+            answer = await api.ask("POST", path, raw=raw, headers=headers)
+            assert answer.status in {413, 415}, (path, headers)
+
+
+async def test_who_is_not_let_in_learns_nothing_about_queries(api: RegistryApi) -> None:
+    for method, path in TAKES_QUERY:
+        answer = await api.ask(method, f"{path}?odd=1", key=UNKNOWN)
+        assert told(answer) == (401, "unknown_key"), (method, path)
+        assert (await api.ask(method, f"{path}?odd=1")).status in {400, 422}, (method, path)
+
+
+async def test_who_may_not_ask_for_it_learns_that_alone(api: RegistryApi) -> None:
+    for method, path, role in NOT_ALLOWED:
+        answer = await api.ask(method, path, raw=b"{" if method != "GET" else b"", key=role)
+        assert told(answer) == (403, "not_allowed"), (method, path, role)
+
+
+async def test_whose_role_does_not_let_in_learns_neither_of_bodies_nor_of_what_there_is(
+    api: RegistryApi,
+) -> None:
+    refused = 0
+    for one in (*OPERATIONS, *DIALECT):
+        actions = one.one_of if one.action is None else (one.action,)
+        assert actions, one.path
+        for role in (Role.ENROLL, Role.READER, Role.PROBER, Role.COORDINATOR):
+            if any((role, action) in PERMISSIONS for action in actions):
+                continue
+            answer = await api.ask(one.method, re.sub(r"{[^}]+}", "1", one.path), raw=b'{"a', key=role)
+            assert told(answer) == (403, "not_allowed"), (one.method, one.path, role)
+            refused += 1
+    assert refused > 100
+
+
+async def test_a_key_that_was_good_once_is_told_no_more_than_an_unknown_one(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    for path in (BEAT, LEASES, AGENTS):
+        assert (await api.ask("POST", path, raw=b"{")).status == 400
+    await execute(api, keys.update().values(revoked_at_s=0.0))
+    for path in (BEAT, LEASES, AGENTS):
+        assert told(await api.ask("POST", path, raw=b"{")) == (401, "unknown_key")
+
+
+async def test_an_odd_life_or_name_is_told_only_to_whom_it_may_concern(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    lives = {"x-agent-incarnation": "two"}
+    for method, path in (("POST", BEAT), ("DELETE", f"{LEASES}/lease_1_1")):
+        body = {"status": "active", "client_timestamp": api.time_text()} if method == "POST" else None
+        assert told(await api.ask(method, path, body, key=UNKNOWN, headers=lives)) == (401, "unknown_key")
+        assert told(await api.ask(method, path, body, headers=lives)) == (422, "invalid_request")
+    odd = f"{AGENTS}/no agent/heartbeat"
+    assert told(await api.ask("POST", odd, {}, key=UNKNOWN)) == (401, "unknown_key")
+    assert told(await api.ask("POST", odd, {})) == (404, "agent_not_found")
+
+
+async def test_a_request_without_a_fault_costs_no_look_of_its_own(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+
+    async def refuse(_deed: Callable[[Transaction], object]) -> None:
+        raise StoreUnavailable("nothing was to be read")
+
+    monkeypatch.setattr(api.database, "read", refuse)
+    assert (await api.beat("agent-1", key)).status == 200
+    assert (await api.ask("POST", LEASES, {"resource": "r:1"}, key=key)).status == 201
+    assert (
+        await api.ask("PATCH", f"{AGENTS}/agent-1", {"name": "a"}, headers={"If-Match": "*"})
+    ).status == 200
+    # With one, the key has to be known before the fault is told.
+    assert told(await api.ask("POST", BEAT, raw=b"{", key=key)) == (503, "store_unavailable")
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("path", [f"{AGENTS}?", "/api/v1/targets?", "/api/v1/events/stream?"])
+async def test_name_that_stands_in_a_query_twice_has_one_error(
+    api: RegistryApi, path: str, times: int
+) -> None:
+    name = {"t": "result", "a": "status", "e": "types"}[path.split("/")[3][0]]
+    query = "&".join([f"{name}=active"] * times)
+    answer = await api.ask("GET", f"{path}{query}&limit=x", key=Role.READER)
+    assert answer.status == 422
+    faults = answer.json()["error"]["details"]["faults"]
+    assert [(fault["pointer"], fault["name"]) for fault in faults] == [(f"/{name}", "repeated")]

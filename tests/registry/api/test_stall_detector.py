@@ -1,0 +1,44 @@
+"""When, at the earliest, was sent what arrives now?"""
+
+from lifesign.registry.api.stall_detector import (
+    BEAT_SECONDS,
+    MAX_PAUSES,
+    MIN_PAUSE_SECONDS,
+    SETTLE_SECONDS,
+    Pauses,
+)
+
+
+def beating(*times_s: float) -> Pauses:
+    pauses = Pauses()
+    for at_s in times_s:
+        pauses.beat(at_s)
+    return pauses
+
+
+def test_while_it_beats_nothing_has_waited() -> None:
+    assert Pauses().sent_after_s(5.0) == 5.0
+    pauses = beating(*(number * BEAT_SECONDS for number in range(100)))
+    assert pauses.sent_after_s(25.0) == 25.0
+
+
+def test_in_a_pause_and_for_a_while_after_it_nobody_knows() -> None:
+    # Read before the first beat after the pause, or after it.
+    assert beating(100.0).sent_after_s(115.0) == 100.0
+    pauses = beating(100.0, 115.0, 115.25)
+    assert pauses.sent_after_s(115.3) == 100.0
+    assert pauses.sent_after_s(115.0 + SETTLE_SECONDS) == 100.0
+    pauses.beat(125.25)
+    assert pauses.sent_after_s(125.3) == 115.25
+
+
+def test_several_pauses_count_from_the_first_and_only_as_long_as_each_matters() -> None:
+    pauses = beating(100.0, 103.0, 105.0)
+    assert pauses.sent_after_s(105.1) == 100.0
+    assert pauses.sent_after_s(105.0 + MIN_PAUSE_SECONDS) == 100.0
+    pauses.beat(105.7)
+    assert beating(100.0, 103.0, 105.0).sent_after_s(113.5) == 103.0
+
+
+def test_no_more_are_remembered_than_matter() -> None:
+    assert MAX_PAUSES * MIN_PAUSE_SECONDS > SETTLE_SECONDS

@@ -1,0 +1,223 @@
+"""Does a restore bring back what its own past grants, and nothing that was withdrawn since?"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.databases import WoundClock, migrated_url
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.registry.backup import create_backup as deeds
+from lifesign.registry.backup.carry_over_revocations import Withdrawn
+from lifesign.registry.backup.create_backup import Restored
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.targets.opt_out_origins import has_opted_out, prove
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.events import webhooks
+from lifesign.storage.keys import sessions
+from lifesign.storage.keys.sessions import StoredSession
+from lifesign.storage.maintenance import all_rows
+
+KEYS = "/api/v1/keys"
+WEBHOOKS = "/api/v1/webhooks"
+OPT_OUTS = "/api/v1/opt-outs"
+ORIGIN = "https://agent.example"
+MONITOR = "/api/v1/monitor"
+
+
+@pytest.fixture
+async def api(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIterator[RegistryApi]:
+    """A registry with a database that its own test restores."""
+    database = open_database(migrated_url(database_kind, tmp_path), clock=clock.now_s)
+    api = RegistryApi(database, clock)
+    await api.add_keys()
+    yield api
+    await database.close()
+
+
+async def back_up(api: RegistryApi, file: Path) -> None:
+    """Make a backup, after which time goes on."""
+    await api.database.read(lambda transaction: deeds.back_up(transaction, file))
+    api.clock.advance(1)
+
+
+async def restored(api: RegistryApi, file: Path) -> Restored:
+    """Put it back in place of what is there; the log is whole then."""
+    found = await api.database.write(
+        lambda transaction: deeds.restore(transaction, file, is_forced=True, actor="command-line")
+    )
+    assert (await api.database.read(verify_log)).is_good
+    return found
+
+
+async def create_key(api: RegistryApi, **members: object) -> tuple[str, str]:
+    """Return a new key and its id."""
+    answer = await api.ask("POST", KEYS, {"role": "reader", "name": "alice", **members})
+    assert answer.status == 201, answer.body
+    return answer.json()["key"], answer.json()["key_id"]
+
+
+async def status_with(api: RegistryApi, key: str) -> int:
+    """Return what a key is told that asks how the monitor is."""
+    return (await api.ask("GET", MONITOR, key=key)).status
+
+
+def knows_all(withdrawn: Withdrawn) -> bool:
+    return not (withdrawn.unknown_keys or withdrawn.unknown_agent_keys or withdrawn.unknown_webhooks)
+
+
+async def test_a_key_that_was_revoked_since_stays_revoked(api: RegistryApi, tmp_path: Path) -> None:
+    key, key_id = await create_key(api)
+    kept, _ = await create_key(api)
+    await back_up(api, tmp_path / "b.gz")
+    assert (await api.ask("DELETE", f"{KEYS}/{key_id}")).status == 204
+    for _ in range(2):
+        # What it carried over is in the database that the next one replaces.
+        found = (await restored(api, tmp_path / "b.gz")).withdrawn
+        assert [one.key_id for one in found.keys] == [key_id]
+        assert knows_all(found)
+        assert await status_with(api, key) == 401
+        assert await status_with(api, kept) == 200
+    last = (await api.events(type="key.revoked"))[-1]
+    assert (last["actor"], last["payload"]["key_id"]) == ("command-line", key_id)
+
+
+async def test_a_key_that_was_rotated_since_has_its_end_and_its_successor(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    key, key_id = await create_key(api)
+    await back_up(api, tmp_path / "b.gz")
+    other, _ = await create_key(api, name="bob")
+    answer = await api.ask("POST", f"{KEYS}/{key_id}/rotate", {"overlap_seconds": 60})
+    successor = answer.json()["key"]
+    found = (await restored(api, tmp_path / "b.gz")).withdrawn
+    assert [one.key_id for one in found.successors] == [answer.json()["key_id"]]
+    assert [await status_with(api, one) for one in (key, successor, other)] == [200, 200, 401]
+    api.clock.advance(60)
+    assert [await status_with(api, one) for one in (key, successor)] == [401, 200]
+
+
+async def test_a_successor_that_was_revoked_as_well_does_not_come_back(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    _, key_id = await create_key(api)
+    await back_up(api, tmp_path / "b.gz")
+    successor = (await api.ask("POST", f"{KEYS}/{key_id}/rotate", {})).json()
+    await api.ask("DELETE", f"{KEYS}/{successor['key_id']}")
+    assert (await restored(api, tmp_path / "b.gz")).withdrawn.successors == ()
+    assert await status_with(api, successor["key"]) == 401
+
+
+async def test_an_end_that_the_backup_knows_is_not_put_off(api: RegistryApi, tmp_path: Path) -> None:
+    """The database that is replaced may be the older one."""
+    key, key_id = await create_key(api)
+    await back_up(api, tmp_path / "older.gz")
+    await api.ask("DELETE", f"{KEYS}/{key_id}")
+    later, later_id = await create_key(api)
+    await back_up(api, tmp_path / "b.gz")
+    await api.database.write(all_rows.remove_all)
+    await restored(api, tmp_path / "older.gz")
+    found = (await restored(api, tmp_path / "b.gz")).withdrawn
+    assert await status_with(api, key) == 401
+    assert await status_with(api, later) == 200
+    assert [one.key_id for one in found.unknown_keys] == [later_id]
+
+
+async def test_where_nobody_is_there_to_ask_what_is_good_again_is_named(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    _, key_id = await create_key(api)
+    await api.ask("DELETE", f"{KEYS}/{key_id}")
+    _, good_id = await create_key(api)
+    await api.register()
+    hook = (await api.ask("POST", WEBHOOKS, {"url": "https://hook.example/"})).json()
+    await back_up(api, tmp_path / "b.gz")
+    await api.database.write(all_rows.remove_all)
+    found = (await restored(api, tmp_path / "b.gz")).withdrawn
+    named = {one.key_id for one in found.unknown_keys}
+    assert good_id in named
+    assert key_id not in named
+    assert {one.role for one in found.unknown_keys} == set(Role) - {Role.AGENT}
+    assert found.unknown_agent_keys == 1
+    assert [one.id for one in found.unknown_webhooks] == [hook["webhook_id"]]
+
+
+async def test_who_was_logged_in_has_to_log_in_again(api: RegistryApi, tmp_path: Path) -> None:
+    session = StoredSession(digest="d" * 64, key_id="key_reader_", created_at_s=1.0, expires_at_s=1e12)
+    await api.database.write(lambda transaction: sessions.add(transaction, session, 1))
+    await back_up(api, tmp_path / "b.gz")
+    await restored(api, tmp_path / "b.gz")
+    assert await api.database.read(lambda transaction: sessions.find(transaction, "d" * 64)) is None
+
+
+async def test_sessions_of_an_older_backup_are_left_out(
+    api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = StoredSession(digest="d" * 64, key_id="key_reader_", created_at_s=1.0, expires_at_s=1e12)
+    await api.database.write(lambda transaction: sessions.add(transaction, session, 1))
+    monkeypatch.setattr(all_rows, "KEPT", all_rows.TABLES)
+    await back_up(api, tmp_path / "b.gz")
+    await restored(api, tmp_path / "b.gz")
+    assert await api.database.read(lambda transaction: sessions.find(transaction, "d" * 64)) is None
+
+
+async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    await api.register("agent-2")
+    await api.ask("DELETE", f"{AGENTS}/agent-2/record")
+    api.clock.advance(1)
+    reborn = (await api.register("agent-2"))["agent_key"]
+    await back_up(api, tmp_path / "b.gz")
+    await api.ask("DELETE", f"{AGENTS}/agent-1/record")
+    found = (await restored(api, tmp_path / "b.gz")).withdrawn
+    assert found.erased_agents == ("agent-1",)
+    # Its key is over, so that it need not be named.
+    assert knows_all(found)
+    assert (await api.beat("agent-1", key)).status == 401
+    assert (await api.beat("agent-2", reborn)).status == 200
+
+
+async def test_webhooks_that_were_deleted_or_disabled_since_are_told_nothing(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    made = [
+        (await api.ask("POST", WEBHOOKS, {"url": f"https://hook-{number}.example/"})).json()["webhook_id"]
+        for number in range(3)
+    ]
+    await back_up(api, tmp_path / "b.gz")
+    await api.ask("DELETE", f"{WEBHOOKS}/{made[0]}")
+    await api.database.write(lambda transaction: webhooks.disable(transaction, made[1]))
+    found = (await restored(api, tmp_path / "b.gz")).withdrawn
+    assert found.webhooks == tuple(made[:2])
+    assert found.unknown_webhooks == ()
+    listed = (await api.ask("GET", WEBHOOKS)).json()["webhooks"]
+    assert [(hook["webhook_id"], hook["is_disabled"]) for hook in listed] == [
+        (made[1], True),
+        (made[2], False),
+    ]
+
+
+async def test_secret_that_was_rotated_since_does_not_come_back(api: RegistryApi, tmp_path: Path) -> None:
+    made = [(await api.ask("POST", WEBHOOKS, {"url": "https://hook.example/"})).json() for _ in range(2)]
+    await back_up(api, tmp_path / "b.gz")
+    path = f"{WEBHOOKS}/{made[0]['webhook_id']}/rotate"
+    rotated = (await api.ask("POST", path, {"overlap_seconds": 60})).json()
+    await restored(api, tmp_path / "b.gz")
+    stored = await api.database.read(lambda transaction: webhooks.listing(transaction, 10))
+    now_s = api.clock.now_s()
+    assert [webhook.secrets_at(now_s) for webhook in stored] == [
+        [rotated["secret"], made[0]["secret"]],
+        [made[1]["secret"]],
+    ]
+    assert stored[0].secrets_at(now_s + 60) == [rotated["secret"]]
+
+
+async def test_an_origin_that_opted_out_since_is_not_probed_again(api: RegistryApi, tmp_path: Path) -> None:
+    await back_up(api, tmp_path / "b.gz")
+    token = (await api.ask("POST", OPT_OUTS, {"url": ORIGIN})).json()["token"]
+    await api.database.write(lambda transaction: prove(transaction, ORIGIN, token, "server"))
+    assert (await restored(api, tmp_path / "b.gz")).withdrawn.opt_outs == (ORIGIN,)
+    assert await api.database.read(lambda transaction: has_opted_out(transaction, f"{ORIGIN}/a"))

@@ -1,0 +1,144 @@
+"""Does a backup of an older version come back as its database would be after an upgrade?"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import inspect, text
+from tests.support.databases import bare_url
+from tests.support.fleet import older_columns
+
+from lifesign.errors import InvalidBackup, StoreUnavailable
+from lifesign.registry.backup.create_backup import restore
+from lifesign.registry.backup.update_backup import check, updated
+from lifesign.storage.engine import schema
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.ownership import REVISION_TABLE
+from lifesign.storage.maintenance import all_rows
+from lifesign.storage.maintenance.backup_file import BackupHeader, reading, writing
+
+CREATED_AT_S = 1_763_640_000.25
+OLDER = sorted(schema.known_revisions() - {schema.newest_revision()})
+PROBED = {"monitoring": "probe", "card_url": "https://agent.example/card"}
+
+
+def _set_up_older(transaction: Transaction, revision: str, file: Path) -> None:
+    """Have a database as an older version had it, and a backup as that one wrote it."""
+    connection = transaction.connection
+    command.upgrade(schema.alembic_config(connection), "0001")
+    rows = [older_columns("beats-0"), older_columns("probed-0", **PROBED)]
+    names = ", ".join(rows[0])
+    connection.execute(
+        text(f"INSERT INTO agents ({names}) VALUES ({', '.join(f':{name}' for name in rows[0])})"),  # noqa: S608
+        rows,
+    )
+    command.upgrade(schema.alembic_config(connection), revision)
+    with writing(file, BackupHeader(revision=revision, created_at_s=CREATED_AT_S)) as writer:
+        for table in inspect(connection).get_sorted_table_and_fkc_names():
+            if table[0] is None or table[0] == REVISION_TABLE:
+                continue
+            columns = [each["name"] for each in inspect(connection).get_columns(table[0])]
+            writer.begin_table(table[0], columns)
+            for row in connection.execute(text(f"SELECT {', '.join(columns)} FROM {table[0]}")):  # noqa: S608
+                writer.add_row(list(row))
+
+
+async def _everything(database: Database) -> dict[str, list[Any]]:
+    def deed(transaction: Transaction) -> dict[str, list[Any]]:
+        return {table.name: list(all_rows.read(transaction, table)) for table in all_rows.KEPT}
+
+    return await database.read(deed)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where it may write."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("revision", [*OLDER[::4], OLDER[-1]])
+async def test_a_backup_of_an_older_version_holds_afterwards_what_an_upgrade_makes_of_its_database(
+    revision: str, tmp_path: Path, directory: Path
+) -> None:
+    file = tmp_path / "before.gz"
+    older = open_database(f"sqlite:///{tmp_path}/older.db")
+    await older.write(partial(_set_up_older, revision=revision, file=file))
+    assert check(file).revision == revision
+    current = await updated(file, directory)
+    assert check(current) == BackupHeader(revision=schema.newest_revision(), created_at_s=CREATED_AT_S)
+    await older.write(schema.upgrade)
+    upgraded = await _everything(older)
+    await older.close()
+    with reading(current) as (_, batches):
+        held = {batch.table: [tuple(row) for row in batch.rows] for batch in batches}
+    assert held == {name: rows for name, rows in upgraded.items() if rows}
+    assert [row[1] for row in held["agents"]] == ["beats-0", "probed-0"]
+
+
+async def test_what_was_brought_up_to_date_is_restored_to_either_kind_of_database(
+    database_kind: str, tmp_path: Path, directory: Path
+) -> None:
+    file = tmp_path / "before.gz"
+    older = open_database(f"sqlite:///{tmp_path}/older.db")
+    await older.write(partial(_set_up_older, revision="0010", file=file))
+    await older.close()
+    current = await updated(file, directory)
+    target = open_database(bare_url(database_kind, tmp_path))
+    done = await target.write(partial(restore, file=current, is_forced=False, actor="test"))
+    assert (done.agents, done.header.created_at_s) == (2, CREATED_AT_S)
+    await target.read(schema.check)
+    await target.close()
+
+
+def _written(file: Path, revision: str, table: str, columns: list[str]) -> Path:
+    with writing(file, BackupHeader(revision=revision, created_at_s=1.0)) as writer:
+        writer.begin_table(table, columns)
+        writer.add_row([1 for _ in columns])
+    return file
+
+
+def test_a_backup_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    file = _written(tmp_path / "newer.gz", "9999", "agents", ["id"])
+    with pytest.raises(
+        InvalidBackup, match=r"9999, this version knows none above .*: install the newer version"
+    ):
+        check(file)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"), [("agents", ["id", "of_a_later_time"]), ("nowhere", ["id"]), ("event_log", ["id"])]
+)
+async def test_rows_that_do_not_fit_the_tables_of_their_time_are_refused(
+    tmp_path: Path, directory: Path, table: str, columns: list[str]
+) -> None:
+    file = _written(tmp_path / "odd.gz", OLDER[0], table, columns)
+    with pytest.raises(
+        InvalidBackup, match=f"{file.name} cannot be restored: the rows of '{table}' do not fit"
+    ):
+        await updated(file, directory)
+
+
+async def test_who_was_logged_in_at_an_older_version_is_not_brought_along(
+    tmp_path: Path, directory: Path
+) -> None:
+    file = _written(tmp_path / "older.gz", OLDER[-1], "sessions", ["digest"])
+    with reading(await updated(file, directory)) as (_, batches):
+        assert [batch.table for batch in batches] == []
+
+
+async def test_without_room_for_it_the_place_is_named(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(_transaction: Transaction) -> None:
+        raise StoreUnavailable("the database takes no changes (database or disk is full)")
+
+    file = _written(tmp_path / "older.gz", OLDER[-1], "sessions", ["digest"])
+    monkeypatch.setattr(schema, "upgrade", is_full)
+    with pytest.raises(
+        StoreUnavailable, match=f"older.gz cannot be brought up to date in {directory}: .*full"
+    ):
+        await updated(file, directory)

@@ -1,0 +1,113 @@
+"""Who of those that follow what happens may still do so?"""
+
+import asyncio
+from collections.abc import Collection
+
+import pytest
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.events import credential_monitor
+from lifesign.registry.events.credential_monitor import Standing
+from lifesign.storage.engine.database import Database, Transaction
+
+
+class Followers:
+    """Says who may go on, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.good = {"a", "b"}
+        self.asked: list[frozenset[str]] = []
+        self.is_away = False
+        self.is_broken = False
+        self.woken = asyncio.Event()
+
+    def among(self, transaction: Transaction, digests: Collection[str]) -> set[str]:
+        assert transaction.now_s
+        self.asked.append(frozenset(digests))
+        if self.is_away:
+            raise StoreUnavailable("away")
+        if self.is_broken:
+            raise RuntimeError("broken")
+        return self.good & set(digests)
+
+    async def wake(self) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.woken.wait()
+
+    async def looks(self, count: int) -> None:
+        """Return after so many more looks."""
+        most = len(self.asked) + count
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.asked) < most:  # noqa: ASYNC110 - looking tells nobody
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credential_monitor, "LOOK_SECONDS", 0.01)
+
+
+@pytest.fixture
+def followers() -> Followers:
+    return Followers()
+
+
+@pytest.fixture
+def watch(database: Database, followers: Followers, quick: None) -> Standing:
+    return Standing(database, followers.among, followers.woken.set)
+
+
+async def test_who_may_not_go_on_is_told_and_nobody_else(watch: Standing, followers: Followers) -> None:
+    with watch.following("a"), watch.following("b"):
+        await followers.looks(2)
+        assert watch.is_good("a")
+        assert not followers.woken.is_set()
+        followers.good.remove("a")
+        await followers.wake()
+        assert (watch.is_good("a"), watch.is_good("b")) == (False, True)
+    # Who was let in anew is judged anew.
+    with watch.following("a"):
+        assert watch.is_good("a")
+
+
+async def test_one_look_is_for_all_and_none_for_nobody(watch: Standing, followers: Followers) -> None:
+    with watch.following("a"), watch.following("a"):
+        with watch.following("b"):
+            await followers.looks(2)
+            assert followers.asked[-1] == {"a", "b"}
+        await followers.looks(2)
+        assert followers.asked[-1] == {"a"}
+    seen = len(followers.asked)
+    await asyncio.sleep(0.1)
+    assert len(followers.asked) <= seen + 1
+
+
+async def test_while_the_database_is_away_all_go_on_for_a_while(
+    watch: Standing, followers: Followers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers.is_away = True
+    with watch.following("a"):
+        await followers.looks(2)
+        assert watch.is_good("a")
+        monkeypatch.setattr(credential_monitor, "MAX_UNKNOWN_SECONDS", 0.0)
+        await followers.wake()
+        assert not watch.is_good("a")
+
+
+async def test_a_look_that_fails_is_logged_and_the_next_one_counts(
+    watch: Standing, followers: Followers, caplog: pytest.LogCaptureFixture
+) -> None:
+    followers.is_broken = True
+    with watch.following("a"):
+        await followers.wake()
+        followers.is_broken, followers.good = False, set()
+        followers.woken.clear()
+        await followers.wake()
+        assert not watch.is_good("a")
+    assert "who may still follow" in caplog.text
+
+
+def test_who_is_out_is_out_in_about_a_second() -> None:
+    assert credential_monitor.LOOK_SECONDS <= 1.0
+    assert credential_monitor.MAX_UNKNOWN_SECONDS <= 5.0

@@ -1,0 +1,115 @@
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from tests.support.hostile_server import answer, serving
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.domain.net.target_address import read_networks
+from lifesign.registry.events import safe_post as safe_post_file
+from lifesign.registry.events.safe_post import Sent, safe_post
+
+LOOPBACK = read_networks(["127.0.0.0/8"])
+
+
+async def post(url: str, allowed: Any = LOOPBACK) -> Sent:
+    return await safe_post(url, b"{}", {"content-type": "application/json"}, allowed)
+
+
+async def test_a_body_is_sent_to_an_address_that_is_allowed() -> None:
+    async with serving({"/hook?x=1": answer(204)}) as server:
+        assert await post(f"{server.url}/hook?x=1") == Sent(204, None)
+        assert server.heads[0].startswith("POST /hook?x=1 HTTP/1.1")
+        assert server.asked("/hook?x=1")["content-length"] == "2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/",
+        "http://localhost:{port}/",
+        "http://LOCALHOST.:{port}/",
+        "http://0.0.0.0:{port}/",
+        "http://[::ffff:127.0.0.1]:{port}/",
+        "http://2130706433:{port}/",
+        "http://0x7f.1:{port}/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://u:p@127.0.0.1:{port}/",
+        "ftp://127.0.0.1:{port}/",
+        "file:///etc/passwd",
+        "http://127.0.0.1:{port}\\@example.com/",
+        "",
+    ],
+)
+async def test_a_hostile_address_is_not_contacted(url: str) -> None:
+    async with serving({"/": answer(200)}) as server:
+        sent = await post(url.format(port=server.port), allowed=())
+        assert sent.status is None
+        assert sent.error
+        assert server.heads == []
+
+
+async def test_the_address_that_was_judged_is_the_one_that_is_contacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    async def rebinding(*_arguments: object, **_keywords: object) -> list[Any]:
+        nonlocal asked
+        asked += 1
+        # First an address that is allowed, afterwards one that is not.
+        address = "127.0.0.1" if asked == 1 else "169.254.169.254"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    monkeypatch.setattr(loop, "getaddrinfo", rebinding)
+    async with serving({"/": answer(200)}) as server:
+        assert await post(f"http://rebinds.example:{server.port}/") == Sent(200, None)
+        assert server.asked("/")["host"] == f"rebinds.example:{server.port}"
+        assert asked == 1
+        refused = await post(f"http://rebinds.example:{server.port}/")
+        assert refused.status is None
+        assert "metadata" in str(refused.error)
+
+
+async def test_a_redirect_is_a_failure_and_leads_nowhere() -> None:
+    async with serving({"/": answer(307, location="/secret"), "/secret": answer(200)}) as server:
+        assert await post(f"{server.url}/") == Sent(307, "answered 307")
+        assert server.paths == ["/"]
+
+
+async def test_whoever_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_post_file, "SEND_SECONDS", 0.2)
+
+    async def hang(*_arguments: object) -> None:
+        await asyncio.Event().wait()
+
+    async with serving({"/": hang}) as server:
+        sent = await post(f"{server.url}/")
+        assert sent.status is None
+        assert "no answer" in str(sent.error)
+
+
+async def test_an_endless_body_is_not_read() -> None:
+    async def flood(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+
+    async with serving({"/": flood}) as server:
+        assert await asyncio.wait_for(post(f"{server.url}/"), PATIENCE_SECONDS) == Sent(200, None)
+
+
+async def test_what_is_no_http_is_told_without_the_url() -> None:
+    async def garble(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"\x00" * 100 + b"\r\n\r\n")
+
+    async with serving({"/?token=secret": garble}) as server:
+        sent = await post(f"{server.url}/?token=secret")
+    assert sent.status is None
+    assert "secret" not in str(sent.error)
+    gone = await post(f"{server.url}/?token=secret")
+    assert gone.status is None
+    assert "secret" not in str(gone.error)

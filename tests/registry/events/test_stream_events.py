@@ -1,0 +1,356 @@
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from sqlalchemy import delete, update
+from tests.storage.events.test_event_log import appending, draft, written
+from tests.support import servers
+from tests.support.databases import create_tables, empty_url
+from tests.support.event_server import READER_KEY, Serving, add_key, following, serving
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.domain.access.permissions import Role, key_of
+from lifesign.domain.events.chain import Checkpoint, Event
+from lifesign.domain.events.event import AgentErased, EventDraft, EventType
+from lifesign.registry.events import event_feed, stream_events
+from lifesign.registry.events.stream_events import STREAM_PATH
+from lifesign.storage.engine import tables
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+from lifesign.storage.maintenance import all_rows
+
+AGENT_KEY = key_of(b"a" * 32)
+Behind = list[tuple[Event, str | None]] | None
+
+
+@pytest.fixture
+async def served(database: Database) -> AsyncIterator[Serving]:
+    await add_key(database, READER_KEY)
+    await add_key(database, AGENT_KEY, Role.AGENT, "agent_1")
+    async with serving(database) as served:
+        yield served
+
+
+async def test_a_follower_gets_what_happens_from_now_on(served: Serving, database: Database) -> None:
+    await database.write(appending(draft(1)))
+    async with following(served.url) as follower:
+        assert await follower.begin() == 1
+        await database.write(appending(draft(2), draft(3)))
+        told = await follower.take(2)
+    assert [one.id for one in told] == [2, 3]
+    assert {one.type for one in told} == {"agent.drift_warning"}
+    assert told[0].data["sequence"] == 2
+    assert told[0].data["payload"] == {"agent_id": "agent_1", "drift_seconds": 2.0}
+
+
+async def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
+    served: Serving, database: Database
+) -> None:
+    await database.write(appending(*(draft(n) for n in range(250))))
+    async with following(served.url, query="?after=0") as follower:
+        first = await follower.take(120)
+    # The header stands above the query, which an EventSource repeats as it was.
+    async with following(served.url, query="?after=0", last_event_id=first[-1].id) as follower:
+        second = await follower.take(130)
+        await database.write(appending(draft(7)))
+        third = await follower.take(1)
+    assert [one.id for one in [*first, *second, *third]] == list(range(1, 252))
+
+
+async def test_a_follower_gets_what_it_asked_for_and_no_more(served: Serving, database: Database) -> None:
+    async with (
+        following(served.url, query="?type=state.written,log.archived") as by_type,
+        following(served.url, query="?agent_id=agent_2") as by_agent,
+        following(served.url, query="?intent_id=i2") as by_intent,
+    ):
+        for follower in (by_type, by_agent, by_intent):
+            await follower.begin()
+        await database.write(
+            appending(
+                draft(), draft(agent_id="agent_2"), written("intent:i1/a", "i1"), written("intent:i2/a", "i2")
+            )
+        )
+        assert [one.id for one in await by_type.take(2)] == [3, 4]
+        assert [one.id for one in await by_agent.take(1)] == [2]
+        assert [one.id for one in await by_intent.take(1)] == [4]
+
+
+async def test_what_is_erased_is_not_told_from_memory(served: Serving, database: Database) -> None:
+    def erase(transaction: Transaction) -> None:
+        events = event_log.erase_of(transaction, "agent_1")
+        payload = AgentErased(agent_id="agent_1", events=events)
+        event_log.append(transaction, [EventDraft(type=EventType.AGENT_ERASED, actor="x", payload=payload)])
+
+    async with following(served.url) as follower:
+        await follower.begin()
+        await database.write(appending(draft(1), draft(2)))
+        await follower.take(2)
+        await database.write(erase)
+        assert [one.type for one in await follower.take(1)] == ["agent.erased"]
+    async with following(served.url, query="?after=0") as follower:
+        told = await follower.take(3)
+    assert [set(one.data["payload"]) for one in told[:2]] == [{"erased"}, {"erased"}]
+
+
+async def test_an_agents_key_shows_its_own_events_alone(served: Serving, database: Database) -> None:
+    async with following(served.url, key=AGENT_KEY, query="?after=0") as follower:
+        await database.write(
+            appending(draft(agent_id="agent_2"), draft(), draft(agent_id="agent_2"), draft())
+        )
+        assert [one.id for one in await follower.take(2)] == [2, 4]
+    async with following(served.url, key=AGENT_KEY, query="?agent_id=agent_2") as follower:
+        assert follower.response.status == 403
+
+
+@pytest.mark.parametrize(
+    ("query", "last_event_id", "status"),
+    [
+        ("?after=5", None, 422),
+        ("?after=-1", None, 422),
+        ("?after=x", None, 422),
+        ("?type=nonsense", None, 422),
+        ("?nonsense=1", None, 422),
+        ("", "5", 422),
+        ("", "x", 422),
+        ("", "9" * 5_000, 422),
+        ("?after=0", "0", 200),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    served: Serving, query: str, last_event_id: str | None, status: int
+) -> None:
+    headers = {"x-api-key": READER_KEY}
+    if last_event_id is not None:
+        headers["last-event-id"] = last_event_id
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{served.url}{STREAM_PATH}{query}", headers=headers) as response,
+    ):
+        assert response.status == status
+
+
+async def test_nobody_follows_without_a_key(served: Serving) -> None:
+    async with following(served.url, key="ahk_none") as follower:
+        assert follower.response.status == 401
+
+
+async def test_where_nothing_happens_a_sign_of_life_moves_the_place_on(
+    served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_events, "PING_SECONDS", 0.2)
+    async with following(served.url, query="?type=log.archived") as follower:
+        await follower.begin()
+        await database.write(appending(draft(), draft(), draft()))
+        told = asyncio.create_task(follower.take(1))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while follower.comments < 2 or follower.last_event_id != 3:
+                assert not told.done()
+                await asyncio.sleep(0.02)
+        told.cancel()
+
+
+async def test_a_revoked_keys_stream_ends(
+    served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is woken for that, and neither a sign of life nor an event is due.
+    monkeypatch.setattr(stream_events, "PING_SECONDS", 600.0)
+    async with following(served.url) as follower:
+        await follower.begin()
+        key_id = await database.read(lambda transaction: key_rows.all_keys(transaction)[0].key_id)
+        await database.write(
+            lambda transaction: key_rows.end(transaction, key_id, expires_at_s=None, revoked_at_s=1.0)
+        )
+        assert await follower.end() == []
+
+
+async def _until_nobody_follows(served: Serving) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while served.streams.open_streams:  # noqa: ASYNC110 - it is the server's to count, not to tell
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("again", [1, 3, 8])
+async def test_when_a_backup_is_restored_streams_end_and_begin_anew(
+    served: Serving, database: Database, again: int
+) -> None:
+    """The log is shorter than what was told, or as long, or longer already."""
+    await database.write(appending(draft(1)))
+    before = await database.read(lambda transaction: list(all_rows.read(transaction, tables.events)))
+    await database.write(appending(*(draft(n) for n in range(2, 6))))
+
+    def restore(transaction: Transaction) -> None:
+        transaction.connection.execute(delete(tables.events).where(tables.events.c.sequence > 1))
+        hash_of_first = before[0][tables.events.columns.keys().index("hash")]
+        transaction.connection.execute(update(tables.event_log).values(sequence=1, hash=hash_of_first))
+        event_log.append(transaction, [draft(100 + n) for n in range(again)])
+
+    async with following(served.url, query="?after=0") as follower:
+        assert [one.id for one in await follower.take(5)] == [1, 2, 3, 4, 5]
+        await database.write(restore)
+        assert await follower.end() == []
+    async with following(served.url, query="?after=1") as follower:
+        told = await follower.take(again)
+        assert [one.data["payload"]["drift_seconds"] for one in told] == [100.0 + n for n in range(again)]
+        await database.write(appending(draft(7)))
+        assert [one.id for one in await follower.take(1)] == [again + 2]
+
+
+async def test_who_leaves_leaves_nothing_behind(served: Serving, database: Database) -> None:
+    for _ in range(3):
+        async with following(served.url) as follower:
+            await follower.begin()
+            assert served.streams.open_streams == 1
+        await _until_nobody_follows(served)
+    await database.write(appending(draft()))
+    async with aiohttp.ClientSession() as session:
+        head = await session.head(f"{served.url}{STREAM_PATH}", headers={"x-api-key": READER_KEY})
+    assert head.headers["content-type"].startswith("text/event-stream")
+    await _until_nobody_follows(served)
+
+
+async def test_there_are_no_more_streams_than_allowed(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_events, "MAX_STREAMS_OF_KEY", 1)
+    async with following(served.url) as first:
+        await first.begin()
+        async with following(served.url) as second:
+            assert second.response.status == 429
+            assert "retry-after" in second.response.headers
+        monkeypatch.setattr(stream_events, "MAX_STREAMS", 1)
+        async with following(served.url, key=AGENT_KEY) as other:
+            assert other.response.status == 503
+            assert "retry-after" in other.response.headers
+
+
+async def test_a_server_that_stops_ends_its_streams_promptly(database: Database) -> None:
+    await add_key(database, READER_KEY)
+    async with serving(database) as served, following(served.url) as follower:
+        await follower.begin()
+        await served.stop()
+        assert await follower.end() == []
+
+
+async def test_a_reader_that_takes_nothing_is_let_go_and_costs_no_memory_meanwhile(
+    served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_events, "SEND_SECONDS", 1.0)
+    pages = 0
+    page = event_feed.EventFeed.page
+
+    async def counted(*arguments: object) -> object:
+        nonlocal pages
+        pages += 1
+        return await page(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(event_feed.EventFeed, "page", counted)
+    # 30,000 events are 15 MB: far more than sockets hold.
+    for _ in range(10):
+        await database.write(appending(*(draft(n) for n in range(3_000))))
+    port = int(served.url.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
+    request = f"GET {STREAM_PATH}?after=0 HTTP/1.1\r\nhost: x\r\nx-api-key: {READER_KEY}\r\n\r\n"
+    writer.write(request.encode())
+    await reader.readline()
+    await asyncio.sleep(0.5)
+    assert served.streams.open_streams == 1
+    assert 1 <= pages < 250
+    await _until_nobody_follows(served)
+    assert pages < 250
+    writer.close()
+
+
+async def test_many_followers_share_one_look(served: Serving, database: Database) -> None:
+    looks = 0
+    real = database.read
+
+    async def counted(deed: object) -> object:
+        nonlocal looks
+        looks += 1
+        return await real(deed)  # type: ignore[arg-type]
+
+    async with asyncio.TaskGroup() as group:
+        ready = asyncio.Semaphore(0)
+
+        async def follow() -> list[int]:
+            async with following(served.url) as follower:
+                await follower.begin()
+                ready.release()
+                return [one.id for one in await follower.take(20)]
+
+        followers = [group.create_task(follow()) for _ in range(50)]
+        for _ in followers:
+            await ready.acquire()
+        database.read = counted  # type: ignore[method-assign, assignment]
+        await database.write(appending(*(draft(n) for n in range(20))))
+    assert all(one.result() == list(range(1, 21)) for one in followers)
+    assert looks < 25
+
+
+async def test_while_nobody_follows_the_log_is_not_read(
+    served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(event_feed, "MAX_RECENT", 200)
+    read: list[int] = []
+
+    def counting(transaction: Transaction, place: Checkpoint, *, limit: int) -> Behind:
+        read.append(place.sequence)
+        return behind(transaction, place, limit=limit)
+
+    behind = event_log.behind
+    async with following(served.url) as follower:
+        assert await follower.begin() == 0
+        await database.write(appending(draft(1)))
+        assert [one.id for one in await follower.take(1)] == [1]
+    feed = served.streams.feed
+    while feed._is_wanted.is_set():  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(event_log, "behind", counting)
+    await database.write(appending(*(draft(number) for number in range(2, 300))))
+    await asyncio.sleep(0.3)
+    assert read == []
+    # Who comes back gets all of it, and what comes then; the feed itself begins at the end.
+    async with following(served.url, query="?after=1") as follower:
+        assert [one.id for one in await follower.take(298)] == list(range(2, 300))
+        await database.write(appending(draft(300)))
+        assert [one.id for one in await follower.take(1)] == [300]
+    assert min(read) == 299
+
+
+async def test_two_processes_tell_of_events_that_either_wrote(tmp_path: Path, database_kind: str) -> None:
+    url = empty_url(database_kind, tmp_path)
+    database = open_database(url)
+    if database_kind == "sqlite":
+        await create_tables(database)
+    await add_key(database, READER_KEY)
+    command = [
+        str(servers.SCRIPTS / "uvicorn"), "--factory", "tests.support.event_server:app", "--port", "{port}",
+    ]  # fmt: skip
+    env = {"AGENT_HEALTH_SERVER_DATABASE": url, "PYTHONPATH": str(servers.REPOSITORY)}
+    with (
+        servers.serving(command, log=tmp_path / "one.log", env=env) as one,
+        servers.serving(command, log=tmp_path / "two.log", env=env) as two,
+    ):
+        async with (
+            following(f"http://127.0.0.1:{one.port}") as at_one,
+            following(f"http://127.0.0.1:{two.port}") as at_two,
+        ):
+            await at_one.begin()
+            await at_two.begin()
+            await database.write(appending(draft(), draft(), draft()))
+            assert [told.id for told in await at_one.take(3)] == [1, 2, 3]
+            assert [told.id for told in await at_two.take(3)] == [1, 2, 3]
+            # Ends with its stream open.
+            await asyncio.to_thread(servers.stop, one.process)
+            await at_one.end()
+            assert "rror" not in one.log.read_text()
+            await database.write(appending(draft(), draft()))
+            assert [told.id for told in await at_two.take(2)] == [4, 5]
+        # Goes on at the other process.
+        async with following(f"http://127.0.0.1:{two.port}", last_event_id=3) as follower:
+            assert [told.id for told in await follower.take(2)] == [4, 5]
+    await database.close()

@@ -1,0 +1,224 @@
+"""Is a key good for whom and as long as it was meant to be, and shown once?"""
+
+import asyncio
+import json
+
+import pytest
+from pydantic import ValidationError
+from tests.support.databases import WoundClock
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role, is_valid
+from lifesign.domain.net.target import target_id
+from lifesign.errors import KeyEnded, KeyNotFound, LastAdminKey
+from lifesign.registry.keys.manage_keys import (
+    KeyRotation,
+    NewKey,
+    create_first_admin_key,
+    create_key,
+    revoke_key,
+    rotate_key,
+)
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.keys import key_rows
+
+KEYS = "/api/v1/keys"
+
+
+async def create(database: Database, **members: object) -> str:
+    """Create a key and return its id."""
+    new = NewKey.model_validate({"role": "reader", "name": "somebody", **members})
+    stored, _ = await database.write(lambda transaction: create_key(transaction, new, "somebody"))
+    return stored.key_id
+
+
+async def is_good(database: Database, key_id: str) -> bool:
+    def deed(transaction: Transaction) -> bool:
+        stored = key_rows.find_by_id(transaction, key_id)
+        return stored is not None and is_valid(stored, stored.digest, transaction.now_s)
+
+    return await database.read(deed)
+
+
+async def told(database: Database) -> list[tuple[str, str]]:
+    found = await database.read(lambda transaction: event_log.after(transaction, 0, limit=1000))
+    return [(event.type.value, event.payload["key_id"]) for event in found]
+
+
+async def revoke(database: Database, key_id: str) -> None:
+    await database.write(lambda transaction: revoke_key(transaction, key_id, "somebody"))
+
+
+async def test_a_key_is_good_until_its_time_is_over(database: Database, clock: WoundClock) -> None:
+    key_id = await create(database, expires_in_seconds=60)
+    clock.advance(59.9)
+    assert await is_good(database, key_id)
+    clock.advance(0.1)
+    assert not await is_good(database, key_id)
+
+
+async def test_a_rotated_key_is_good_until_the_end_of_the_overlap(
+    database: Database, clock: WoundClock
+) -> None:
+    old = await create(database, role="agent", agent_id="agent-1")
+    new, _ = await database.write(
+        lambda transaction: rotate_key(transaction, old, KeyRotation(overlap_seconds=3600), "somebody")
+    )
+    assert (new.role, new.agent_id, new.expires_at_s) == (Role.AGENT, "agent-1", None)
+    clock.advance(3599)
+    assert await is_good(database, old)
+    clock.advance(1)
+    assert not await is_good(database, old)
+    assert await is_good(database, new.key_id)
+    assert await told(database) == [("key.created", old), ("key.rotated", old), ("key.created", new.key_id)]
+
+
+async def test_rotation_makes_no_life_longer_unasked(database: Database, clock: WoundClock) -> None:
+    old = await create(database, expires_in_seconds=100)
+    clock.advance(90)
+    rotation = KeyRotation(overlap_seconds=3600)
+    new, _ = await database.write(lambda transaction: rotate_key(transaction, old, rotation, "somebody"))
+    assert new.expires_at_s == clock.now_s() + 100
+    clock.advance(10)
+    assert not await is_good(database, old)
+
+
+@pytest.mark.parametrize("how", ["expired", "revoked"])
+async def test_a_key_that_has_ended_gets_no_successor(
+    database: Database, clock: WoundClock, how: str
+) -> None:
+    key_id = await create(database, expires_in_seconds=60)
+    if how == "revoked":
+        await revoke(database, key_id)
+    else:
+        clock.advance(60)
+    with pytest.raises(KeyEnded):
+        await database.write(lambda transaction: rotate_key(transaction, key_id, KeyRotation(), "somebody"))
+
+
+async def test_a_revoked_key_is_refused_at_once_and_once(database: Database) -> None:
+    key_id = await create(database)
+    await revoke(database, key_id)
+    await revoke(database, key_id)
+    assert not await is_good(database, key_id)
+    assert await told(database) == [("key.created", key_id), ("key.revoked", key_id)]
+
+
+async def test_a_key_that_never_was_cannot_be_revoked(database: Database) -> None:
+    with pytest.raises(KeyNotFound):
+        await revoke(database, "key_nobody")
+
+
+async def test_the_last_valid_admin_key_stays(database: Database, clock: WoundClock) -> None:
+    first = await create(database, role="admin")
+    brief = await create(database, role="admin", expires_in_seconds=60)
+    clock.advance(60)
+    with pytest.raises(LastAdminKey):
+        await revoke(database, first)
+    await revoke(database, brief)
+    second = await create(database, role="admin")
+    await revoke(database, first)
+    with pytest.raises(LastAdminKey):
+        await revoke(database, second)
+
+
+async def test_two_admins_who_revoke_each_other_leave_one(database: Database) -> None:
+    admins = [await create(database, role="admin") for _ in range(2)]
+    outcomes = await asyncio.gather(*(revoke(database, key_id) for key_id in admins), return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["LastAdminKey", "NoneType"]
+
+
+async def test_the_first_admin_key_is_made_once_for_ever(database: Database) -> None:
+    first = await database.write(lambda transaction: create_first_admin_key(transaction, "server"))
+    assert first is not None
+    assert await database.write(lambda transaction: create_first_admin_key(transaction, "server")) is None
+
+
+async def test_a_key_is_shown_once_and_its_digest_never(api: RegistryApi) -> None:
+    created = await api.ask("POST", KEYS, {"role": "reader", "name": "dashboard", "expires_in_seconds": 60})
+    assert created.status == 201
+    key = created.json()["key"]
+    assert (await api.ask("GET", "/api/v1/agents", key=key)).status == 200
+    listed = await api.ask("GET", KEYS)
+    (found,) = (one for one in listed.json()["keys"] if one["name"] == "dashboard")
+    assert found.keys() == {"key_id", "name", "role", "created_at", "expires_at", "is_valid"}
+    assert key not in listed.body.decode()
+    assert key not in json.dumps(await api.events())
+
+
+async def test_a_key_can_be_rotated_and_revoked_over_http(api: RegistryApi, clock: WoundClock) -> None:
+    created = (await api.ask("POST", KEYS, {"role": "reader", "name": "dashboard"})).json()
+    rotated = await api.ask("POST", f"{KEYS}/{created['key_id']}/rotate", {"overlap_seconds": 10})
+    assert rotated.status == 201
+    successor = rotated.json()
+    clock.advance(10)
+    assert (await api.ask("GET", "/api/v1/agents", key=created["key"])).status == 401
+    assert (await api.ask("GET", "/api/v1/agents", key=successor["key"])).status == 200
+    assert (await api.ask("DELETE", f"{KEYS}/{successor['key_id']}")).status == 204
+    assert (await api.ask("GET", "/api/v1/agents", key=successor["key"])).status == 401
+    types = [event["type"] for event in await api.events()]
+    assert types == ["key.created", "key.rotated", "key.created", "key.revoked"]
+
+
+async def test_keys_are_listed_page_by_page(api: RegistryApi) -> None:
+    seen: list[str] = []
+    path = f"{KEYS}?limit=2"
+    while True:
+        page = (await api.ask("GET", path)).json()
+        seen += [key["key_id"] for key in page["keys"]]
+        if "cursor" not in page:
+            break
+        path = f"{KEYS}?limit=2&cursor={page['cursor']}"
+    assert len(seen) == len(set(seen)) == page["total"] == len(Role) - 1
+    assert (await api.ask("GET", f"{KEYS}?role=admin")).json()["total"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"role": "king", "name": "x"},
+        {"role": "reader"},
+        {"role": "agent", "name": "without an agent"},
+        {"role": "reader", "name": "x", "agent_id": "agent-1"},
+        {"role": "reader", "name": "x\ny"},
+        {"role": "reader", "name": "x", "expires_in_seconds": 0},
+        {"role": "reader", "name": "x", "key": "ahk_mine"},
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
+    assert (await api.ask("POST", KEYS, body)).status == 422
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role not in {Role.ADMIN, Role.AGENT}])
+async def test_only_admins_manage_keys(api: RegistryApi, role: Role) -> None:
+    assert (await api.ask("GET", KEYS, key=role)).status == 403
+    assert (await api.ask("POST", KEYS, {"role": "admin", "name": "me"}, key=role)).status == 403
+
+
+async def test_over_http_the_last_admin_key_cannot_be_revoked(api: RegistryApi) -> None:
+    (admin,) = (await api.ask("GET", f"{KEYS}?role=admin")).json()["keys"]
+    refused = await api.ask("DELETE", f"{KEYS}/{admin['key_id']}")
+    assert (refused.status, refused.json()["error"]["code"]) == (409, "last_admin_key")
+    assert (await api.ask("DELETE", f"{KEYS}/key_nobody")).status == 404
+
+
+@pytest.mark.parametrize("cursor", ["x", "key_reader_", "WyJsZWFzZXMiLCAxXQ"])
+async def test_a_cursor_of_no_page_of_keys_is_refused(api: RegistryApi, cursor: str) -> None:
+    answer = await api.ask("GET", f"{KEYS}?cursor={cursor}")
+    assert (answer.status, answer.json()["error"]["code"]) == (422, "invalid_request")
+
+
+async def test_no_key_belongs_to_a_part_of_the_registry(api: RegistryApi) -> None:
+    body = {"role": "coordinator", "name": "x", "agent_id": "monitor"}
+    assert (await api.ask("POST", KEYS, body)).status == 422
+
+
+async def test_no_key_belongs_to_a_target(api: RegistryApi) -> None:
+    found = target_id("https://agent.example/")
+    for role in (Role.AGENT, Role.COORDINATOR):
+        body = {"role": role, "name": "x", "agent_id": found}
+        assert (await api.ask("POST", KEYS, body)).status == 422
+        with pytest.raises(ValidationError, match="what probers find"):
+            NewKey(role=role, name="x", agent_id=found)

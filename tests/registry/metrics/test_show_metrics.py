@@ -1,0 +1,306 @@
+import re
+
+import pytest
+from tests.registry.events.test_verify_events import live_a_little
+from tests.registry.probing.test_accept_observations import outcomes, seen
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
+from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import REPOSITORY
+from tests.support.suspension import EXITS, suspend
+
+from lifesign.domain.access.permissions import Role
+from lifesign.errors import StoreUnavailable
+from lifesign.registry.metrics import show_metrics
+from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
+from lifesign.storage.engine.database import Database
+
+PREFIX = "agent_health_registry_"
+
+
+@pytest.fixture(autouse=True)
+def counted_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(show_metrics, "COUNT_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(show_metrics, "PAUSE_RATIO", 0.0)
+
+
+async def scrape(api: RegistryApi) -> Scraped:
+    answer = await api.ask("GET", "/metrics", key=Role.READER)
+    assert answer.status == 200, answer.body
+    return Scraped(answer.body.decode())
+
+
+async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClock) -> None:
+    await live_a_little(api)
+    await api.register("agent-3")
+    await api.ask("POST", "/api/v1/tasks", {"title": "one"})
+    await outcomes(api, seen(clock, agent_id="agent-3"))
+    found = await scrape(api)
+
+    def value(name: str, **labels: str) -> float | None:
+        return found.value(PREFIX + name, **labels)
+
+    assert value("agents", status="active", health="unknown") == 1
+    assert value("agents", status="dead", health="unknown") == 1
+    assert value("agents", status="deregistered", health="unknown") == 1
+    assert value("agents", status="draining", health="healthy") == 0
+    (down,) = found.labels(f"{PREFIX}agent_down_since_timestamp_seconds")
+    assert down == {"agent_id": "agent-1", "status": "dead", "reason": "heartbeat_timeout"}
+    # The shard of the target that was reported.
+    assert value("leases") == 1
+    assert value("tasks", status="queued") == 1
+    assert value("tasks", status="handoff") == 0
+    assert value("handoff_oldest_timestamp_seconds") is None
+    assert value("event_log_sequence") == len(await api.events())
+    assert value("swept_timestamp_seconds") == clock.now_s()
+    assert value("sweep_lag_seconds") == 0
+    for track in ("heartbeat", "probe"):
+        assert value("decisions_held", track=track) == 0
+        assert value("monitor_state", track=track, state="normal") == 1
+    assert value("webhooks", state="active") == 0
+    assert value("keys") == len(Role) - 1 + 3
+    assert value("database_up") == 1
+    assert value("changes_failing") == 0
+
+
+async def test_on_which_track_silence_takes_nobody_down_is_told(api: RegistryApi) -> None:
+    await api.database.write(suspend)
+    found = await scrape(api)
+    for track, is_held in (("heartbeat", 1), ("probe", 0)):
+        assert found.value(f"{PREFIX}decisions_held", track=track) == is_held
+        assert found.value(f"{PREFIX}monitor_state", track=track, state="held") == is_held
+        assert found.value(f"{PREFIX}monitor_exits", track=track) == EXITS * is_held
+        assert found.value(f"{PREFIX}monitor_exit_limit", track=track) == 20
+        assert found.value(f"{PREFIX}monitor_unwitnessed", track=track) == 0
+
+
+async def test_who_is_down_in_maintenance_wakes_nobody(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1")
+    body = {"status": "unhealthy", "seconds": 600, "reason": "broken"}
+    assert (await api.ask("PUT", f"{AGENTS}/agent-1/override", body)).status == 200
+    down = f"{PREFIX}agent_down_since_timestamp_seconds"
+    assert [each["reason"] for each in (await scrape(api)).labels(down)] == ["operator_override"]
+    maintained = {"seconds": 60, "reason": "new disk"}
+    assert (await api.ask("PUT", f"{AGENTS}/agent-1/maintenance", maintained)).status == 200
+    assert [*(await scrape(api)).labels(down)] == []
+    clock.advance(61)
+    assert [each["agent_id"] for each in (await scrape(api)).labels(down)] == ["agent-1"]
+
+
+async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClock) -> None:
+    await live_a_little(api)
+    found = await scrape(api)
+
+    def value(name: str, **labels: str) -> float | None:
+        return found.value(PREFIX + name, **labels)
+
+    assert value("transitions_total", status="dead", reason="heartbeat_timeout") == 2
+    assert value("transitions_total", status="active", reason="registered") == 2
+    # Whoever asks for an increase needs the time before the first one.
+    assert value("transitions_total", status="unhealthy", reason="probe_silence") == 0
+    assert value("events_total", type="webhook.disabled") == 0
+    for method, path in (("POST", "/api/v1/leases"), ("GET", "/api/v1/webhooks")):
+        assert value("http_requests_total", method=method, path=path, status="5xx") == 0
+    assert value("webhook_deliveries_total", result="refused") == 0
+    assert value("webhook_lag_events") == 0
+    assert value("events_total", type="lease.acquired") == 4
+    assert value("heartbeats_total") == 4
+    assert (
+        value("http_requests_total", method="POST", path=f"{AGENTS}/{{agent_id}}/heartbeat", status="2xx")
+        == 4
+    )
+    assert value("http_requests_total", method="POST", path="/api/v1/leases", status="2xx") == 4
+    assert value("http_request_duration_seconds_count", method="POST", path=AGENTS) == 3
+    assert value("sweep_duration_seconds_count") == 12
+    assert value("sweep_failures_total") == 0
+
+
+@ON_ONE_DATABASE
+async def test_an_undone_deed_is_counted_as_no_event(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    assert (await api.ask("POST", AGENTS, {"agent_id": "agent-1"})).status == 409
+    found = await scrape(api)
+    assert found.value(f"{PREFIX}transitions_total", status="active", reason="registered") == 1
+    assert found.value(f"{PREFIX}http_requests_total", method="POST", path=AGENTS, status="4xx") == 1
+
+
+@ON_ONE_DATABASE
+async def test_a_task_that_waits_for_people_tells_since_when(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1")
+    key = await api.add_agent_key("agent-1")
+    await api.ask("POST", "/api/v1/tasks", {"title": "one"})
+    granted = (await api.ask("POST", "/api/v1/tasks/claim", {}, key=key)).json()
+    clock.advance(5)
+    run = {"run_id": granted["run_id"], "fencing_token": granted["lease"]["fencing_token"]}
+    task_id = granted["task"]["task_id"]
+    asked = {**run, "idempotency_key": "k", "reason": "what now?"}
+    helped = await api.ask("POST", f"/api/v1/tasks/{task_id}/help", asked, key=key)
+    assert helped.status == 200, helped.body
+    found = await scrape(api)
+    assert found.value(f"{PREFIX}tasks", status="handoff") == 1
+    assert found.value(f"{PREFIX}handoff_oldest_timestamp_seconds") == clock.now_s()
+
+
+@ON_ONE_DATABASE
+async def test_no_more_agents_have_series_than_the_setting_allows(
+    database: Database, clock: WoundClock
+) -> None:
+    api = RegistryApi(database, clock, metrics_agents=2)
+    await api.add_keys()
+    quick = {"interval_seconds": 1, "unhealthy_after_seconds": 2, "dead_after_seconds": 4}
+    for number in range(4):
+        await api.register(f"agent-{number}", heartbeat_config=quick)
+    for _ in range(3):
+        clock.advance(1)
+        await api.sweep()
+    found = await scrape(api)
+    named = list(found.labels(f"{PREFIX}agent_down_since_timestamp_seconds"))
+    assert [agent["agent_id"] for agent in named] == ["agent-3", "agent-2"]
+    assert found.value(f"{PREFIX}agents", status="unhealthy", health="unknown") == 4
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [
+        (Role.READER, 200), (Role.PROBER, 200), (Role.COORDINATOR, 200), (Role.ADMIN, 200),
+        (Role.ENROLL, 403), (None, 401),
+    ],
+)  # fmt: skip
+async def test_numbers_need_the_key_of_a_reader(api: RegistryApi, role: Role | None, status: int) -> None:
+    answer = await api.ask("GET", "/metrics", key=role)
+    assert answer.status == status
+
+
+@ON_ONE_DATABASE
+async def test_a_scraper_sends_its_key_as_prometheus_does(api: RegistryApi) -> None:
+    key = api.keys[Role.READER]
+    answer = await api.ask("GET", "/metrics", key=None, headers={"authorization": f"Bearer {key}"})
+    assert answer.status == 200
+    assert key not in answer.body.decode()
+
+
+@ON_ONE_DATABASE
+async def test_numbers_can_be_opened_to_everybody(database: Database, clock: WoundClock) -> None:
+    api = RegistryApi(database, clock, open_metrics=True)
+    assert (await api.ask("GET", "/metrics", key=None)).status == 200
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=1.0.0", "application/openmetrics-text; version=1.0.0"),
+        ("x" * 100_000, "text/plain; version=0.0.4; charset=utf-8"),
+    ],
+)
+async def test_the_form_is_the_one_that_is_asked_for(api: RegistryApi, accept: str, media_type: str) -> None:
+    answer = await api.ask("GET", "/metrics", key=Role.READER, headers={"accept": accept})
+    assert (answer.header("content-type") or "").startswith(media_type)
+    assert (answer.body.endswith(b"# EOF\n")) is ("openmetrics" in media_type)
+
+
+@ON_ONE_DATABASE
+async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.register("agent-1")
+    await scrape(api)
+
+    async def away(_deed: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(api.registry.door.database, "read", away)
+    found = await scrape(api)
+    assert found.value(f"{PREFIX}database_up") == 0
+    # As it was counted last, which is told too.
+    assert found.value(f"{PREFIX}agents", status="active", health="unknown") == 1
+    assert (await api.ask("GET", "/metrics", key=Role.ADMIN)).status == 503
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("open_metrics", [False, True])
+async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it_is_back(
+    database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, *, open_metrics: bool
+) -> None:
+    # However long it is not counted after it did not answer.
+    monkeypatch.setattr(show_metrics, "COUNT_AGAIN_SECONDS", 1e6)
+    api = RegistryApi(database, clock, open_metrics=open_metrics)
+    await api.add_keys()
+    assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
+    asked: list[object] = []
+
+    async def away(deed: object) -> None:
+        asked.append(deed)
+        raise StoreUnavailable("it is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api.registry.door.database, "read", away)
+        assert (await scrape(api)).value(f"{PREFIX}database_up") == 0
+    assert len(asked) == 1
+    assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
+
+
+@ON_ONE_DATABASE
+async def test_scraping_again_and_again_counts_once(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(show_metrics, "COUNT_AGAIN_SECONDS", COUNT_AGAIN_SECONDS)
+    await scrape(api)
+    await api.register("agent-1")
+    found = await scrape(api)
+    assert found.value(f"{PREFIX}agents", status="active", health="unknown") == 0
+    assert found.value(f"{PREFIX}transitions_total", status="active", reason="registered") == 1
+
+
+@ON_ONE_DATABASE
+async def test_refused_requests_are_counted(database: Database, clock: WoundClock) -> None:
+    api = RegistryApi(database, clock, open_metrics=True, request_burst=1, requests_per_second=0.001)
+    await api.add_keys()
+    for _ in range(3):
+        await api.ask("GET", AGENTS)
+    assert (await api.ask("GET", "/nowhere/ahk_secret")).status == 404
+    found = Scraped((await api.ask("GET", "/metrics", key=None)).body.decode())
+    assert found.value(f"{PREFIX}rate_limited_requests_total") == 2
+    assert found.value(f"{PREFIX}http_requests_total", method="GET", path=AGENTS, status="4xx") == 2
+    # Paths that are not served make no series of their own.
+    assert found.value(f"{PREFIX}http_requests_total", method="other", path="other", status="4xx") == 1
+
+
+@ON_ONE_DATABASE
+async def test_without_prometheus_client_it_is_said_what_is_missing(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client.exposition", None)
+    answer = await api.ask("GET", "/metrics", key=Role.READER)
+    assert answer.status == 404
+    assert "agent-health[metrics]" in answer.json()["message"]
+    assert (await api.ask("GET", "/metrics", key=None)).status == 401, "a stranger is not told even that"
+
+
+@ON_ONE_DATABASE
+@pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
+async def test_promtool_finds_nothing_to_complain_of(api: RegistryApi) -> None:
+    await live_a_little(api)
+    answer = await api.ask("GET", "/metrics", key=Role.READER)
+    assert complaints(answer.body.decode()) == ""
+
+
+async def test_all_names_follow_the_conventions_and_stand_in_the_document(api: RegistryApi) -> None:
+    await live_a_little(api)
+    await api.registry.log_watch.check_once()
+    found = await scrape(api)
+    text = (REPOSITORY / "docs" / "monitoring.md").read_text()
+    named = set(re.findall(r"`(agent_health_registry_\w+)`", text))
+    served = {_name(family.name, family.type) for family in found.families}
+    assert served == named
+    for family in found.families:
+        assert family.documentation.endswith("."), family.name
+        if family.type in {"histogram", "summary"}:
+            assert family.name.endswith("_seconds")
+        assert not re.search(r"_(ms|minutes|hours|kb|mb|percent)\b", family.name)
+
+
+def _name(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name

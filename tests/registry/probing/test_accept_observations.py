@@ -1,0 +1,554 @@
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.asgi_client import Answer
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.fleet import count_by_status
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.mass_silence import ClassCounts
+from lifesign.domain.models.agents import Declared, moment, moment_text
+from lifesign.domain.net.target import shard_of, target_id
+from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.registry.agents.register_agent import add_agent
+from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine.database import Database
+from lifesign.storage.probing import liveness
+
+OBSERVATIONS = "/api/v1/observations"
+CARD = "https://agent.example/.well-known/agent-card.json"
+
+
+def seen(clock: WoundClock, **members: Any) -> dict[str, Any]:
+    """What a probe saw just now: an interface that answers, unless it is said otherwise."""
+    observation = {"observed_at": moment(clock.at_s).isoformat(), "transport": {"result": "ok"}, **members}
+    if "target_url" not in members:
+        observation.setdefault("agent_id", "agent-1")
+    return observation
+
+
+def failure(clock: WoundClock, **members: Any) -> dict[str, Any]:
+    return seen(clock, transport={"result": "timeout"}, **members)
+
+
+def document(clock: WoundClock, status: str, **members: Any) -> dict[str, Any]:
+    stated = {"status": status, "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 60}
+    return seen(clock, readiness={"result": "ok"}, document=stated, **members)
+
+
+def batch(*observations: dict[str, Any]) -> dict[str, Any]:
+    """A batch of a shard that nobody holds."""
+    many = len(observations)
+    return {
+        "observations": list(observations),
+        "ages_s": [0] * many,
+        "numbers": list(range(1, many + 1)),
+        "interval_s": 300,
+        "tokens": {"1": 1},
+    }
+
+
+async def report(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> Answer:
+    return await api.report(*observations, **members)
+
+
+async def outcomes(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> list[str]:
+    answer = await report(api, *observations, **members)
+    assert answer.status == 200, answer.body
+    return [result["outcome"] for result in answer.json()["results"]]
+
+
+async def _status(api: RegistryApi, agent_id: str = "agent-1") -> str:
+    return str((await api.record(agent_id))["status"])
+
+
+async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_nothing(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1", monitoring="both", card_url=CARD)
+    clock.advance(1)
+    for _ in range(5):
+        assert await outcomes(api, failure(clock)) == ["accepted"]
+        clock.advance(10)
+    await api.sweep()
+    record = await api.record("agent-1")
+    assert record["status"] == "active"
+    assert record["seen"]["failures_in_row"] == 5
+    assert record["is_unreachable"] is True
+
+
+async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    some = [seen(clock), seen(clock), seen(clock)]
+    assert await outcomes(api, *some, numbers=[2, 1, 2]) == ["accepted", "ignored", "ignored"]
+    assert await outcomes(api, *some, numbers=[2, 3, 4]) == ["ignored", "accepted", "accepted"]
+    counts = (await report(api, seen(clock, agent_id="nobody"))).json()["counts"]
+    assert counts == {"unknown": 1}
+
+
+async def test_an_agent_that_is_no_target_is_not_reported(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1")
+    assert await outcomes(api, seen(clock)) == ["unknown"]
+    assert "seen" not in await api.record("agent-1")
+
+
+@pytest.mark.parametrize("offset_s", [-3600, -600, 600, 3600])
+async def test_a_probers_clock_decides_nothing(api: RegistryApi, clock: WoundClock, offset_s: float) -> None:
+    """Its wall clock is wrong by minutes or an hour; its results come with their ages."""
+    await _probed(api)
+    assert await outcomes(api, seen(clock)) == ["accepted"]
+    began_s = clock.at_s
+    for _ in range(12):
+        clock.advance(300)
+        wrong = moment(clock.at_s + offset_s).isoformat()
+        assert await outcomes(api, failure(clock, observed_at=wrong), ages_s=[0]) == ["accepted"]
+        await api.sweep()
+        passed_s = clock.at_s - began_s
+        assert await _status(api) == ("active" if passed_s <= 900 else "unhealthy")
+    clock.advance(300)
+    await outcomes(api, failure(clock, observed_at=moment(clock.at_s + offset_s).isoformat()), ages_s=[0])
+    await api.sweep()
+    assert await _status(api) == "dead"
+
+
+async def test_an_age_reaches_no_further_back_than_the_grant_of_its_shard(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    await outcomes(api, seen(clock))
+    granted_s = clock.at_s
+    clock.advance(1_000)
+    for age_s, at_s in ((10, granted_s + 990), (900, granted_s + 990), (5, granted_s + 995)):
+        await outcomes(api, seen(clock), ages_s=[age_s])
+        shown = (await api.record("agent-1"))["seen"]
+        assert shown["last_observed_at"] == moment_text(at_s)
+    clock.advance(1_000)
+    await outcomes(api, seen(clock), ages_s=[86_400])
+    assert (await api.record("agent-1"))["seen"]["last_observed_at"] == moment_text(granted_s + 995)
+
+
+async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    await outcomes(api, document(clock, "healthy"))
+    read_s = clock.at_s
+    clock.advance(300)
+    unseen = {"transport": {"result": "not_measured"}, "unmeasured": "no_witness"}
+    await outcomes(api, seen(clock, **unseen), interval_s=600)
+    agent = await api.database.read(lambda transaction: agent_rows.find(transaction, "agent-1"))
+    assert agent is not None
+    assert agent.evidence == Evidence(
+        at_s=read_s,
+        until_s=read_s + 900,
+        results_until_s=clock.at_s + 1800,
+        unmeasured="no_witness",
+        health_until_s=read_s + 900,
+    )
+
+
+@pytest.mark.parametrize("missing", ["ages_s", "numbers", "interval_s", "tokens"])
+async def test_a_batch_needs_ages_numbers_interval_and_tokens(
+    api: RegistryApi, clock: WoundClock, missing: str
+) -> None:
+    body = batch(seen(clock))
+    del body[missing]
+    answer = await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)
+    assert answer.status == 422
+
+
+async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "directory", "first", [CARD])
+    silent = failure(clock, target_url=CARD)
+    assert await outcomes(api, silent) == ["no_sign_of_life_yet"]
+    assert await count_by_status(api.database) == {}
+    clock.advance(1)
+    alive = document(clock, "degraded", target_url=CARD, reported_agent_id="its-own-name")
+    answer = (await report(api, alive)).json()
+    agent_id = answer["results"][0]["agent_id"]
+    assert agent_id == target_id(CARD)
+    assert agent_id.startswith("tgt_")
+    assert len(agent_id) == 36
+    record = await api.record(agent_id)
+    assert (record["status"], record["health"], record["monitoring"]) == ("active", "degraded", "probe")
+    assert (record["target_url"], record.get("card_url")) == (CARD, None)
+    assert record["seen"]["reported_agent_id"] == "its-own-name"
+    assert record["heartbeat_config"]["unhealthy_after_seconds"] == 900
+    assert await api.lifecycle(agent_id) == [("registering", "active", "registered")]
+    clock.advance(1)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    assert await count_by_status(api.database) == {"active": 1}
+
+
+async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, clock: WoundClock) -> None:
+    found = target_id(CARD)
+    await put(api, "directory", "first", [CARD])
+
+    async def place_after(**body: Any) -> str | None:
+        clock.advance(1)
+        await report(api, seen(clock, target_url=CARD), **body)
+        (listed,) = (await api.ask("GET", "/api/v1/agents")).json()["agents"]
+        record = await api.record(found)
+        assert {listed["target_url"], record["target_url"]} == {CARD}
+        assert listed.get("card_url") == record.get("card_url")
+        return record.get("card_url")
+
+    first, later = (f"https://agent.example/{path}" for path in ("agent-card.json", "agent.json"))
+    assert await place_after(memories=[{"card_url": first}]) == first
+    assert await place_after() == first
+    assert await place_after(memories=[{"card_url": later}]) == later
+    version = (await api.record(found))["version"]
+    # What was shown at a place that cannot be shown itself was seen nowhere.
+    assert await place_after(memories=[{"card_url": "https://user:secret@agent.example/"}]) is None
+    assert await place_after(memories=[{"card_url": first}]) == first
+    assert (await api.record(found))["version"] == version
+    renamed = await api.ask("PATCH", f"/api/v1/agents/{found}", {"name": "x"}, headers={"If-Match": "*"})
+    assert renamed.status == 200
+
+
+async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_register(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    found = f"/api/v1/agents/{target_id(CARD)}"
+    await put(api, "directory", "first", [CARD])
+    await report(api, seen(clock, target_url=CARD), memories=[{}])
+    anyhow = {"If-Match": "*"}
+    assert (await api.ask("PATCH", found, {"name": "x"}, headers=anyhow)).status == 200
+    assert (await api.ask("PATCH", found, {"card_url": None}, headers=anyhow)).status == 422
+    own = {"monitoring": "probe", "card_url": "https://agent.example/own.json", "supersede": True}
+    refused = await api.ask("POST", "/api/v1/agents", {"agent_id": target_id(CARD), **own})
+    assert refused.status == 422
+    assert (await api.record(target_id(CARD)))["target_url"] == CARD
+
+
+async def _squat(api: RegistryApi, **members: object) -> str:
+    """Register by a target's id as could be done until such ids were reserved, and return the key."""
+    agent_id = target_id(CARD)
+    body = Declared.model_validate({"name": "squatter", "metadata": {"public_status": True}, **members})
+    await api.database.write(lambda transaction: add_agent(transaction, agent_id, body, "key:enroll"))
+    return await api.add_agent_key(agent_id)
+
+
+async def test_who_took_a_targets_id_before_makes_room_at_its_first_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _squat(api)
+    await put(api, "directory", "first", [CARD])
+    clock.advance(1)
+    assert await outcomes(api, failure(clock, target_url=CARD)) == ["accepted"]
+    assert (await api.record(target_id(CARD)))["name"] == "squatter"
+    clock.advance(1)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    record = await api.record(target_id(CARD))
+    assert (record["monitoring"], record["target_url"], record["metadata"]) == ("probe", CARD, {})
+    assert record.get("name") is None
+    steps = [
+        ("registering", "active", "registered"),
+        ("active", "deregistered", "superseded"),
+        ("deregistered", "active", "re_registered"),
+    ]
+    assert await api.lifecycle(target_id(CARD)) == steps
+    listed = (await api.ask("GET", f"/api/v1/targets/{target_id(CARD)}")).json()
+    assert (listed["url"], listed.get("gone_at"), listed["agent_status"]) == (CARD, None, "active")
+    clock.advance(1)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    assert await api.lifecycle(target_id(CARD)) == steps
+
+
+async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "directory", "first", [CARD])
+    await outcomes(api, seen(clock, target_url=CARD))
+    path = f"{AGENTS}/{target_id(CARD)}"
+    wrong = {"status": "unhealthy", "seconds": 3600, "reason": "wrong answers"}
+    assert (await api.ask("PUT", f"{path}/override", wrong)).status == 200
+    await put(api, "directory", "second", ["https://other.example/"], allow_shrink=True)
+    assert (await api.record(target_id(CARD)))["status"] == "deregistered"
+    await put(api, "directory", "third", [CARD])
+    clock.advance(60)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    record = await api.record(target_id(CARD))
+    assert (record["status"], record["reason"], record["incarnation"]) == (
+        "unhealthy",
+        "operator_override",
+        2,
+    )
+
+
+async def test_what_names_no_url_moves_nobody_from_a_targets_id(api: RegistryApi, clock: WoundClock) -> None:
+    await _squat(api)
+    assert await outcomes(api, seen(clock, agent_id=target_id(CARD))) == ["unknown"]
+    assert (await api.record(target_id(CARD)))["name"] == "squatter"
+
+
+async def test_the_key_of_who_took_a_targets_id_is_refused(api: RegistryApi) -> None:
+    key = await _squat(api)
+    path = f"/api/v1/agents/{target_id(CARD)}"
+    assert (await api.beat(target_id(CARD), key)).status == 401
+    for method, body in (("GET", None), ("DELETE", None), ("POST", {"status": "draining"})):
+        where = "/api/v1/agents" if method == "POST" else path
+        assert (await api.ask(method, where, body, key=key)).status == 401
+    shown = (await api.ask("GET", "/api/v1/keys?role=agent")).json()["keys"]
+    assert [each["is_valid"] for each in shown] == [False]
+
+
+async def test_two_probers_that_find_a_target_at_once_find_one_agent(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    urls = [f"{CARD}?{number}" for number in (1, 2)]
+    await put(api, "directory", "first", urls)
+    await outcomes(api, failure(clock, target_url=urls[0]))
+    batches = [(urls[0], 7), (urls[0], 7), (urls[0], 7), (urls[1], 7)]
+    found = [outcomes(api, seen(clock, target_url=url), numbers=[number]) for url, number in batches]
+    results = await asyncio.gather(*found)
+    assert sorted(results) == [["accepted"], ["accepted"], ["ignored"], ["ignored"]]
+    assert await count_by_status(api.database) == {"active": 2}
+
+
+async def _probed(api: RegistryApi) -> None:
+    await api.register("agent-1", monitoring="probe", card_url=CARD)
+
+
+async def test_a_probed_agent_is_unhealthy_dead_and_found_again(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    await outcomes(api, seen(clock))
+    for _ in range(3):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+        await api.sweep()
+    clock.advance(10_000)
+    await api.sweep()
+    assert await _status(api) == "active", "time alone takes no probed agent down"
+    await outcomes(api, failure(clock))
+    await api.sweep()
+    assert await _status(api) == "unhealthy"
+    for _ in range(8):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+        await api.sweep()
+    assert await _status(api) == "dead"
+    clock.advance(300)
+    await outcomes(api, seen(clock))
+    assert await _status(api) == "dead"
+    clock.advance(30)
+    await outcomes(api, seen(clock))
+    record = await api.record("agent-1")
+    assert (record["status"], record["incarnation"]) == ("active", 2)
+    assert [step[1:] for step in (await api.lifecycle("agent-1"))[1:]] == [
+        ("unhealthy", "probe_silence"),
+        ("dead", "probe_silence"),
+        ("active", "probe_rediscovered"),
+    ]
+
+
+async def test_a_registered_agent_that_is_probed_needs_no_heartbeat(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    clock.advance(10_000)
+    await api.sweep()
+    assert await _status(api) == "active"
+
+
+async def test_an_unhealthy_probed_agent_recovers_with_a_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    await outcomes(api, seen(clock))
+    for _ in range(4):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+    await api.sweep()
+    assert await _status(api) == "unhealthy"
+    await outcomes(api, seen(clock))
+    assert (await api.lifecycle("agent-1"))[-1] == ("unhealthy", "active", "probe_recovered")
+
+
+@pytest.mark.parametrize("monitoring", ["probe", "both"])
+async def test_two_documents_that_say_unhealthy_are_believed_and_one_that_does_not_ends_it(
+    api: RegistryApi, clock: WoundClock, monitoring: str
+) -> None:
+    await api.register("agent-1", monitoring=monitoring, card_url=CARD)
+    await outcomes(api, document(clock, "unhealthy"))
+    assert await _status(api) == "active"
+    clock.advance(60)
+    await outcomes(api, document(clock, "unhealthy"))
+    assert await _status(api) == "unhealthy"
+    clock.advance(20)
+    await outcomes(api, document(clock, "degraded"))
+    assert (await api.record("agent-1"))["health"] == "degraded"
+    assert [step[1:] for step in (await api.lifecycle("agent-1"))[1:]] == [
+        ("unhealthy", "health_reported_unhealthy"),
+        ("active", "health_recovered"),
+    ]
+    changes = await api.events(type="agent.health_changed")
+    assert [change["payload"]["new_health"] for change in changes] == ["unhealthy", "degraded"]
+
+
+async def test_who_calls_itself_healthy_yet_fails_is_refuted(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    for _ in range(10):
+        clock.advance(30)
+        await outcomes(api, {**document(clock, "healthy"), "transport": {"result": "refused"}})
+    assert (await api.lifecycle("agent-1"))[-1][1:] == ("unhealthy", "observed_contradicts_report")
+    for _ in range(10):
+        clock.advance(30)
+        await outcomes(api, document(clock, "healthy"))
+    assert (await api.lifecycle("agent-1"))[-1][1:] == ("active", "probe_recovered")
+
+
+async def test_a_health_that_has_become_stale_is_unknown_and_no_event_says_so(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1", monitoring="probe", card_url=CARD)
+    await outcomes(api, document(clock, "healthy"))
+    assert (await api.record("agent-1"))["health"] == "healthy"
+    clock.advance(900.1)
+    assert (await api.record("agent-1"))["health"] == "unknown"
+    (listed,) = (await api.ask("GET", AGENTS)).json()["agents"]
+    assert listed["health"] == "unknown"
+    await api.sweep()
+    assert len(await api.events(type="agent.health_changed")) == 1
+
+
+async def test_a_probed_agent_that_died_has_no_health(api: RegistryApi, clock: WoundClock) -> None:
+    """Its last document is younger than 900 s: thresholds of its own are shorter."""
+    own = {"interval_seconds": 30, "unhealthy_after_seconds": 60, "dead_after_seconds": 120}
+    await api.register("agent-1", monitoring="probe", card_url=CARD, heartbeat_config=own)
+    await outcomes(api, document(clock, "healthy"))
+    for _ in range(5):
+        clock.advance(30)
+        await outcomes(api, failure(clock), interval_s=30)
+    await api.sweep()
+    record = await api.record("agent-1")
+    assert (record["status"], record["health"]) == ("dead", "unknown")
+    changes = await api.events(type="agent.health_changed")
+    assert [change["payload"]["new_health"] for change in changes] == ["healthy", "unknown"]
+
+
+async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, clock: WoundClock) -> None:
+    urls = [f"https://agent.example/{number}" for number in range(30)]
+    await put(api, "directory", "first", urls)
+    for _ in range(2):
+        await outcomes(api, *(seen(clock, target_url=url) for url in urls))
+        clock.advance(300)
+    for _ in range(4):
+        clock.advance(300)
+        await outcomes(api, *(failure(clock, target_url=url) for url in urls))
+    await api.sweep()
+    assert await count_by_status(api.database) == {"active": 30}
+    assert len(await api.events(type="monitor.held")) == 1
+
+
+async def test_who_answered_is_expected_to_until_it_is_dead_or_gone(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    where = {"network_class": "10.0.0.0/8", "address": "10.0.0.1"}
+    urls = [f"https://agent.example/{number}" for number in range(3)]
+    await put(api, "directory", "first", urls)
+
+    async def counted() -> ClassCounts | None:
+        counts = await api.database.read(lambda transaction: liveness.counts(transaction, 0.0))
+        return counts.get("10.0.0.0/8")
+
+    await outcomes(api, *(seen(clock, target_url=url, **where) for url in urls[:2]))
+    assert await counted() == ClassCounts(addresses=1, silent_s=())
+    unseen = {"transport": {"result": "not_measured"}, "unmeasured": "no_witness"}
+    answered_s = clock.at_s
+    clock.advance(300)
+    await outcomes(
+        api, seen(clock, target_url=urls[0], **unseen), failure(clock, target_url=urls[1], **where)
+    )
+    assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
+    slow = {"transport": {"result": "not_measured"}, "unmeasured": "prober_slow"}
+    await outcomes(api, seen(clock, target_url=urls[0], **where), failure(clock, target_url=urls[2], **where))
+    await outcomes(api, seen(clock, target_url=urls[0], **slow))
+    assert await counted() == ClassCounts(addresses=1, silent_s=()), "what is slow is not silent"
+    await put(api, "directory", "second", urls[1:])
+    assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
+    for _ in range(12):
+        clock.advance(300)
+        await outcomes(api, failure(clock, target_url=urls[1]))
+    await api.sweep()
+    assert await _status(api, target_id(urls[1])) == "dead"
+    assert await counted() is None
+
+
+async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    assert await outcomes(api, seen(clock)) == ["accepted"]
+    await api.ask("DELETE", "/api/v1/agents/agent-1")
+    assert await outcomes(api, seen(clock)) == ["ignored"]
+
+
+SHARD = shard_of("agent.example")
+
+
+async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> dict[str, Any]:
+    body = {"resource": f"shard:{SHARD}", "ttl_seconds": ttl_seconds}
+    answer = await api.ask("POST", "/api/v1/leases", body, key=Role.PROBER)
+    assert answer.status == 201, answer.body
+    return dict(answer.json())
+
+
+async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all_of_them(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    token = (await _shard(api))["fencing_token"]
+    assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=token) == ["accepted"]
+    clock.advance(61)
+    late = await report(api, seen(clock), shard=SHARD, fencing_token=token)
+    assert (late.status, late.json()["error"]["code"]) == (412, "lease_ended")
+    newer = (await _shard(api))["fencing_token"]
+    clock.advance(1)
+    new_target = seen(clock, target_url=CARD)
+    stale = await report(api, seen(clock), new_target, shard=SHARD, fencing_token=token)
+    assert (stale.status, stale.json()["error"]["code"]) == (412, "stale_token")
+    assert "seen" in await api.record("agent-1")
+    assert await count_by_status(api.database) == {"active": 1}
+    assert len(await api.events(type="fenced_write_rejected")) == 2
+    assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=newer) == ["accepted"]
+    never = await report(api, seen(clock), shard=SHARD + 1, fencing_token=newer)
+    assert (never.status, never.json()["error"]["code"]) == (412, "token_not_issued")
+
+
+@pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
+async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Role) -> None:
+    assert (await api.ask("POST", OBSERVATIONS, batch(seen(clock)), key=role)).status == 403
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"observations": []},
+        {"observations": [{}] * 1001},
+        {"observations": [{"agent_id": "a"}]},
+        {"observations": [], "prober": "me"},
+        {"shard": 7},
+        {"shard": 7, "fencing_token": 1},
+        {"numbers": [0]},
+        {"numbers": [1, 2]},
+        {"ages_s": [-1]},
+        {"ages_s": [86_401]},
+        {"interval_s": 9},
+        {"interval_s": 86_401},
+    ],
+)
+async def test_what_is_no_batch_is_refused(
+    api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]
+) -> None:
+    body = batch(seen(clock)) | wrong
+    assert (await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)).status == 422
+
+
+async def test_a_thousand_observations_are_one_batch(
+    api: RegistryApi, clock: WoundClock, database: Database
+) -> None:
+    urls = [f"https://agent.example/{number}" for number in range(1000)]
+    await put(api, "directory", "first", urls)
+    found = [seen(clock, target_url=url) for url in urls]
+    assert await outcomes(api, *found) == ["accepted"] * 1000
+    assert await count_by_status(database) == {"active": 1000}

@@ -1,0 +1,51 @@
+"""Does a pass over all targets begin, or is one under way that is gone on with?"""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from tests.support.databases import WoundClock
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.registry.probing.begin_pass import RESUMED_SECONDS, may_go_on
+
+
+async def begin(api: RegistryApi, run_id: str, name: str = "weekly", **members: Any) -> str:
+    """Begin a pass; return the id of the one that is under way then."""
+    path = f"/api/v1/census/runs/{run_id}"
+    answer = await api.ask("PUT", path, {"name": name, **members}, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+    assert datetime.fromisoformat(answer.json()["began_at"]).timestamp() <= api.clock.at_s
+    return str(answer.json()["run_id"])
+
+
+async def test_passes_that_begin_at_the_same_moment_are_one(api: RegistryApi) -> None:
+    begun = await asyncio.gather(*(begin(api, f"run-{number}") for number in range(8)))
+    assert len(set(begun)) == 1
+    # Told again, as after an answer that was lost.
+    assert await begin(api, begun[0]) == begun[0]
+
+
+async def test_what_is_over_too_old_or_of_another_name_is_not_joined(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    assert await begin(api, "one") == "one"
+    assert await begin(api, "other", "daily") == "other"
+    assert await begin(api, "one", is_over=True) == "one"
+    assert await begin(api, "two") == "two"
+    clock.advance(RESUMED_SECONDS)
+    assert await begin(api, "three") == "two"
+    clock.advance(1)
+    assert await begin(api, "four") == "four"
+
+
+def test_a_pass_that_lies_ahead_of_now_is_of_another_clock() -> None:
+    assert may_go_on(1_000.0, None, 1_000.0)
+    assert not may_go_on(1_000.0 + 3_600.0, None, 1_000.0)
+
+
+async def test_one_that_is_told_of_when_it_is_over_does_not_end_another(api: RegistryApi) -> None:
+    assert await begin(api, "one") == "one"
+    assert await begin(api, "late", is_over=True) == "late"
+    assert await begin(api, "two") == "one"

@@ -1,0 +1,250 @@
+"""Which shards does a prober own for a while?"""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.directory_api import SHARDS as PATH
+from tests.support.directory_api import claim, put
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import moment
+from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.leases.raise_epoch import raise_epoch
+from lifesign.registry.probing import claim_shards
+
+ALL = set(range(SHARDS))
+
+
+async def shown(api: RegistryApi, query: str = "") -> dict[str, Any]:
+    answer = await api.ask("GET", f"{PATH}{query}", key=Role.READER)
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+async def leave(api: RegistryApi, worker: str) -> None:
+    assert (await api.ask("DELETE", f"{PATH}?worker={worker}", key=Role.PROBER)).status == 204
+
+
+async def assert_log_is_good(api: RegistryApi) -> None:
+    report = await api.database.read(verify_log)
+    assert report.is_good, (report.fault, report.differences[:3])
+
+
+async def test_who_is_alone_gets_all_shards_and_keeps_their_tokens(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    first = await claim(api)
+    assert set(first) == ALL
+    clock.advance(40)
+    again = await claim(api, held=first)
+    assert again == first
+    leases = (await api.ask("GET", "/api/v1/leases?resource=shard:7")).json()["leases"]
+    assert leases[0]["fencing_token"] == first[7]
+    assert leases[0]["holder"] == "key:key_prober_/w"
+    assert leases[0]["expires_at"] == moment(clock.at_s + 60).isoformat().replace("+00:00", ".000Z")
+    await assert_log_is_good(api)
+
+
+async def test_shards_go_over_to_who_comes_as_others_give_up_what_is_too_much(api: RegistryApi) -> None:
+    first = await claim(api, "a")
+    assert await claim(api, "b") == {}
+    kept = await claim(api, "a", first)
+    assert len(kept) == SHARDS // 2
+    assert kept.items() <= first.items()
+    second = await claim(api, "b")
+    assert set(second) == ALL - set(kept)
+    assert all(second[shard] > first[shard] for shard in second)
+    third = await claim(api, "c")
+    assert third == {}
+    for worker, held in (("a", kept), ("b", second)):
+        assert len(await claim(api, worker, held)) == -(-SHARDS // 3)
+    assert len(await claim(api, "c")) == SHARDS - 2 * -(-SHARDS // 3)
+    await assert_log_is_good(api)
+
+
+async def test_a_worker_that_says_nothing_any_more_loses_its_shards(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    dead = await claim(api, "dead", ttl_seconds=60)
+    clock.advance(59.9)
+    assert await claim(api, "heir") == {}
+    clock.advance(0.2)
+    heir = await claim(api, "heir")
+    assert set(heir) == ALL
+    assert all(heir[shard] > dead[shard] for shard in ALL)
+    assert await claim(api, "dead", dead) == {}
+    assert [prober["holder"] for prober in (await shown(api))["probers"]] == [
+        "key:key_prober_/dead",
+        "key:key_prober_/heir",
+    ]
+    await assert_log_is_good(api)
+
+
+async def test_the_sweep_ends_what_is_over_with_few_events(api: RegistryApi, clock: WoundClock) -> None:
+    await claim(api, "dead")
+    clock.advance(61)
+    await api.sweep()
+    ended = await api.events(type="shards.ended")
+    assert [len(event["payload"]["shards"]) for event in ended] == [256] * 4
+    assert {event["payload"]["reason"] for event in ended} == {"expired"}
+    assert (await api.ask("GET", "/api/v1/leases")).json()["total"] == 0
+    await assert_log_is_good(api)
+
+
+async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(api: RegistryApi) -> None:
+    body = {"worker": "a", "companions": 2}
+    first = (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).json()
+    assert (len(first["shards"]), first["workers"], first["share"]) == (342, 1, 342)
+    second = (await api.ask("POST", f"{PATH}/claim", body | {"worker": "b"}, key=Role.PROBER)).json()
+    assert (len(second["shards"]), second["workers"], second["share"]) == (342, 2, 342)
+    # Whoever is one of more than it knows of has no more than its fair share.
+    for worker in "cd":
+        await claim(api, worker)
+    held = {str(shard["shard"]): shard["fencing_token"] for shard in first["shards"]}
+    later = (await api.ask("POST", f"{PATH}/claim", body | {"held": held}, key=Role.PROBER)).json()
+    assert (len(later["shards"]), later["share"]) == (256, 256)
+    refused = await api.ask("POST", f"{PATH}/claim", body | {"companions": SHARDS}, key=Role.PROBER)
+    assert refused.status == 422
+    await assert_log_is_good(api)
+
+
+async def test_who_leaves_gives_all_back_at_once(api: RegistryApi) -> None:
+    first = await claim(api, "a")
+    await leave(api, "a")
+    await leave(api, "a")
+    second = await claim(api, "b")
+    assert set(second) == ALL
+    assert all(second[shard] > first[shard] for shard in ALL)
+    assert len(await api.events(type="shards.ended")) == 4
+    await assert_log_is_good(api)
+
+
+async def test_a_worker_that_has_lost_track_gets_its_shards_with_new_tokens(api: RegistryApi) -> None:
+    """It was restarted, or an answer never came: what it held is fenced off."""
+    before = await claim(api, "a")
+    known = {shard: token for shard, token in before.items() if shard < 10}
+    wrong = {10: before[10] + 1}
+    after = await claim(api, "a", known | wrong)
+    assert set(after) == ALL
+    assert {shard for shard in ALL if after[shard] == before[shard]} == set(range(10))
+    assert all(after[shard] > before[shard] for shard in range(10, SHARDS))
+    await assert_log_is_good(api)
+
+
+async def test_what_another_holds_cannot_be_had_by_naming_it(api: RegistryApi) -> None:
+    theirs = await claim(api, "a")
+    assert await claim(api, "b", theirs) == {}
+    assert set(await claim(api, "a", theirs)) < ALL
+
+
+async def test_a_worker_of_the_same_name_with_another_key_is_another_worker(api: RegistryApi) -> None:
+    held = await claim(api, "a")
+    body = {"worker": "a", "held": {str(shard): token for shard, token in held.items()}}
+    answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.ADMIN)
+    assert (answer.json()["shards"], answer.json()["workers"], answer.json()["share"]) == ([], 2, SHARDS // 2)
+
+
+async def test_workers_that_claim_at_once_never_hold_a_shard_together(api: RegistryApi) -> None:
+    held: dict[str, dict[int, int]] = {worker: {} for worker in "abcde"}
+    for _ in range(3):
+        claims = await asyncio.gather(*(claim(api, worker, held[worker]) for worker in held))
+        held = dict(zip(held, claims, strict=True))
+        shards = [shard for claims in held.values() for shard in claims]
+        assert len(shards) == len(set(shards))
+    assert sorted(len(claims) for claims in held.values()) == [204, 205, 205, 205, 205]
+    await assert_log_is_good(api)
+
+
+async def test_tokens_are_above_a_raised_epoch(api: RegistryApi) -> None:
+    before = await claim(api, "a")
+    await api.database.write(lambda transaction: raise_epoch(transaction, "test", "restored"))
+    after = await claim(api, "a", before)
+    assert set(after) == ALL
+    assert min(after.values()) > max(before.values())
+    await assert_log_is_good(api)
+
+
+async def test_living_workers_are_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_shards, "MAX_PROBERS", 1)
+    held = await claim(api, "a")
+    answer = await api.ask("POST", f"{PATH}/claim", {"worker": "b"}, key=Role.PROBER)
+    assert (answer.status, answer.json()["error"]["code"]) == (409, "too_many")
+    assert await claim(api, "a", held) == held
+
+
+async def test_who_asks_is_told_in_which_shards_anything_changed(api: RegistryApi) -> None:
+    assert (await shown(api, "?changed_after=0"))["changed"] == {}
+    urls = [f"https://agent-{number}.example/" for number in range(3)]
+    shards = {str(shard_of(host_of(url))) for url in urls}
+    await put(api, "dir", "one", urls)
+    first = await shown(api, "?changed_after=0")
+    assert set(first["changed"]) == shards
+    assert set(first["changed"].values()) == {first["version"]}
+    assert (await shown(api, f"?changed_after={first['version']}"))["changed"] == {}
+    await put(api, "dir", "two", urls[:2])
+    second = await shown(api, f"?changed_after={first['version']}")
+    assert str(shard_of(host_of(urls[2]))) in second["changed"]
+    assert "changed" in await shown(api)
+    assert "unprobed" not in second
+
+
+async def test_who_asks_is_told_how_many_targets_were_not_probed_since(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    urls = [f"https://agent-{number}.example/" for number in range(3)]
+    await put(api, "dir", "one", urls)
+
+    async def unprobed(since_s: float) -> int:
+        since = moment(since_s).isoformat().replace("+00:00", "Z")
+        return int((await shown(api, f"?unprobed_since={since}"))["unprobed"])
+
+    assert await unprobed(clock.at_s) == 3
+    clock.advance(2)
+    seen = {
+        "target_url": urls[0],
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": "refused"},
+    }
+    await api.report(seen)
+    assert await unprobed(clock.at_s) == 2
+    assert await unprobed(clock.at_s + 1) == 3
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"worker": ""},
+        {"worker": "a/b"},
+        {"worker": "a" * 49},
+        {"ttl_seconds": 0},
+        {"ttl_seconds": 86_401},
+        {"held": {"1024": 1}},
+        {"held": {"-1": 1}},
+        {"held": {"x": 1}},
+        {"held": {"1": 0}},
+        {"held": {"1": "1"}},
+    ],
+)
+async def test_what_is_no_claim_is_refused(api: RegistryApi, wrong: dict[str, Any]) -> None:
+    answer = await api.ask("POST", f"{PATH}/claim", {"worker": "a", **wrong}, key=Role.PROBER)
+    assert answer.status == 422
+    assert (await shown(api))["probers"] == []
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
+async def test_only_probers_own_shards(api: RegistryApi, role: Role) -> None:
+    assert (await api.ask("POST", f"{PATH}/claim", {"worker": "a"}, key=role)).status == 403
+    assert (await api.ask("DELETE", f"{PATH}?worker=a", key=role)).status == 403
+
+
+async def test_a_holder_names_no_key_that_another_could_be_taken_for(api: RegistryApi) -> None:
+    await claim(api, "a:b.c")
+    (prober,) = (await shown(api))["probers"]
+    assert re.fullmatch(r"key:key_prober_/a:b\.c", prober["holder"])

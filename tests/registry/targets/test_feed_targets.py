@@ -1,0 +1,199 @@
+"""What has a prober to know of its shard?"""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.directory_api import SHARDS, feed, put
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import moment
+from lifesign.domain.net.target import shard_of, target_id
+
+HOST = "agent.example"
+SHARD = shard_of(HOST)
+URLS = [f"https://{HOST}/{number}" for number in range(7)]
+
+
+def ids(urls: list[str]) -> set[str]:
+    return {target_id(url) for url in urls}
+
+
+async def report(api: RegistryApi, clock: WoundClock, url: str, memory: dict[str, Any]) -> None:
+    clock.advance(1)
+    seen = {
+        "target_url": url,
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": "refused"},
+    }
+    answer = await api.report(seen, memories=[memory])
+    assert answer.json()["counts"] == {"no_sign_of_life_yet": 1}
+
+
+async def test_a_shard_tells_its_targets_with_what_their_last_probe_left(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    memory = {"probed_at_s": 1.5, "result": "refused", "failures_in_row": 3, "card_etag": 'W/"\\u0000"'}
+    await report(api, clock, URLS[0], memory)
+    whole = await feed(api, SHARD)
+    first, second = sorted(whole["targets"], key=lambda target: str(target["url"]))
+    assert first == {
+        "subject_id": target_id(URLS[0]),
+        "url": URLS[0],
+        "version": whole["version"],
+        "memory": memory,
+    }
+    assert second == {"subject_id": target_id(URLS[1]), "url": URLS[1], "version": whole["version"]}
+    assert whole["gone"] == []
+
+
+async def test_a_memory_that_cannot_be_read_is_left_out(
+    api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    await report(api, clock, URLS[0], {"failures_in_row": 1})
+    spoilt = text("UPDATE probed SET memory = '{}1'")
+    await api.database.write(lambda transaction: transaction.connection.execute(spoilt))
+    whole = await feed(api, SHARD)
+    assert [target.get("memory") for target in whole["targets"]] == [None, None]
+    answer = await api.ask("GET", f"/api/v1/targets/{target_id(URLS[0])}", key=Role.READER)
+    assert (answer.status, answer.json().get("memory")) == (200, None)
+    assert all(f"remembered of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
+
+
+async def test_thresholds_of_a_registered_agent_are_sent_to_its_prober(api: RegistryApi) -> None:
+    thresholds = {"interval_seconds": 20, "unhealthy_after_seconds": 60, "dead_after_seconds": 240}
+    registered = {"agent_id": "own", "monitoring": "probe", "heartbeat_config": thresholds}
+    await put(api, "dir", "one", URLS[:1])
+    version = (await feed(api, SHARD))["version"]
+    answer = await api.ask("POST", "/api/v1/agents", {**registered, "card_url": URLS[1]}, key=Role.ADMIN)
+    assert answer.status == 201
+    for page in (await feed(api, SHARD), await feed(api, SHARD, version)):
+        sent = {target["subject_id"]: target.get("thresholds_s") for target in page["targets"]}
+        assert sent.pop("own") == [60.0, 240.0]
+        # An agent that a directory lists has the defaults of probing.
+        assert set(sent.values()) <= {None}
+
+
+async def test_confirmation_of_a_target_is_sent_to_its_prober(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    confirm = text("UPDATE targets SET confirmed_at_s = 50.0 WHERE url = :url")
+    await api.database.write(lambda transaction: transaction.connection.execute(confirm, {"url": URLS[0]}))
+    whole = await feed(api, SHARD)
+    sent = {target["url"]: target.get("confirmed_at") for target in whole["targets"]}
+    assert sent == {URLS[0]: "1970-01-01T00:00:50Z", URLS[1]: None}
+
+
+async def test_what_a_prober_reports_is_no_change_to_be_told(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    version = (await feed(api, SHARD))["version"]
+    await report(api, clock, URLS[0], {"failures_in_row": 1})
+    assert await feed(api, SHARD, version) == {"targets": [], "gone": [], "version": version}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+async def test_all_pages_together_are_the_whole(api: RegistryApi, limit: int) -> None:
+    await put(api, "dir", "one", URLS[:3])
+    await put(api, "dir", "two", URLS)
+    assert {target["url"] for target in (await feed(api, SHARD, limit=limit))["targets"]} == set(URLS)
+    changed = await feed(api, SHARD, 1, limit=limit)
+    assert {target["url"] for target in changed["targets"]} == set(URLS[3:])
+
+
+async def test_what_changes_while_pages_are_read_is_told_as_a_change(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS[:4])
+    path = f"{SHARDS}/{SHARD}/targets?limit=2"
+    first = (await api.ask("GET", path)).json()
+    await put(api, "dir", "two", [*URLS[:3], URLS[6]])
+    second = (await api.ask("GET", f"{path}&cursor={first['cursor']}")).json()
+    assert second["version"] == first["version"]
+    assert "cursor" not in second
+    known = {target["subject_id"] for page in (first, second) for target in page["targets"]}
+    changed = await feed(api, SHARD, first["version"])
+    known |= {target["subject_id"] for target in changed["targets"]}
+    assert known - set(changed["gone"]) == ids([*URLS[:3], URLS[6]])
+
+
+async def test_an_agent_that_registers_to_be_probed_is_a_target(api: RegistryApi) -> None:
+    await api.register("one", monitoring="probe", card_url="https://AGENT.example:443/card.json")
+    await api.register("two", monitoring="both", card_url=URLS[1])
+    await api.register("three", card_url=URLS[2])
+    found = {target["subject_id"]: target["url"] for target in (await feed(api, SHARD))["targets"]}
+    assert found == {"one": f"https://{HOST}/card.json", "two": URLS[1]}
+
+
+async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("one", monitoring="probe", card_url=URLS[0])
+    seen = {
+        "agent_id": "one",
+        "observed_at": moment(clock.at_s).isoformat(),
+        "transport": {"result": "ok"},
+    }
+    answer = await api.report(seen, memories=[{"failures_in_row": 1}])
+    assert answer.json()["counts"] == {"accepted": 1}
+    version = (await feed(api, SHARD))["version"]
+    there = "https://elsewhere.example/card.json"
+    await api.ask("PATCH", "/api/v1/agents/one", {"card_url": there}, headers={"If-Match": "*"})
+    assert (await feed(api, SHARD, version))["gone"] == ["one"]
+    assert (await feed(api, SHARD))["targets"] == []
+    (moved,) = (await feed(api, shard_of("elsewhere.example")))["targets"]
+    assert (moved["url"], "memory" in moved) == (there, False)
+    newest = (await api.ask("GET", f"{SHARDS}?changed_after={version}")).json()["changed"]
+    assert set(newest) == {str(SHARD), str(shard_of("elsewhere.example"))}
+    await api.ask("PATCH", "/api/v1/agents/one", {"card_url": URLS[0]}, headers={"If-Match": "*"})
+    changed = await feed(api, SHARD, version)
+    assert ([target["subject_id"] for target in changed["targets"]], changed["gone"]) == (["one"], [])
+
+
+async def test_an_agent_that_is_off_the_list_is_no_target_until_it_registers_anew(
+    api: RegistryApi,
+) -> None:
+    record = {"monitoring": "probe", "card_url": URLS[0]}
+    await api.register("one", **record)
+    version = (await feed(api, SHARD))["version"]
+    await api.ask("DELETE", "/api/v1/agents/one")
+    changed = await feed(api, SHARD, version)
+    assert (changed["targets"], changed["gone"]) == ([], ["one"])
+    await api.register("one", **record)
+    assert [target["subject_id"] for target in (await feed(api, SHARD))["targets"]] == ["one"]
+    await api.register("one", supersede=True, **record)
+    assert [target["subject_id"] for target in (await feed(api, SHARD))["targets"]] == ["one"]
+    await api.register("one", supersede=True, monitoring="heartbeat")
+    assert (await feed(api, SHARD))["targets"] == []
+
+
+async def test_an_agent_that_cannot_be_probed_is_refused(api: RegistryApi) -> None:
+    body = {"agent_id": "one", "monitoring": "probe", "card_url": "https://a..example/"}
+    answer = await api.ask("POST", "/api/v1/agents", body)
+    assert (answer.status, answer.json()["error"]["details"]["faults"][0]["pointer"]) == (422, "/card_url")
+    assert (await api.ask("POST", "/api/v1/agents", {**body, "monitoring": "heartbeat"})).status == 201
+
+
+async def test_an_erased_agent_is_no_target(api: RegistryApi) -> None:
+    await api.register("one", monitoring="probe", card_url=URLS[0])
+    assert (await api.ask("DELETE", "/api/v1/agents/one/record")).status == 200
+    assert (await feed(api, SHARD))["targets"] == []
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("path", ["1024/targets", "-1/targets", "x/targets", "9999999999/targets"])
+async def test_what_is_no_shard_is_refused(api: RegistryApi, path: str) -> None:
+    assert (await api.ask("GET", f"{SHARDS}/{path}")).status == 422
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("query", ["after_version=-1", "limit=0", "limit=5001", "cursor=x", "after=1"])
+async def test_what_is_no_query_is_refused(api: RegistryApi, query: str) -> None:
+    assert (await api.ask("GET", f"{SHARDS}/{SHARD}/targets?{query}")).status == 422
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("path", ["/api/v1/shards", f"{SHARDS}/{SHARD}/targets", "/api/v1/directories"])
+async def test_agents_do_not_see_what_is_probed(api: RegistryApi, path: str) -> None:
+    key = (await api.register("one"))["agent_key"]
+    assert (await api.ask("GET", path, key=key)).status == 403

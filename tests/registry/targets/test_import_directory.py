@@ -1,0 +1,322 @@
+"""What does a directory list from now on?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, urls_in
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.verdict import Monitoring
+from lifesign.domain.models.agents import Declared, moment
+from lifesign.domain.net.target import host_of, shard_of, target_id
+from lifesign.registry.agents.register_agent import add_agent
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.targets import import_directory, replace_listing
+from lifesign.storage.engine.database import Transaction
+from lifesign.storage.targets import target_rows
+
+
+def urls(*numbers: int) -> list[str]:
+    return [f"https://agent-{number}.example/" for number in numbers]
+
+
+def shards(*numbers: int) -> set[int]:
+    return {shard_of(host_of(url)) for url in urls(*numbers)}
+
+
+async def listed(api: RegistryApi, *numbers: int) -> list[str]:
+    """Those of these URLs that are to be probed."""
+    return await urls_in(api, *shards(*numbers))
+
+
+async def directory(api: RegistryApi, name: str = "dir") -> dict[str, Any]:
+    answer = await api.ask("GET", f"{DIRECTORIES}/{name}", key=Role.READER)
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+async def confirm(api: RegistryApi, name: str = "dir", key: Role = Role.COORDINATOR) -> Any:
+    return await api.ask("POST", f"{DIRECTORIES}/{name}/confirm", key=key)
+
+
+async def see_alive(api: RegistryApi, clock: WoundClock, url: str) -> None:
+    clock.advance(1)
+    seen = {
+        "target_url": url,
+        "observed_at": moment(clock.at_s).isoformat(),
+        "transport": {"result": "ok"},
+    }
+    answer = await api.report(seen)
+    assert answer.json()["results"][0]["outcome"] == "accepted"
+
+
+async def test_what_a_directory_lists_is_to_be_probed(api: RegistryApi) -> None:
+    record = await put(
+        api, "dir", "one", urls(1, 2), urls(3), source="https://dir.example/list", etag='W/"7"'
+    )
+    assert (record["state"], record["added"], record["removed"], record["received"]) == ("applied", 3, 0, 3)
+    assert await listed(api, 1, 2, 3) == urls(1, 2, 3)
+    shown = await directory(api)
+    assert (shown["size"], shown["applied"]["source"]) == (3, "https://dir.example/list")
+    assert shown["applied"]["etag"] == 'W/"7"'
+    assert "held" not in shown
+    listing = await api.ask("GET", DIRECTORIES, key=Role.READER)
+    assert listing.json() == {"directories": [shown]}
+    (event,) = await api.events(type="directory.applied")
+    assert event["payload"] == {"directory": "dir", "listed": 3, "added": 3, "removed": 0}
+
+
+async def test_a_list_that_is_still_on_its_way_does_not_count(api: RegistryApi) -> None:
+    await upload(api, "dir", "one", urls(1), urls(2))
+    assert await listed(api, 1, 2) == []
+    answer = await api.ask("POST", f"{DIRECTORIES}/dir/imports/one/apply", {"pages": 3}, key=Role.PROBER)
+    assert (answer.status, answer.json()["error"]["details"]["faults"][0]["name"]) == (422, "pages_missing")
+    assert await listed(api, 1, 2) == []
+
+
+async def test_entries_are_spelled_alike_counted_and_refused_with_reasons(api: RegistryApi) -> None:
+    given = ["AGENT-1.example", "https://agent-1.example:443/", *urls(2), *urls(2), "ftp://a.example", "{x}"]
+    record = await put(api, "dir", "one", given, urls(1, 3))
+    assert (record["received"], record["duplicates"], record["added"]) == (8, 3, 3)
+    assert sum(record["refused"].values()) == 2
+    assert await listed(api, 1, 2, 3) == urls(1, 2, 3)
+
+
+async def test_reasons_of_refusals_are_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_directory, "MAX_REASONS", 1)
+    record = await put(api, "dir", "one", ["ftp://a.example", "{x}", "https://a b/", *urls(1)])
+    assert sum(record["refused"].values()) == 3
+    assert len(record["refused"]) == 2
+    assert "other" in record["refused"]
+
+
+async def test_a_page_that_comes_twice_counts_once(api: RegistryApi) -> None:
+    await upload(api, "dir", "one", urls(1, 2))
+    record = await upload(api, "dir", "one", urls(1, 2))
+    assert (record["received"], record["pages"]) == (2, 1)
+
+
+async def test_what_left_a_directory_is_gone_and_its_agent_deregistered(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", urls(*range(12)))
+    await see_alive(api, clock, urls(1)[0])
+    version = (await feed(api, next(iter(shards(1)))))["version"]
+    record = await put(api, "dir", "two", urls(0, *range(3, 14)))
+    assert (record["state"], record["added"], record["removed"]) == ("applied", 2, 2)
+    assert await listed(api, 1, 2, 12) == urls(12)
+    changes = await feed(api, next(iter(shards(1))), version)
+    assert changes["gone"] == [target_id(urls(1)[0])]
+    agent = await api.record(target_id(urls(1)[0]))
+    assert (agent["status"], agent["reason"]) == ("deregistered", "deregistered")
+    assert agent["explanation"] == "dir lists it no more"
+    report = await api.database.read(verify_log)
+    assert report.is_good, report
+
+
+async def test_what_is_listed_again_is_probed_again_and_lives_again_once_it_shows_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", urls(1, 2))
+    await see_alive(api, clock, urls(1)[0])
+    await put(api, "dir", "two", urls(2))
+    await put(api, "dir", "three", urls(1, 2))
+    assert await listed(api, 1) == urls(1)
+    agent_id = target_id(urls(1)[0])
+    assert (await api.record(agent_id))["status"] == "deregistered"
+    await see_alive(api, clock, urls(1)[0])
+    agent = await api.record(agent_id)
+    assert (agent["status"], agent["incarnation"]) == ("active", 2)
+
+
+async def test_what_somebody_took_off_the_list_is_not_probed_though_its_directory_lists_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", urls(1))
+    await see_alive(api, clock, urls(1)[0])
+    assert (await api.ask("DELETE", f"/api/v1/agents/{target_id(urls(1)[0])}")).status == 204
+    assert await listed(api, 1) == []
+    await put(api, "dir", "two", urls(1, 2))
+    assert await listed(api, 1, 2) == urls(2)
+
+
+async def test_a_target_lives_while_any_directory_lists_it(api: RegistryApi) -> None:
+    await put(api, "one", "a", urls(1, 2))
+    await put(api, "two", "a", urls(2, 3))
+    await put(api, "one", "b", urls(1))
+    assert await listed(api, 1, 2, 3) == urls(1, 2, 3)
+    await put(api, "two", "b", urls(3))
+    assert await listed(api, 1, 2, 3) == urls(1, 3)
+    assert [(await directory(api, name))["size"] for name in ("one", "two")] == [1, 1]
+
+
+async def test_a_directory_that_shrinks_by_more_than_half_is_held_until_somebody_confirms(
+    api: RegistryApi,
+) -> None:
+    await put(api, "dir", "one", urls(*range(20)))
+    record = await put(api, "dir", "two", urls(*range(9), 30))
+    assert (record["state"], record["added"], record["removed"]) == ("held", 1, 11)
+    assert "11 of 20" in record["explanation"]
+    assert len(await listed(api, *range(20), 30)) == 21
+    assert (await directory(api))["held"]["import_id"] == "two"
+    assert (await confirm(api, key=Role.PROBER)).status == 403
+    answer = await confirm(api)
+    assert (answer.status, answer.json()["state"], answer.json()["removed"]) == (200, "applied", 11)
+    assert await listed(api, *range(20), 30) == sorted(urls(*range(9), 30))
+    shown = await directory(api)
+    assert (shown["size"], shown["applied"]["import_id"]) == (10, "two")
+    assert "held" not in shown
+    kinds = [event["type"] for event in await api.events() if event["type"].startswith("directory.")]
+    assert kinds == ["directory.applied", "directory.held", "directory.confirmed", "directory.applied"]
+    again = await confirm(api)
+    assert (again.status, again.json()["error"]["code"]) == (409, "nothing_held")
+
+
+async def test_a_directory_that_may_shrink_is_not_held(api: RegistryApi) -> None:
+    await put(api, "dir", "one", urls(*range(20)))
+    record = await put(api, "dir", "two", urls(1), allow_shrink=True)
+    assert (record["state"], record["removed"]) == ("applied", 19)
+
+
+async def test_a_list_that_has_recovered_takes_the_place_of_one_that_is_held(api: RegistryApi) -> None:
+    await put(api, "dir", "one", urls(*range(20)))
+    await put(api, "dir", "two", urls(1))
+    record = await put(api, "dir", "three", urls(*range(18)))
+    assert (record["state"], record["removed"]) == ("applied", 2)
+    assert (await confirm(api)).status == 409
+    assert (await directory(api))["size"] == 18
+
+
+async def test_a_later_list_takes_the_place_of_one_that_was_not_finished(api: RegistryApi) -> None:
+    await upload(api, "dir", "early", urls(1))
+    await put(api, "dir", "late", urls(2))
+    answer = await api.ask(
+        "PUT", f"{DIRECTORIES}/dir/imports/early/pages/2", {"urls": urls(3)}, key=Role.PROBER
+    )
+    assert (answer.status, answer.json()["error"]["code"]) == (409, "import_over")
+    assert answer.json()["error"]["details"]["state"] == "dropped"
+    assert await listed(api, 1, 2, 3) == urls(2)
+
+
+async def test_a_list_whose_place_a_later_one_took_is_not_applied(api: RegistryApi) -> None:
+    """Uploaded first, and to be applied last."""
+    await upload(api, "dir", "early", urls(1))
+    await upload(api, "dir", "late", urls(2))
+    await apply(api, "dir", "late", 1)
+    path = f"{DIRECTORIES}/dir/imports/early/apply"
+    answer = await api.ask("POST", path, {"pages": 1}, key=Role.PROBER)
+    assert answer.json()["state"] == "dropped"
+    assert await listed(api, 1, 2) == urls(2)
+
+
+async def test_an_import_that_nobody_drives_any_more_goes_on_by_itself(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 3)
+    await put(api, "dir", "one", urls(*range(20)))
+    await put(api, "dir", "two", urls(*range(8)))
+    assert (await confirm(api)).json()["state"] == "removing"
+    steps = 0
+    while await api.database.write(lambda transaction: replace_listing.finish_one(transaction, "dir", "two")):
+        steps += 1
+    assert steps >= 3
+    assert (await directory(api))["size"] == 8
+    assert await listed(api, *range(20)) == sorted(urls(*range(8)))
+
+
+async def test_a_registered_agent_does_not_leave_with_its_directory(api: RegistryApi) -> None:
+    await put(api, "dir", "one", urls(1, 2))
+    (url,) = urls(1)
+
+    def register(transaction: Transaction) -> None:
+        # As could be done until such ids were reserved.
+        version = target_rows.next_version(transaction)
+        target_rows.enter(transaction, target_id(url), url, version)
+        body = Declared(monitoring=Monitoring.PROBE, card_url=url)
+        add_agent(transaction, target_id(url), body, "key:enroll")
+
+    await api.database.write(register)
+    await put(api, "dir", "two", urls(2))
+    assert await listed(api, 1) == urls(1)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("dir/imports/one/pages/0", {"urls": []}),
+        ("dir/imports/one/pages/201", {"urls": []}),
+        ("dir/imports/one/pages/x", {"urls": []}),
+        ("d%20r/imports/one/pages/1", {"urls": []}),
+        ("dir/imports/o%20ne/pages/1", {"urls": []}),
+        ("dir/imports/one/pages/1", {"urls": ["a"] * 10_001}),
+        ("dir/imports/one/pages/1", {"urls": ["a" * 4097]}),
+        ("dir/imports/one/pages/1", {"urls": [], "etag": "a\nb"}),
+        ("dir/imports/one/pages/1", {}),
+    ],
+)
+async def test_what_is_no_page_is_refused(api: RegistryApi, path: str, body: dict[str, Any]) -> None:
+    answer = await api.ask("PUT", f"{DIRECTORIES}/{path.replace('%20', ' ')}", body, key=Role.PROBER)
+    assert answer.status == 422
+
+
+async def test_what_was_never_imported_is_not_found(api: RegistryApi) -> None:
+    for method, path, code in (
+        ("GET", "nowhere", "directory_not_found"),
+        ("POST", "nowhere/confirm", "directory_not_found"),
+    ):
+        answer = await api.ask(method, f"{DIRECTORIES}/{path}")
+        assert (answer.status, answer.json()["error"]["code"]) == (404, code)
+    await upload(api, "dir", "one", urls(1))
+    answer = await api.ask("POST", f"{DIRECTORIES}/dir/imports/two/apply", {"pages": 1})
+    assert (answer.status, answer.json()["error"]["code"]) == (404, "import_not_found")
+
+
+async def test_directories_and_open_imports_are_bounded(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_directory, "MAX_DIRECTORIES", 1)
+    monkeypatch.setattr(import_directory, "MAX_OPEN_IMPORTS", 2)
+    for import_id in ("one", "two"):
+        await upload(api, "dir", import_id, urls(1))
+    for path in ("dir/imports/three/pages/1", "other/imports/one/pages/1"):
+        answer = await api.ask("PUT", f"{DIRECTORIES}/{path}", {"urls": []})
+        assert (answer.status, answer.json()["error"]["code"]) == (409, "too_many")
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("role", [Role.READER, Role.ENROLL])
+async def test_who_only_reads_does_not_say_what_is_listed(api: RegistryApi, role: Role) -> None:
+    path = f"{DIRECTORIES}/dir/imports/one/pages/1"
+    assert (await api.ask("PUT", path, {"urls": []}, key=role)).status == 403
+
+
+@pytest.mark.parametrize("pages", [([], [1, 2]), ([1, 2], []), ([],)])
+async def test_a_page_may_be_empty(api: RegistryApi, pages: Sequence[list[int]]) -> None:
+    record = await put(api, "dir", "one", *(urls(*numbers) for numbers in pages))
+    assert record["state"] == "applied"
+    assert await listed(api, 1, 2) == urls(*sorted(number for numbers in pages for number in numbers))
+
+
+async def test_a_list_that_names_an_erased_agent_is_one_shorter_and_names_it_anew_when_it_is_read_again(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    both = urls(1, 2)
+    for name in ("dir", "other"):
+        await put(api, name, "one", both[:1] if name == "other" else both, etag="v1")
+    await see_alive(api, clock, both[1])
+    erased = await api.ask("DELETE", f"/api/v1/agents/{target_id(both[1])}/record")
+    assert erased.status == 200, erased.body
+    shown = await directory(api)
+    assert shown["size"] == 1
+    # Nothing tells the prober any more that it knows the list.
+    assert "etag" not in shown["applied"]
+    assert (await directory(api, "other"))["applied"]["etag"] == "v1"
+    assert await listed(api, 1, 2) == both[:1]
+    record = await put(api, "dir", "two", both, etag="v1")
+    assert (record["state"], record["added"], record["removed"]) == ("applied", 1, 0)
+    assert (await directory(api))["size"] == 2
+    assert await listed(api, 1, 2) == both

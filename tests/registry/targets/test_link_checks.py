@@ -1,0 +1,185 @@
+"""Proofs of links by a token that the target's origin serves."""
+
+import pytest
+from tests.registry.test_links import PUBLIC_URL, crawl, link_events, links
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.hostile_server import HostileServer, answer, redirect, serving
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS, PROOF_GRACE_SECONDS, RELINK_SECONDS
+from lifesign.domain.schedule.opt_out_proof import PROOF_PATH, TOKEN_GOOD_SECONDS
+from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.targets import claim_target
+from lifesign.registry.targets.link_checks import OPEN_CHECK_SECONDS
+from lifesign.storage.engine.database import Database
+
+
+@pytest.fixture
+async def api(database: Database, clock: WoundClock) -> RegistryApi:
+    """A registry that may ask servers on this machine for proofs."""
+    api = RegistryApi(database, clock, public_url=PUBLIC_URL, webhook_networks=["127.0.0.0/8"])
+    await api.add_keys()
+    return api
+
+
+async def ask(api: RegistryApi, server: HostileServer, agent_id: str, key: str | Role = Role.ADMIN) -> str:
+    asked = await api.ask("POST", f"{AGENTS}/{agent_id}/links", {"url": server.url}, key=key)
+    assert asked.status == 201, asked.body
+    assert asked.json()["proof_url"] == server.url + PROOF_PATH
+    return str(asked.json()["token"])
+
+
+async def listed(api: RegistryApi, server: HostileServer, *agents: str) -> dict[str, str]:
+    """Let a directory list the server and agents claim it; return their keys."""
+    await put(api, "list", "1", [server.url])
+    keys = {}
+    for agent_id in agents:
+        record = await api.register(agent_id, endpoint=server.url)
+        keys[agent_id] = str(record["agent_key"])
+    return keys
+
+
+async def test_a_token_that_is_served_links(api: RegistryApi, clock: WoundClock) -> None:
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        keys = await listed(api, server, "agent-1")
+        keeper = api.registry.link_keeper
+        token = await ask(api, server, "agent-1", keys["agent-1"])
+        assert token.startswith("ahl_")
+        await keeper.check_some()
+        ((_, state),) = await links(api)
+        assert state == "claimed"
+        server.replies[PROOF_PATH] = answer(200, b"aho_of-an-opt-out\n" + token.encode() + b"\n")
+        assert await ask(api, server, "agent-1", keys["agent-1"]) == token
+        await keeper.check_some()
+        assert len(server.heads) == 1, "somebody who asks again within a minute is not heard"
+        clock.advance(OPEN_CHECK_SECONDS)
+        await keeper.check_some()
+        ((target, state),) = await links(api)
+        assert state == "linked"
+        assert await link_events(api) == [("agent.linked", "agent-1", "token")]
+        # Whatever the card says, results go into the agent's record now.
+        assert await crawl(api, url=f"{server.url}/", card_url=None) == "accepted"
+        # It is checked daily: a file that does not hold it ends the link, a server that fails does not.
+        server.replies[PROOF_PATH] = answer(503)
+        clock.advance(CHECK_SECONDS)
+        await keeper.check_some()
+        assert await links(api) == [(target, "linked")]
+        server.replies[PROOF_PATH] = answer(404)
+        clock.advance(CHECK_SECONDS)
+        await keeper.check_some()
+        assert await links(api) == [(target, "claimed")]
+        assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_failed")
+        assert len(server.heads) == 4
+    report = await api.database.read(verify_log)
+    assert report.is_good, report.differences
+
+
+async def test_a_server_that_stays_away_ends_the_link_after_the_grace(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        await listed(api, server, "agent-1")
+        server.replies[PROOF_PATH] = answer(200, (await ask(api, server, "agent-1")).encode())
+        await api.registry.link_keeper.check_some()
+        server.replies[PROOF_PATH] = answer(500)
+        for day in range(1, 8):
+            clock.advance(CHECK_SECONDS)
+            await api.registry.link_keeper.check_some()
+            ((_, state),) = await links(api)
+            assert (state == "linked") is (day * CHECK_SECONDS < PROOF_GRACE_SECONDS)
+        assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_expired")
+
+
+async def test_two_proven_claims_link_neither_and_tell_once(api: RegistryApi, clock: WoundClock) -> None:
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        await listed(api, server, "agent-1", "agent-2")
+        first, second = [(await ask(api, server, each)).encode() for each in ("agent-1", "agent-2")]
+        keeper = api.registry.link_keeper
+        server.replies[PROOF_PATH] = answer(200, first + b"\n" + second)
+        for _ in range(3):
+            await keeper.check_some()
+            clock.advance(CHECK_SECONDS)
+        assert [kind for kind, _, _ in await link_events(api)] == ["agent.link_conflict"]
+        for agent_id in ("agent-1", "agent-2"):
+            ((_, state),) = await links(api, agent_id)
+            assert state == "proven"
+        server.replies[PROOF_PATH] = answer(200, second)
+        await keeper.check_some()
+        assert (await link_events(api))[-1] == ("agent.linked", "agent-2", "token")
+        # The other one proves it again while the two are linked.
+        server.replies[PROOF_PATH] = answer(200, first + b"\n" + second)
+        await ask(api, server, "agent-1")
+        clock.advance(max(CHECK_SECONDS, RELINK_SECONDS))
+        await keeper.check_some()
+        assert (await link_events(api))[-2:] == [
+            ("agent.unlinked", "agent-2", "two_claims"),
+            ("agent.link_conflict", "agent-1", "token"),
+        ]
+
+
+async def test_a_token_proves_the_claim_of_its_own_agent_alone(api: RegistryApi) -> None:
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        await listed(api, server, "agent-1", "stranger")
+        token = await ask(api, server, "stranger")
+        opt_out = (await api.ask("POST", "/api/v1/opt-outs", {"url": server.url})).json()["token"]
+        await ask(api, server, "agent-1")
+        server.replies[PROOF_PATH] = answer(200, opt_out.encode())
+        await api.registry.link_keeper.check_some()
+        assert await link_events(api) == []
+        server.replies[PROOF_PATH] = redirect("/elsewhere")
+        server.replies["/elsewhere"] = answer(200, token.encode())
+        api.clock.advance(OPEN_CHECK_SECONDS)
+        await api.registry.link_keeper.check_some()
+        assert await link_events(api) == []
+
+
+async def test_a_token_is_for_those_who_claim_a_target(api: RegistryApi) -> None:
+    await put(api, "list", "1", ["https://agent.example/"])
+    agent = await api.register("agent-1", endpoint="https://agent.example:8443/")
+    path = f"{AGENTS}/agent-1/links"
+    for url, code in (
+        ("https://agent.example/", "not_claimed"),
+        ("https://agent.example:8443/", "no_target"),
+        ("https://{tenant}.example/", "invalid_url"),
+    ):
+        refused = await api.ask("POST", path, {"url": url}, key=agent["agent_key"])
+        assert (refused.status, refused.json()["error"]["details"]["faults"][0]["name"]) == (422, code)
+    for key in (Role.READER, Role.PROBER, await api.add_agent_key("agent-2")):
+        refused = await api.ask("POST", path, {"url": "https://agent.example/"}, key=key)
+        assert refused.status == 403
+
+
+async def test_tokens_are_bounded_and_end(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_target, "MAX_TOKENS", 2)
+    await put(api, "list", "1", ["https://agent.example/"])
+    for number in range(3):
+        await api.register(f"agent-{number}", endpoint="https://agent.example/")
+    found = []
+    for number in range(3):
+        asked = await api.ask("POST", f"{AGENTS}/agent-{number}/links", {"url": "https://agent.example/"})
+        found.append(asked.status)
+    assert found == [201, 201, 409]
+    clock.advance(TOKEN_GOOD_SECONDS + 1)
+    await api.registry.link_keeper.check_some()
+    again = await api.ask("POST", f"{AGENTS}/agent-2/links", {"url": "https://agent.example/"})
+    assert again.status == 201, again.body
+
+
+async def test_claims_without_proof_are_stored_nowhere(api: RegistryApi) -> None:
+    """However many agents claim a stranger's target: nothing is kept, and nobody asks it anything."""
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        await listed(api, server, *(f"agent-{number}" for number in range(50)))
+        await api.registry.link_keeper.check_some()
+        assert server.heads == []
+        tables = ("target_claims", "links")
+        counts = await api.database.read(
+            lambda transaction: [
+                transaction.connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()  # noqa: S608
+                for table in tables
+            ]
+        )
+        assert counts == [0, 0]

@@ -1,0 +1,342 @@
+"""Which targets are there, and what came of their probes?"""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.directory_api import put
+from tests.support.registry_api import RegistryApi
+
+from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import moment
+from lifesign.domain.net.target import host_of, target_id
+from lifesign.registry.api.cursors import cursor_at
+from lifesign.registry.targets import list_targets
+from lifesign.storage.targets import target_rows
+
+PATH = "/api/v1/targets"
+URLS = [f"https://agent-{number}.example/" for number in range(5)]
+SAME_HOST = "https://agent-0.example/other"
+
+
+async def report(api: RegistryApi, clock: WoundClock, url: str, **members: Any) -> None:
+    clock.advance(1)
+    seen = {"target_url": url, "observed_at": moment(clock.at_s).isoformat(), **members}
+    memory = members.pop("memory", {})
+    seen.pop("memory", None)
+    answer = await api.report(seen, memories=[memory])
+    assert answer.status == 200, answer.body
+
+
+async def listed(api: RegistryApi, query: str = "", key: str | Role = Role.READER) -> list[str]:
+    answer = await api.ask("GET", f"{PATH}?{query}", key=key)
+    assert answer.status == 200, answer.body
+    assert answer.json()["total"] >= len(answer.json()["targets"])
+    return sorted(target["url"] for target in answer.json()["targets"])
+
+
+@pytest.fixture
+async def directory(api: RegistryApi, clock: WoundClock) -> None:
+    """Two directories, one target that lives, one that refuses, one that left, and two of unknown state."""
+    await put(api, "dir", "one", URLS)
+    await put(api, "second", "one", [SAME_HOST])
+    await report(api, clock, URLS[0], discovery={"result": "ok"}, transport={"result": "ok"})
+    await report(api, clock, URLS[1], discovery={"result": "refused"})
+    kept_out = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
+    await report(api, clock, URLS[2], discovery=kept_out)
+    await put(api, "dir", "two", URLS[:4])
+
+
+@pytest.mark.usefixtures("directory")
+async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clock: WoundClock) -> None:
+    async def reasons() -> dict[str, str | None]:
+        answer = await api.ask("GET", f"{PATH}?limit=100", key=Role.READER)
+        return {target["url"]: target.get("unknown_reason") for target in answer.json()["targets"]}
+
+    assert (await reasons())[URLS[0]] is None
+    assert await listed(api, "max_evidence_age=60") == URLS[:2]
+    clock.advance(3_000)
+    assert {(await reasons())[url] for url in URLS[:2]} == {"no_prober"}
+    assert await listed(api, "max_evidence_age=60") == []
+    assert await listed(api, "max_evidence_age=3600") == URLS[:2]
+    assert await listed(api, "result=ok") == [URLS[0]]
+    assert await listed(api, "result=ok&old_evidence=false") == []
+    assert await listed(api, "result=gated&old_evidence=true") == URLS[:2]
+    assert await listed(api, "old_evidence=true") == URLS[:2]
+    everything = sorted([*URLS[:4], SAME_HOST])
+    assert await listed(api, "old_evidence=false") == sorted(set(everything) - set(URLS[:2]))
+    assert await listed(api, "sort=host&old_evidence=true&never_measured=true") == [
+        url for url in everything if url != URLS[2]
+    ]
+    answer = await api.ask("GET", f"{PATH}?max_evidence_age=0", key=Role.READER)
+    assert answer.status == 422
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", [*URLS[:4], SAME_HOST]),
+        ("result=ok", URLS[:1]),
+        ("result=ok,refused", URLS[:2]),
+        ("result=timeout", []),
+        ("never_measured=true", [URLS[3], SAME_HOST]),
+        ("never_measured=true&result=refused", [URLS[1], URLS[3], SAME_HOST]),
+        ("result=not_measured", URLS[2:3]),
+        ("directory=dir", URLS[:4]),
+        ("directory=second", [SAME_HOST]),
+        ("directory=dir&result=refused", URLS[1:2]),
+        ("host=AGENT-0.example", [URLS[0], SAME_HOST]),
+        ("host=agent-9.example", []),
+        ("include_gone=true", [*URLS, SAME_HOST]),
+    ],
+)
+@pytest.mark.usefixtures("directory")
+async def test_targets_are_found_by_what_is_known_of_them(
+    api: RegistryApi, query: str, found: list[str]
+) -> None:
+    assert await listed(api, query) == sorted(found)
+
+
+@pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example", "xn--bcher-kva.example"])
+async def test_a_host_in_another_alphabet_is_found_as_people_write_it(api: RegistryApi, host: str) -> None:
+    await put(api, "dir", "one", ["https://xn--bcher-kva.example/", *URLS])
+    assert await listed(api, f"host={quote(host)}") == ["https://xn--bcher-kva.example/"]
+
+
+@pytest.mark.usefixtures("directory")
+async def test_all_pages_together_are_the_list(api: RegistryApi) -> None:
+    found: list[str] = []
+    cursor = ""
+    while True:
+        page = (await api.ask("GET", f"{PATH}?limit=2{cursor}", key=Role.READER)).json()
+        assert page["total"] == 5
+        found += [target["url"] for target in page["targets"]]
+        if "cursor" not in page:
+            break
+        cursor = f"&cursor={page['cursor']}"
+    assert sorted(found) == sorted([*URLS[:4], SAME_HOST])
+
+
+ORDERED = [
+    "https://a.example:8443/",
+    "http://a.example/",
+    "https://b.example/1",
+    "https://b.example/2",
+    "https://b.example/3",
+    "https://c.example/",
+]
+ORDERED.sort(key=lambda url: (host_of(url), url))
+
+
+async def pages_by_host(api: RegistryApi, query: str = "", size: int = 2) -> list[list[str]]:
+    found, cursor = [], ""
+    while True:
+        answer = await api.ask("GET", f"{PATH}?sort=host&limit={size}{query}{cursor}", key=Role.READER)
+        assert answer.status == 200, answer.body
+        page = answer.json()
+        found.append([target["url"] for target in page["targets"]])
+        if "cursor" not in page:
+            return found
+        cursor = f"&cursor={page['cursor']}"
+
+
+@pytest.mark.parametrize("common", [0, 20_000])
+async def test_targets_are_told_by_host_and_url_however_many_there_are(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, common: int
+) -> None:
+    monkeypatch.setattr(list_targets, "COMMON", common)
+    await put(api, "dir", "one", ORDERED[::-1])
+    await put(api, "second", "one", ORDERED[3:1:-1])
+    for url in ORDERED[1:4]:
+        await report(api, clock, url, discovery={"result": "refused"})
+    assert await pages_by_host(api) == [ORDERED[:2], ORDERED[2:4], ORDERED[4:]]
+    assert await pages_by_host(api, "&directory=second", 1) == [ORDERED[2:3], ORDERED[3:4]]
+    assert await pages_by_host(api, "&result=refused") == [ORDERED[1:3], ORDERED[3:4]]
+    assert await pages_by_host(api, "&never_measured=true") == [ORDERED[:1] + ORDERED[4:5], ORDERED[5:]]
+    assert await pages_by_host(api, "&host=b.example") == [ORDERED[2:4], ORDERED[4:5]]
+
+
+async def test_a_page_goes_on_though_the_target_at_its_beginning_is_forgotten(api: RegistryApi) -> None:
+    await put(api, "dir", "one", ORDERED)
+    first = (await api.ask("GET", f"{PATH}?sort=host&limit=4", key=Role.READER)).json()
+    forgotten = first["targets"][-1]["target_id"]
+    await api.database.write(lambda transaction: target_rows.remove(transaction, forgotten))
+    rest = (await api.ask("GET", f"{PATH}?sort=host&cursor={first['cursor']}", key=Role.READER)).json()
+    # Nothing is missed: of its host all are told again.
+    assert [target["url"] for target in rest["targets"]] == [ORDERED[2], *ORDERED[4:]]
+    # A place in one order is none in the other, nor is one that somebody made up.
+    made_up = cursor_at("targets_by_host", 1, 1, "")
+    for query in (f"cursor={first['cursor']}", f"sort=host&cursor={made_up}"):
+        answer = await api.ask("GET", f"{PATH}?{query}", key=Role.READER)
+        assert (answer.status, answer.json()["error"]["details"]["faults"][0]["name"]) == (
+            422,
+            "invalid_cursor",
+        )
+
+
+@pytest.mark.usefixtures("directory")
+async def test_it_is_told_in_one_line_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
+    closed = {"result": "refused", "reason": "closed"}
+    await report(api, clock, URLS[1], discovery=closed)
+    await report(api, clock, SAME_HOST, discovery={"result": "ok"}, transport=closed)
+    found = (await api.ask("GET", PATH, key=Role.READER)).json()["targets"]
+    assert {target["url"]: target.get("why") for target in found} == {
+        URLS[0]: "a card, an interface that answers",
+        URLS[1]: "closed",
+        URLS[2]: "its robots.txt keeps us out",
+        URLS[3]: None,
+        SAME_HOST: "a card only; its interface: refused (closed)",
+    }
+
+
+@pytest.mark.usefixtures("directory")
+async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def why() -> str:
+        found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
+        return next(str(target["why"]) for target in found if target["url"] == URLS[0])
+
+    await report(api, clock, URLS[0], transport={"result": "ok"})
+    assert await why() == "a card, an interface that answers"
+    # Who shows no life has the reason of its last probe.
+    await report(api, clock, URLS[0], transport={"result": "refused", "reason": "closed"})
+    assert await why() == "closed"
+    await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, transport={"result": "ok"})
+    assert await why() == "an interface that answers"
+
+
+@pytest.mark.usefixtures("directory")
+async def test_an_interface_that_is_not_asked_any_more_is_no_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def why() -> str:
+        found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
+        return next(str(target["why"]) for target in found if target["url"] == URLS[0])
+
+    document = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat()}
+    left: dict[str, Any] = {"readiness": {"result": "ok"}, "document": document}
+    assert await why() == "a card, an interface that answers"
+    await report(api, clock, URLS[0], **left)
+    assert await why() == "a card, a health document"
+    # The application is gone, and a file that it wrote is still served.
+    await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, **left)
+    assert await why() == "a health document"
+    census = (await api.ask("GET", "/api/v1/census", key=Role.READER)).json()
+    assert {"discovery": "not_an_agent", "readiness": "ok", "count": 1} in census["shown"]
+
+
+@pytest.mark.usefixtures("directory")
+async def test_who_could_not_be_asked_was_last_seen_when_somebody_looked(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def shown() -> dict[str, Any]:
+        found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
+        return next(dict(target) for target in found if target["url"] == URLS[0])
+
+    await report(api, clock, URLS[0], discovery={"result": "http_error", "reason": "HTTP 503"})
+    before = await shown()
+    assert (before["result"], before["observed_at"]) == (
+        "http_error",
+        moment(clock.at_s).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    )
+    await report(api, clock, URLS[0], discovery={"result": "not_measured", "reason": "it asked us to wait"})
+    assert await shown() == before
+    whole = (await api.ask("GET", f"{PATH}/{before['target_id']}", key=Role.READER)).json()
+    assert whole["observed_at"] == before["observed_at"] < whole["probed_at"]
+
+
+@pytest.mark.usefixtures("directory")
+async def test_how_many_there_are_is_counted_with_the_first_page(api: RegistryApi, clock: WoundClock) -> None:
+    first = (await api.ask("GET", f"{PATH}?limit=2", key=Role.READER)).json()
+    await put(api, "dir", "three", [*URLS, "https://agent-9.example/"])
+    later = (await api.ask("GET", f"{PATH}?limit=2&cursor={first['cursor']}", key=Role.READER)).json()
+    assert (first["total"], later["total"]) == (5, 5)
+
+
+async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "b", "one", URLS[:1])
+    await put(api, "a", "one", URLS[:1])
+    began_s = clock.at_s
+    evidence = "ab" * 32
+    await report(api, clock, URLS[0], discovery={"result": "refused", "reason": "closed"})
+    await report(
+        api,
+        clock,
+        URLS[0],
+        discovery={"result": "ok", "latency_ms": 12.5, "evidence": evidence},
+        transport={"result": "gated", "status_code": 401},
+        readiness={"result": "ok"},
+        document={"status": "degraded", "timestamp": moment(clock.at_s).isoformat()},
+        reported_agent_id="itself",
+        certificate_expires_at="2027-01-01T00:00:00Z",
+        memory={"probed_at_s": 7.5, "card_url": URLS[0], "protocol_version": "1.0"},
+    )
+    answer = await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=Role.READER)
+    shown = answer.json()
+    assert shown["changes"] == [
+        {"at": shown["result_since"], "layer": "discovery", "previous": "refused", "result": "ok",
+         "evidence": evidence},
+        {"at": shown["result_since"], "layer": "overall", "previous": "refused", "result": "ok",
+         "evidence": evidence},
+    ]  # fmt: skip
+    assert moment(began_s + 2).isoformat().startswith(shown["result_since"][:19])
+    assert shown["result"] == "ok"
+    assert shown["directories"] == ["a", "b"]
+    assert (shown["agent_status"], shown["agent_health"]) == ("active", "degraded")
+    memory = {"probed_at_s": 7.5, "card_url": URLS[0], "protocol_version": "1.0"}
+    assert memory.items() <= shown["memory"].items()
+    assert shown["seen"]["transport"] == {"result": "gated", "reason": "", "status_code": 401}
+    assert shown["seen"]["observed_at"] == shown["observed_at"]
+    assert shown["seen"]["document"]["status"] == "degraded"
+    assert shown["seen"]["certificate_expires_at"] == "2027-01-01T00:00:00.000Z"
+    assert (shown["is_registered"], "gone_at" in shown, "recheck_at" in shown) == (False, False, False)
+
+
+@pytest.mark.usefixtures("directory")
+async def test_who_was_looked_at_and_not_asked_has_the_reason(api: RegistryApi) -> None:
+    shown = (await api.ask("GET", f"{PATH}?host=agent-2.example", key=Role.READER)).json()["targets"][0]
+    assert (shown["result"], shown["why"]) == ("not_measured", "its robots.txt keeps us out")
+    assert "observed_at" in shown
+
+
+@pytest.mark.usefixtures("directory")
+async def test_of_a_target_that_was_never_measured_no_result_is_shown(api: RegistryApi) -> None:
+    shown = (await api.ask("GET", f"{PATH}/{target_id(URLS[3])}", key=Role.READER)).json()
+    assert {"result", "result_since", "observed_at", "seen", "memory", "agent_status"} & set(shown) == set()
+    assert shown["changes"] == []
+    gone = (await api.ask("GET", f"{PATH}/{target_id(URLS[4])}", key=Role.READER)).json()
+    assert (gone["gone_reason"], "gone_at" in gone, gone["directories"]) == ("left", True, [])
+
+
+async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS)
+    key = (await api.register("one", monitoring="probe", card_url=SAME_HOST))["agent_key"]
+    assert await listed(api, key=key) == [SAME_HOST]
+    assert (await api.ask("GET", f"{PATH}/one", key=key)).status == 200
+    assert (await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=key)).status == 403
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("result=fine", 422),
+        ("limit=0", 422),
+        ("limit=1001", 422),
+        ("cursor=x", 422),
+        ("host=", 422),
+        (f"host={quote('bü cher.example')}", 422),
+        ("directory=no%20name", 422),
+        ("directory=nowhere", 404),
+        ("results=ok", 422),
+    ],
+)
+async def test_what_is_no_query_is_refused(api: RegistryApi, query: str, status: int) -> None:
+    assert (await api.ask("GET", f"{PATH}?{query}")).status == status
+
+
+async def test_what_was_never_a_target_is_not_found(api: RegistryApi) -> None:
+    answer = await api.ask("GET", f"{PATH}/tgt_0", key=Role.READER)
+    assert (answer.status, answer.json()["error"]["code"]) == (404, "target_not_found")

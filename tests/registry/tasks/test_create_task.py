@@ -1,0 +1,89 @@
+"""How does a task come to be, and come to be once?"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.registry.events.test_verify_events import report as log_report
+from tests.support.registry_api import RegistryApi
+from tests.support.task_api import TASKS, steps, task, told
+
+from lifesign.domain.access.permissions import Role
+
+WANTED: dict[str, Any] = {"title": "Write it", "input": {"brief": "b", "words": 3}, "budget": {"tokens": 5}}
+
+
+async def created(api: RegistryApi, key: Role = Role.COORDINATOR, **members: object) -> dict[str, Any]:
+    answer = await api.ask("POST", TASKS, {**WANTED, **members}, key=key)
+    assert answer.status == 201, answer.body
+    assert (b"location", f"{TASKS}/{answer.json()['task_id']}".encode()) in answer.headers
+    return dict(answer.json())
+
+
+async def total(api: RegistryApi) -> int:
+    return int((await api.ask("GET", TASKS, key=Role.READER)).json()["total"])
+
+
+async def test_who_says_it_again_by_the_same_key_gets_the_same_task(api: RegistryApi) -> None:
+    first = await created(api, idempotency_key="order-7")
+    again = await created(api, idempotency_key="order-7", input={"words": 3, "brief": "b"})
+    assert again == first
+    assert await total(api) == 1
+    assert await steps(api, first["task_id"]) == []
+    # As it is by then.
+    await api.ask("POST", f"{TASKS}/{first['task_id']}/cancel", {}, key=Role.COORDINATOR)
+    assert (await created(api, idempotency_key="order-7"))["status"] == "cancelled"
+    assert (await log_report(api)).is_good
+
+
+async def test_the_same_key_for_something_else_is_refused_and_creates_nothing(api: RegistryApi) -> None:
+    await created(api, idempotency_key="order-7")
+    answer = await api.ask(
+        "POST", TASKS, {**WANTED, "title": "Another", "idempotency_key": "order-7"}, key=Role.COORDINATOR
+    )
+    assert told(answer) == (422, "idempotency_key_reused")
+    assert await total(api) == 1
+
+
+async def test_a_key_is_its_creators_own_and_without_one_each_is_another_task(api: RegistryApi) -> None:
+    made = [
+        await created(api, idempotency_key="order-7"),
+        await created(api, key=Role.ADMIN, idempotency_key="order-7"),
+        await created(api),
+        await created(api),
+    ]
+    assert len({task["task_id"] for task in made}) == 4
+
+
+async def test_of_equal_requests_at_once_one_creates(api: RegistryApi) -> None:
+    made = await asyncio.gather(*(created(api, idempotency_key="order-7") for _ in range(8)))
+    assert len({task["task_id"] for task in made}) == 1
+    assert await total(api) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 129, "a\nb", 7])
+async def test_a_key_is_a_short_text(api: RegistryApi, key: object) -> None:
+    answer = await api.ask("POST", TASKS, {**WANTED, "idempotency_key": key}, key=Role.COORDINATOR)
+    assert told(answer) == (422, "invalid_request")
+    assert await total(api) == 0
+
+
+async def test_a_child_takes_no_key_of_its_own(api: RegistryApi) -> None:
+    answer = await api.ask("POST", f"{TASKS}/task_{'0' * 26}/review", {
+        "verdict": "reject", "fix": {"title": "t", "idempotency_key": "k"},
+    }, key=Role.COORDINATOR)  # fmt: skip
+    assert answer.json()["error"]["details"]["faults"][0]["pointer"] == "/fix/idempotency_key"
+
+
+@pytest.mark.parametrize("title", ["   ", "\u00a0\u3000", "\u200b", "\u202e"])
+async def test_a_title_that_nobody_can_read_is_refused(api: RegistryApi, title: str) -> None:
+    answer = await api.ask("POST", TASKS, {**WANTED, "title": title}, key=Role.COORDINATOR)
+    assert told(answer) == (422, "invalid_request")
+    assert "text that can be read" in str(answer.json())
+
+
+async def test_who_creates_a_task_is_told_what_the_key_is_called_as_who_reads_it(api: RegistryApi) -> None:
+    wanted = {**WANTED, "idempotency_key": "named"}
+    made, again = [(await api.ask("POST", TASKS, wanted, key=Role.COORDINATOR)).json() for _ in range(2)]
+    assert list(made["names"]) == [made["created_by"]]
+    assert again["names"] == made["names"] == (await task(api, made["task_id"]))["names"]

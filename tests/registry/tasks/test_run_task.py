@@ -1,0 +1,442 @@
+"""What may the holder of a task write? The numbers are those of the cases in docs/registry.md."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.registry.events.test_verify_events import report as log_report
+from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.task_api import REPORT, TASKS, create, steer, steps, task, told, worker
+
+from lifesign.domain.access.permissions import Role
+
+LEASES = "/api/v1/leases"
+
+
+async def _rejected(api: RegistryApi) -> list[str]:
+    events = await api.events(type="fenced_write_rejected")
+    return [event["payload"]["reason"] for event in events]
+
+
+async def _is_free(api: RegistryApi, task_id: str) -> bool:
+    held = await api.ask("GET", f"{LEASES}?resource=task:{task_id}")
+    return not held.json()["leases"]
+
+
+async def test_a_task_goes_from_the_queue_to_review_and_is_accepted(api: RegistryApi) -> None:
+    made = await create(api, input={"brief": "b"}, budget={"tokens": 100, "usd": 1.5})
+    one = await worker(api)
+    grant = await one.granted()
+    assert grant["task"]["task_id"] == made["task_id"]
+    assert (grant["task"]["status"], grant["input"]) == ("assigned", {"brief": "b"})
+    assert grant["lease"]["resource"] == f"task:{made['task_id']}"
+    assert grant["lease"]["expires_at"] == "2025-11-20T12:05:00.000Z"
+    assert (await one.report(grant)).json() == {
+        "task_id": made["task_id"],
+        "run_id": grant["run_id"],
+        "status": "running",
+        "report": 1,
+    }
+    answer = await one.write(grant, "complete", output={"page": "index.html"}, report=REPORT)
+    assert (answer.json()["status"], answer.json()["report"]) == ("review", 2)
+    assert (await steer(api, made["task_id"], "review", verdict="accept", comment="fine")).status == 200
+    shown = await task(api, made["task_id"])
+    assert (shown["status"], shown["explanation"], shown["output"]) == (
+        "done",
+        "fine",
+        {"page": "index.html"},
+    )
+    (run,) = shown["runs"]
+    assert (run["holder"], run["exit_reason"]) == ("agent-1", "completed")
+    assert await steps(api, made["task_id"]) == ["assigned", "running", "review", "done"]
+    assert (await log_report(api)).is_good
+
+
+async def test_a_first_report_says_that_work_has_begun_and_all_are_kept_in_their_order(
+    api: RegistryApi,
+) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    for number in (1, 2, 3):
+        said = {"summary": f"step {number}"}
+        answer = await one.report(grant, idempotency_key=f"report-{number}", report=said)
+        assert (answer.json()["status"], answer.json()["report"]) == ("running", number)
+    path = f"{TASKS}/{made['task_id']}/progress"
+    page = (await api.ask("GET", f"{path}?limit=2", key=one.key)).json()
+    assert [report["report"]["summary"] for report in page["reports"]] == ["step 3", "step 2"]
+    rest = (await api.ask("GET", f"{path}?limit=2&cursor={page['cursor']}", key=one.key)).json()
+    assert [report["number"] for report in rest["reports"]] == [1]
+    assert "cursor" not in rest
+    assert (await task(api, made["task_id"]))["latest_report"]["number"] == 3
+
+
+async def test_case_3_a_renewal_never_brings_a_task_back(api: RegistryApi) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted(ttl_seconds=60)
+    lease = grant["lease"]
+    api.clock.advance(60)
+    body = {"fencing_token": lease["fencing_token"], "ttl_seconds": 60}
+    answer = await api.ask("POST", f"{LEASES}/{lease['lease_id']}/renew", body, key=one.key)
+    assert told(answer) == (412, "lease_ended")
+    assert told(await one.report(grant)) == (412, "lease_ended")
+
+
+async def test_a_renewal_keeps_a_task_and_its_token(api: RegistryApi) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted(ttl_seconds=60)
+    api.clock.advance(59)
+    body = {"fencing_token": grant["lease"]["fencing_token"], "ttl_seconds": 60}
+    path = f"{LEASES}/{grant['lease']['lease_id']}/renew"
+    assert (await api.ask("POST", path, body, key=one.key)).status == 200
+    api.clock.advance(59)
+    assert (await one.report(grant)).status == 200
+
+
+async def test_case_4_a_write_at_the_deadline_is_too_late_though_nobody_else_came(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted(ttl_seconds=60)
+    api.clock.advance(59.999)
+    assert (await one.report(grant)).status == 200
+    api.clock.advance(0.001)
+    assert told(await one.write(grant, "complete")) == (412, "lease_ended")
+    assert (await task(api, made["task_id"]))["status"] == "running"
+    assert await _rejected(api) == ["lease_ended"]
+
+
+async def test_case_5_what_was_granted_for_one_task_is_good_for_no_other_and_with_no_other_key(
+    api: RegistryApi,
+) -> None:
+    await create(api, "first")
+    second = await create(api, "second")
+    one, other = await worker(api), await worker(api, "agent-2")
+    grant, grant_2 = await one.granted(), await one.granted()
+    # The first grant of each resource: their tokens are equal.
+    assert grant["lease"]["fencing_token"] == grant_2["lease"]["fencing_token"]
+    assert told(await one.report(grant, task_id=second["task_id"])) == (412, "wrong_run")
+    assert told(await other.report(grant)) == (403, "not_holder")
+    assert told(await api.ask("POST", f"{TASKS}/{second['task_id']}/help", {}, key=Role.READER))[0] == 403
+    assert await _rejected(api) == ["wrong_run", "not_holder"]
+    assert [(await task(api, second["task_id"]))["status"]] == ["assigned"]
+
+
+async def test_case_6_a_refused_write_changes_nothing(api: RegistryApi) -> None:
+    made = await create(api, budget={"tokens": 10})
+    one, other = await worker(api), await worker(api, "agent-2")
+    late = await one.granted(ttl_seconds=60)
+    await one.report(late)
+    api.clock.advance(61)
+    await api.sweep()
+    grant = await other.granted()
+    before = await task(api, made["task_id"])
+    for deed, members in (
+        ("progress", {"report": REPORT}),
+        ("complete", {}),
+        ("help", {"reason": "?"}),
+        ("delegate", {"task": {"title": "child", "budget": {"tokens": 1}}}),
+        ("release", {"exit_reason": "crash"}),
+        ("calls", {"call_id": "c", "tool": "t", "most": {"tokens": 1}}),
+    ):
+        key = {} if deed == "calls" else {"idempotency_key": f"late-{deed}"}
+        answer = await one.write(late, deed, **{**key, **members})  # type: ignore[arg-type]
+        assert told(answer) == (412, "stale_token"), deed
+    assert await task(api, made["task_id"]) == before
+    assert await _rejected(api) == ["stale_token"] * 6
+    assert (await other.report(grant)).status == 200
+    assert (await log_report(api)).is_good
+
+
+async def test_case_7_a_token_that_was_never_granted_is_refused(api: RegistryApi) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    grant["lease"]["fencing_token"] += 1
+    assert told(await one.report(grant)) == (412, "token_not_issued")
+
+
+@pytest.mark.parametrize(
+    ("deed", "members", "status", "exit_reason"),
+    [
+        ("complete", {}, "review", "completed"),
+        ("help", {"reason": "which logo?"}, "handoff", "completed"),
+        ("release", {"exit_reason": "killed"}, "queued", "killed"),
+        ("release", {"exit_reason": "auth"}, "handoff", "auth"),
+    ],
+)
+async def test_case_8_what_ends_the_work_ends_the_lease_with_it(
+    api: RegistryApi, deed: str, members: dict[str, Any], status: str, exit_reason: str
+) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    assert (await one.write(grant, deed, **members)).json()["status"] == status
+    assert await _is_free(api, made["task_id"])
+    shown = await task(api, made["task_id"])
+    assert (shown["status"], shown["runs"][0]["exit_reason"]) == (status, exit_reason)
+    # Nothing more in the name of that run.
+    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert (await log_report(api)).is_good
+
+
+async def test_case_9_a_finished_task_is_never_changed(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    await one.write(grant, "complete")
+    await steer(api, made["task_id"], "review", verdict="accept")
+    before = await task(api, made["task_id"])
+    for deed, members in (
+        ("cancel", {}),
+        ("review", {"verdict": "reject"}),
+        ("resolve", {"resolution": "requeue"}),
+        ("budget", {"add": {"tokens": 1}}),
+    ):
+        assert told(await steer(api, made["task_id"], deed, **members)) == (409, "invalid_task_transition")
+    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert await task(api, made["task_id"]) == before
+
+
+async def test_case_9_a_write_that_is_sent_again_gets_the_first_answer(api: RegistryApi) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    answers = [await one.report(grant) for _ in range(3)]
+    assert {answer.body for answer in answers} == {answers[0].body}
+    delegated = [await one.write(grant, "delegate", task={"title": "child"}) for _ in range(2)]
+    assert [answer.status for answer in delegated] == [201, 201]
+    assert delegated[0].body == delegated[1].body
+    completed = [await one.write(grant, "complete", output={"a": 1}) for _ in range(2)]
+    assert completed[0].body == completed[1].body
+    # Also after the lease has ended and the review is over.
+    api.clock.advance(10_000)
+    await api.sweep()
+    assert (await one.write(grant, "complete", output={"a": 1})).body == completed[0].body
+    assert len(await api.events(type="task.reported")) == 1
+    assert (await api.ask("GET", TASKS)).json()["total"] == 2
+
+
+async def test_of_equal_writes_at_once_one_is_carried_out(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    answers = await asyncio.gather(*(one.report(grant) for _ in range(8)))
+    assert {answer.body for answer in answers} == {answers[0].body}
+    assert (await task(api, made["task_id"]))["latest_report"]["number"] == 1
+
+
+async def test_an_idempotency_key_is_good_for_one_write_of_a_run(api: RegistryApi) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    assert (await one.report(grant)).status == 200
+    other = await one.report(grant, report={"summary": "another"})
+    assert told(other) == (422, "idempotency_key_reused")
+    deed = await one.write(grant, "complete", idempotency_key="progress")
+    assert told(deed) == (422, "idempotency_key_reused")
+    await one.write(grant, "release", exit_reason="killed")
+    # Another run counts anew.
+    assert (await one.report(await one.granted())).status == 200
+
+
+async def test_the_first_answer_is_the_writers_alone(api: RegistryApi) -> None:
+    await create(api)
+    one, other = await worker(api), await worker(api, "agent-2")
+    grant = await one.granted()
+    await one.write(grant, "complete", output={"secret": 1})
+    assert told(await other.write(grant, "complete", output={"secret": 1})) == (403, "not_holder")
+
+
+async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api: RegistryApi) -> None:
+    parent = await create(api, budget={"tokens": 100, "usd": 2})
+    one, other = await worker(api), await worker(api, "agent-2", role_id="croppers")
+    grant = await one.granted()
+    said = {"title": "crop", "role_id": "croppers", "budget": {"tokens": 40, "usd": 0.5}}
+    child_id = (await one.write(grant, "delegate", task=said)).json()["child_id"]
+    shown = await task(api, parent["task_id"])
+    assert (shown["status"], shown["holder"]) == ("assigned", "agent-1")
+    assert shown["budget"]["delegated"] == {"tokens": 40, "usd": 0.5}
+    assert [child["task_id"] for child in shown["children"]] == [child_id]
+    too_much = {"title": "more", "budget": {"tokens": 61}}
+    refused = await one.write(grant, "delegate", task=too_much, idempotency_key="more")
+    assert told(refused) == (402, "budget_exceeded")
+    assert (await task(api, parent["task_id"]))["budget"] == shown["budget"]
+    # The child spends a part of it and is accepted by the agent that holds the parent.
+    grant_2 = await other.granted()
+    await other.reserve(grant_2, "c", tokens=15)
+    await other.write(grant_2, "calls/c/settle", cost={"tokens": 15})
+    await other.write(grant_2, "complete")
+    credentials = {"run_id": grant["run_id"], "fencing_token": grant["lease"]["fencing_token"]}
+    review = {"verdict": "accept", **credentials}
+    path = f"{TASKS}/{child_id}/review"
+    assert told(await api.ask("POST", path, {"verdict": "accept"}, key=one.key)) == (428, "token_required")
+    assert told(await api.ask("POST", path, review, key=other.key)) == (403, "not_holder")
+    assert (await api.ask("POST", path, review, key=one.key)).status == 200
+    budget = (await task(api, parent["task_id"]))["budget"]
+    assert budget["settled"] == {"tokens": 15, "usd": 0.0}
+    assert budget["available"] == {"tokens": 85, "usd": 2.0}
+    assert (await log_report(api)).is_good
+
+
+async def test_case_11_the_death_of_a_childs_holder_leaves_the_parent_alone(api: RegistryApi) -> None:
+    parent = await create(api)
+    one, other = await worker(api), await worker(api, "agent-2", role_id="croppers")
+    grant = await one.granted()
+    child_id = (await one.write(grant, "delegate", task={"title": "c", "role_id": "croppers"})).json()[
+        "child_id"
+    ]
+    await other.granted()
+    await api.ask("DELETE", f"{AGENTS}/agent-2")
+    assert (await task(api, child_id))["status"] == "queued"
+    shown = await task(api, parent["task_id"])
+    assert (shown["status"], shown["holder"]) == ("assigned", "agent-1")
+    assert (await one.report(grant)).status == 200
+
+
+async def test_case_21_credentials_of_an_old_life_are_useless(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=one.key)
+    assert answer.json()["incarnation"] == 2
+    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert (await task(api, made["task_id"]))["status"] == "queued"
+    renewed = await one.granted()
+    headers = {"x-agent-incarnation": "1"}
+    assert told(await one.report(renewed, headers=headers)) == (410, "agent_gone")
+    assert (await one.report(renewed, headers={"x-agent-incarnation": "2"})).status == 200
+
+
+async def test_case_23_the_next_holder_gets_the_latest_report_and_a_new_token(api: RegistryApi) -> None:
+    await create(api)
+    one, other = await worker(api), await worker(api, "agent-2")
+    grant = await one.granted(ttl_seconds=60)
+    assert "latest_report" not in grant
+    await one.report(grant)
+    await one.report(grant, idempotency_key="2", report={"summary": "the latest"})
+    api.clock.advance(61)
+    await api.sweep()
+    after = await other.granted()
+    assert after["latest_report"]["report"]["summary"] == "the latest"
+    assert after["lease"]["fencing_token"] > grant["lease"]["fencing_token"]
+    assert after["run_id"] != grant["run_id"]
+    # The run before was lost, which is no fault of the task.
+    assert (after["task"]["attempts"], after["task"]["lost_runs"]) == (1, 1)
+
+
+async def test_no_holder_has_a_task_for_longer_at_a_time_than_it_allows(api: RegistryApi) -> None:
+    await create(api, lease_seconds=60)
+    one = await worker(api)
+    lease = (await one.granted(ttl_seconds=86_400))["lease"]
+    assert seconds_between(lease["acquired_at"], lease["expires_at"]) == 60
+    path, shown = f"/api/v1/leases/{lease['lease_id']}/renew", {"fencing_token": lease["fencing_token"]}
+
+    async def renewed(**members: float) -> Any:
+        return (await api.ask("POST", path, {**shown, **members}, key=one.key)).json()
+
+    refused = await renewed(ttl_seconds=61)
+    (fault,) = refused["error"]["details"]["faults"]
+    assert (fault["name"], fault["pointer"]) == ("longer_than_its_task", "/ttl_seconds")
+    api.clock.advance(20)
+    # A window of 60 s may be told as 60.001 s; and whoever does not say gets what the task says.
+    for members in ({"ttl_seconds": 60.001}, {}):
+        ends = (await renewed(**members))["expires_at"]
+        assert 80 <= seconds_between(lease["acquired_at"], ends) < 80.01
+    ends = (await renewed(ttl_seconds=5))["expires_at"]
+    assert seconds_between(lease["acquired_at"], ends) == 25
+
+
+def seconds_between(begin: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+
+
+async def test_case_24_a_holder_without_progress_is_told_of_and_left_alone(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted(ttl_seconds=86_400)
+    api.clock.advance(50)
+    await api.beat("agent-1", one.key)
+    assert (await task(api, made["task_id"]))["no_progress_seconds"] == 50
+    await one.report(grant)
+    api.clock.advance(80)
+    await api.sweep()
+    shown = await task(api, made["task_id"])
+    assert (shown["status"], shown["no_progress_seconds"]) == ("running", 80)
+    await one.write(grant, "complete")
+    assert "no_progress_seconds" not in await task(api, made["task_id"])
+
+
+async def test_a_failed_run_waits_longer_each_time_and_ends_with_people(api: RegistryApi) -> None:
+    made = await create(api, max_attempts=3, backoff_seconds=10)
+    one = await worker(api)
+    for attempt, wait_s in ((1, 10), (2, 20)):
+        grant = await one.granted()
+        answer = await one.write(grant, "release", exit_reason="crash", exit_code=-9)
+        assert answer.json()["status"] == "queued"
+        shown = await task(api, made["task_id"])
+        assert shown["explanation"] == f"run {attempt}, attempt {attempt} of 3: crash (exit code -9)"
+        assert shown["runs"][0]["exit_code"] == -9
+        assert (await one.claim()).status == 204
+        api.clock.advance(wait_s - 0.001)
+        assert (await one.claim()).status == 204
+        api.clock.advance(0.001)
+    grant = await one.granted()
+    assert (await one.write(grant, "release", exit_reason="timeout")).json()["status"] == "handoff"
+    assert (await one.claim()).status == 204
+    assert await steps(api, made["task_id"]) == ["assigned", "failed", "queued"] * 2 + [
+        "assigned",
+        "failed",
+        "handoff",
+    ]
+    # A human has helped: it is tried as often as a new one.
+    assert (await steer(api, made["task_id"], "resolve", resolution="requeue")).json()["attempts"] == 0
+    assert (await one.granted())["task"]["attempts"] == 1
+    assert (await log_report(api)).is_good
+
+
+async def test_what_went_wrong_in_a_run_is_told_to_people(api: RegistryApi) -> None:
+    made = await create(api, max_attempts=1)
+    one = await worker(api)
+    grant = await one.granted()
+    what = "ValueError: the invoice\thas \x1b[31mno\x00 number"
+    answer = await one.write(grant, "release", exit_reason="crash", detail=what)
+    assert answer.json()["status"] == "handoff"
+    shown = (await task(api, made["task_id"]))["explanation"]
+    assert shown == "run 1, attempt 1 of 1: crash: ValueError: the invoice\ufffdhas \ufffd[31mno\ufffd number"
+    assert (await one.write(grant, "release", exit_reason="crash", detail="x" * 501)).status == 422
+
+
+async def test_a_draining_holder_ends_what_it_has_and_leaves_then(api: RegistryApi) -> None:
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    headers = {"if-match": (await api.record("agent-1"))["etag"]}
+    await api.ask("PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, key=one.key, headers=headers)
+    assert told(await one.claim()) == (409, "agent_draining")
+    assert (await one.report(grant)).status == 200
+    assert (await one.write(grant, "complete")).status == 200
+    await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "deregistered"
+
+
+async def test_no_write_is_taken_without_all_that_it_must_show(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    shown = {"run_id": grant["run_id"], "fencing_token": 1, "idempotency_key": "k", "report": REPORT}
+    path = f"{TASKS}/{made['task_id']}/progress"
+    for missing in shown:
+        body = {name: value for name, value in shown.items() if name != missing}
+        assert (await api.ask("POST", path, body, key=one.key)).status == 422, missing
+    large = {**shown, "report": {"summary": "x" * 70_000}}
+    assert (await api.ask("POST", path, large, key=one.key)).status == 422
+    assert told(await api.ask("POST", path.replace("task_0", "task_1"), shown, key=one.key)) == (
+        404,
+        "task_not_found",
+    )
+    for role in (Role.READER, Role.PROBER, Role.COORDINATOR, Role.ENROLL):
+        assert told(await api.ask("POST", path, shown, key=role)) == (403, "not_allowed")
+    assert (await task(api, made["task_id"]))["status"] == "assigned"

@@ -1,0 +1,27 @@
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from lifesign.serving.garbage_collection import YOUNG_OBJECTS, rarely_collected
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_garbage_is_looked_for_less_often_and_afterwards_as_before() -> None:
+    gc.set_threshold(700, 10, 10)
+    with rarely_collected():
+        assert gc.get_threshold() == (YOUNG_OBJECTS, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("chosen", [0, 2 * YOUNG_OBJECTS])
+def test_whoever_has_it_looked_for_even_less_keeps_that(chosen: int) -> None:
+    gc.set_threshold(chosen, 10, 10)
+    with rarely_collected():
+        assert gc.get_threshold() == (chosen, 10, 10)

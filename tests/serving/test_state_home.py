@@ -1,0 +1,19 @@
+from pathlib import Path
+
+import pytest
+
+from lifesign.serving.state_home import state_home
+
+
+@pytest.mark.parametrize(("variable", "expected"), [
+    ("/srv/state", "/srv/state/agent-health"),
+    ("relative", "/home/ann/.local/state/agent-health"),
+    ("", "/home/ann/.local/state/agent-health"),
+    (None, "/home/ann/.local/state/agent-health"),
+])  # fmt: skip
+def test_state_lies_where_the_xdg_specification_says(
+    variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    environment = {} if variable is None else {"XDG_STATE_HOME": variable}
+    assert state_home(environment) == Path(expected)

@@ -1,0 +1,125 @@
+import asyncio
+import socket
+
+from tests.support.both_loops import on_both_loops
+
+from lifesign.serving.write_coalescing import WholeAnswers
+
+HEAD, BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", b"well"
+
+
+class Wire(asyncio.Transport):
+    """What leaves through a connection, piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.is_closed
+        self.pieces.append(bytes(data))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def kept(wire: Wire) -> WholeAnswers:
+    return WholeAnswers(wire, asyncio.get_running_loop())
+
+
+@on_both_loops
+async def test_head_and_body_leave_together() -> None:
+    wire = Wire()
+    answers = kept(wire)
+    answers.write(HEAD)
+    answers.write(BODY)
+    assert wire.pieces == [HEAD + BODY]
+
+
+@on_both_loops
+async def test_an_answer_without_a_body_leaves_at_once() -> None:
+    wire = Wire()
+    answers = kept(wire)
+    answers.write(HEAD)
+    answers.write(b"")
+    assert wire.pieces == [HEAD]
+
+
+@on_both_loops
+async def test_what_nothing_follows_is_kept_for_one_turn() -> None:
+    wire = Wire()
+    answers = kept(wire)
+    answers.write(HEAD)
+    assert wire.pieces == []
+    assert answers.get_write_buffer_size() == len(HEAD)
+    await asyncio.sleep(0)
+    assert wire.pieces == [HEAD]
+    assert answers.get_write_buffer_size() == 0
+
+
+@on_both_loops
+async def test_no_more_than_one_piece_is_kept() -> None:
+    wire = Wire()
+    answers = kept(wire)
+    for piece in (HEAD, b"a", b"b", b"c"):
+        answers.write(piece)
+    assert wire.pieces == [HEAD + b"a", b"bc"]
+
+
+@on_both_loops
+async def test_closing_writes_what_was_kept_and_aborting_does_not() -> None:
+    closed, aborted = Wire(), Wire()
+    for wire, end in ((closed, WholeAnswers.close), (aborted, WholeAnswers.abort)):
+        answers = kept(wire)
+        answers.write(HEAD)
+        end(answers)
+        assert answers.is_closing()
+        await asyncio.sleep(0)
+    assert (closed.pieces, aborted.pieces) == ([HEAD], [])
+
+
+@on_both_loops
+async def test_nothing_is_written_to_who_has_left_meanwhile() -> None:
+    wire = Wire()
+    kept(wire).write(HEAD)
+    wire.close()
+    await asyncio.sleep(0)
+    assert wire.pieces == []
+
+
+@on_both_loops
+async def test_nothing_is_written_once_the_connection_closes() -> None:
+    wire = Wire()
+    answers = kept(wire)
+    answers.write(HEAD)
+    wire.close()
+    answers.write(BODY)
+    answers.write(BODY)
+    await asyncio.sleep(0)
+    assert (wire.pieces, answers.get_write_buffer_size()) == ([], 0)
+
+
+@on_both_loops
+async def test_what_was_kept_comes_before_the_end_of_the_writing_side() -> None:
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    answers = WholeAnswers(transport, loop)
+    assert answers.can_write_eof()
+    answers.write(HEAD)
+    answers.write_eof()
+    assert await reader.read() == HEAD
+    answers.close()
+    writer.close()
+    await writer.wait_closed()

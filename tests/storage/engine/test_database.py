@@ -1,0 +1,333 @@
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select, text
+from tests.support.databases import WoundClock, create_tables, opened
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.errors import DatabaseReplaced, InvalidSetting, StoreUnavailable
+from lifesign.storage.engine.database import Database, Transaction, open_database, read_url
+from lifesign.storage.engine.tables import registry
+
+
+def _add_row(number: int) -> Callable[[Transaction], int]:
+    def deed(transaction: Transaction) -> int:
+        transaction.connection.execute(
+            insert(registry).values(id=number, token_floor=0, monitor="", excused="")
+        )
+        return number
+
+    return deed
+
+
+def _rows(transaction: Transaction) -> list[int]:
+    return list(transaction.connection.scalars(select(registry.c.id).order_by(registry.c.id)))
+
+
+async def test_what_was_written_can_be_read(database: Database) -> None:
+    assert await database.write(_add_row(1)) == 1
+    assert await database.read(_rows) == [1]
+
+
+@pytest.mark.parametrize("vanishes", [False, True], ids=["before", "between"])
+async def test_file_that_must_exist_is_not_created(vanishes: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    file = tmp_path / "lost and found.db"
+    url = f"sqlite:///{file}"
+    if not vanishes:
+        with pytest.raises(InvalidSetting):
+            open_database(url, must_exist=True)
+    else:
+        file.touch()
+        database = open_database(url, must_exist=True)
+        file.unlink()
+        with pytest.raises(StoreUnavailable):
+            await database.read(_rows)
+        await database.close()
+    assert not file.exists()
+
+
+async def test_empty_file_in_place_of_the_database_is_a_replaced_one(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/empty.db")
+    try:
+        database.writes.mismatch = "it is another one"
+        with pytest.raises(DatabaseReplaced):
+            await database.read(_rows)
+    finally:
+        await database.close()
+
+
+async def test_a_deed_that_raises_leaves_nothing_and_its_neighbours_stay(database: Database) -> None:
+    def fail_late(transaction: Transaction) -> None:
+        _add_row(7)(transaction)
+        raise LookupError("on purpose")
+
+    outcomes = await asyncio.gather(
+        database.write(_add_row(1)),
+        database.write(fail_late),
+        database.write(_add_row(2)),
+        return_exceptions=True,
+    )
+    assert outcomes[0] == 1
+    assert isinstance(outcomes[1], LookupError)
+    assert outcomes[2] == 2
+    assert await database.read(_rows) == [1, 2]
+
+
+async def test_a_deed_that_raises_alone_leaves_nothing(database: Database) -> None:
+    def fail_late(transaction: Transaction) -> None:
+        _add_row(7)(transaction)
+        raise LookupError("on purpose")
+
+    with pytest.raises(LookupError):
+        await database.write(fail_late)
+    assert await database.read(_rows) == []
+    assert await database.write(_add_row(7)) == 7
+
+
+async def test_a_caller_who_leaves_undoes_nothing(database: Database) -> None:
+    waiting = asyncio.create_task(database.write(_add_row(1)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await database.write(_add_row(2))
+    assert 2 in await database.read(_rows)
+
+
+async def test_the_time_stands_still_within_a_transaction(database: Database, clock: WoundClock) -> None:
+    def look_twice(transaction: Transaction) -> tuple[float, float]:
+        first = transaction.now_s
+        clock.advance(5)
+        return first, transaction.now_s
+
+    first, second = await database.read(look_twice)
+    assert first == second
+
+
+async def test_without_a_clock_the_database_tells_the_time(database_kind: str, tmp_path: Path) -> None:
+    async with opened(database_kind, tmp_path) as database:
+        first = await database.read(lambda transaction: transaction.now_s)
+        second = await database.write(lambda transaction: transaction.now_s)
+    assert 1_700_000_000 < first <= second < first + 60
+
+
+def _modes(directory: Path) -> list[int]:
+    return [file.stat().st_mode for file in directory.iterdir()]
+
+
+async def test_waiting_deeds_are_committed_together_on_sqlite(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as database:
+        at_the_gate, go_on = threading.Event(), threading.Event()
+
+        def hold_the_writer(_transaction: Transaction) -> None:
+            at_the_gate.set()
+            go_on.wait(PATIENCE_SECONDS)
+
+        def connection_and_row(number: int) -> Callable[[Transaction], object]:
+            def deed(transaction: Transaction) -> object:
+                _add_row(number)(transaction)
+                return transaction.connection
+
+            return deed
+
+        first = asyncio.create_task(database.write(hold_the_writer))
+        await asyncio.to_thread(at_the_gate.wait, 10)
+        others = [asyncio.create_task(database.write(connection_and_row(number))) for number in range(1, 51)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await first
+        connections = await asyncio.gather(*others)
+        assert len({id(connection) for connection in connections}) == 1
+
+
+async def test_a_file_that_another_process_locks_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.storage.engine.database.BUSY_SECONDS", 0.1)
+    database = open_database(f"sqlite:///{tmp_path}/locked.db")
+    await create_tables(database)
+    other = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable):
+        await database.write(_add_row(1))
+    other.execute("ROLLBACK")
+    other.close()
+    assert await database.write(_add_row(1)) == 1
+    await database.close()
+
+
+async def test_a_new_file_that_another_server_sets_up_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    let_go = threading.Timer(0.3, other.execute, ("ROLLBACK",))
+    let_go.start()
+    database = open_database(f"sqlite:///{path}")
+    try:
+        assert await database.write(lambda _: "written") == "written"
+    finally:
+        let_go.join()
+        other.close()
+        await database.close()
+
+
+async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened("sqlite", tmp_path) as database:
+        await database.write(_add_row(1))
+
+        def fill(transaction: Transaction) -> None:
+            pages = transaction.connection.scalar(text("PRAGMA page_count")) or 0
+            transaction.connection.execute(text(f"PRAGMA max_page_count = {pages}"))
+            transaction.connection.execute(
+                insert(registry).values(id=2, token_floor=0, monitor="x" * 1_000_000, excused="")
+            )
+
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="database or disk is full"):
+                await database.write(fill)
+        assert await database.read(_rows) == [1]
+        assert "full" in str(database.writes.failure)
+        # What changes nothing is no sign that there is room again.
+        await database.write(_rows)
+        assert "full" in str(database.writes.failure)
+        await database.write(
+            lambda transaction: transaction.connection.execute(text("PRAGMA max_page_count = 100000")).all()
+        )
+        await database.write(_add_row(3))
+        assert database.writes.failure is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "changes cannot be stored: the database takes no changes (database or disk is full)",
+        "changes are stored again",
+    ]
+
+
+async def test_a_file_that_is_damaged_or_foreign_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "registry.db").write_bytes(b"Dear diary, " * 1_000)
+    database = open_database(f"sqlite:///{tmp_path}/registry.db")
+    with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
+        await database.read(_rows)
+    with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
+        await database.write(_add_row(1))
+    await database.close()
+
+
+async def test_a_file_that_others_may_read_is_served_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "registry.db").touch(0o600)
+    (tmp_path / "registry.db").chmod(0o640)
+    await open_database(f"sqlite:///{tmp_path}/registry.db").close()
+    (said,) = caplog.messages
+    assert "640" in said
+    (tmp_path / "registry.db").chmod(0o600)
+    await open_database(f"sqlite:///{tmp_path}/registry.db").close()
+    assert len(caplog.messages) == 1
+
+
+async def test_a_process_that_has_it_open_twice_keeps_its_log_when_another_one_leaves(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as first:
+        await first.write(_add_row(1))
+        file = Path(str(first.url.database))
+        second = open_database(f"sqlite:///{file}")
+        assert await second.read(_rows) == [1]
+        # Whoever is the last to close a database takes its log away.
+        assert _rows_by_another_process(file) == "(1,)\n"
+        await first.write(_add_row(2))
+        assert _rows_by_another_process(file) == "(1,) (2,)\n"
+        await second.close()
+
+
+def _rows_by_another_process(file: Path) -> str:
+    look = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT id FROM registry'))"
+    return subprocess.check_output([sys.executable, "-c", look, str(file)], text=True)
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe", "forbidden"])
+def test_what_cannot_be_a_database_is_refused_with_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    file = tmp_path / "registry.db"
+    why = "it is no regular file"
+    if what == "directory":
+        file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
+    else:
+        # Root may write whatever its mode, and the tests may be root's.
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)
+        why = "its owner or mode forbids it"
+    with pytest.raises(InvalidSetting, match=f"a file that can be written .{why}"):
+        open_database(f"sqlite:///{file}")
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
+    with pytest.raises(StoreUnavailable):
+        await database.read(lambda transaction: transaction.now_s)
+    await database.close()
+
+
+async def test_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as database:
+        await database.write(_add_row(1))
+        assert {mode & 0o077 for mode in _modes(tmp_path)} == {0}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
+async def test_what_root_sets_up_in_the_directory_of_a_service_is_the_service_s(tmp_path: Path) -> None:
+    directory = tmp_path / "service"
+    directory.mkdir()
+    os.chown(directory, 64_477, 64_478)
+    for _ in range(2):
+        database = open_database(f"sqlite:///{directory}/registry.db")
+        await database.write(lambda transaction: transaction.connection.execute(text("CREATE TABLE a (b)")))
+        # The log beside it too, which SQLite sees to.
+        owners = {(file.stat().st_uid, file.stat().st_gid) for file in directory.iterdir()}
+        assert owners == {(64_477, 64_478)}
+        assert len([*directory.iterdir()]) == 3
+        await database.write(lambda transaction: transaction.connection.execute(text("DROP TABLE a")))
+        await database.close()
+        assert [file.name for file in directory.iterdir()] == ["registry.db"]
+    (directory / "theirs").touch()
+    (directory / "link.db").symlink_to(directory / "theirs")
+    await open_database(f"sqlite:///{directory}/link.db").close()
+    assert (directory / "theirs").stat().st_uid == 0
+
+
+@pytest.mark.parametrize("url", ["mysql://root:secret@h/d", "nonsense", "", "sqlite+aiosqlite:///x"])
+def test_any_other_url_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        open_database(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_written_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="No such file"):
+        open_database(f"sqlite:///{tmp_path}/absent/registry.db")
+
+
+async def test_in_memory_reads_see_what_was_written() -> None:
+    database = open_database("sqlite://")
+    await create_tables(database)
+    await database.write(_add_row(1))
+    assert await database.read(_rows) == [1]
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("foo", "; got 'foo'"), ("user:secret@host/db", ""), ("x" * 999, f"; got '{'x' * 80}'")],
+)
+def test_what_is_no_url_is_told_as_it_was_given_unless_it_may_hold_a_password(url: str, shown: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        read_url(url)
+    assert str(refused.value) == f"database: expected sqlite:///FILE or postgresql://USER@HOST/NAME{shown}"

@@ -1,0 +1,249 @@
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select
+from tests.support.databases import create_tables
+
+from lifesign.errors import DatabaseReplaced, StoreUnavailable
+from lifesign.storage.engine import open_files
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.open_files import OpenFiles
+from lifesign.storage.engine.tables import registry
+
+
+def _add_row(number: int) -> Callable[[Transaction], None]:
+    def add(transaction: Transaction) -> None:
+        transaction.connection.execute(
+            insert(registry).values(id=number, token_floor=0, monitor="", excused="")
+        )
+
+    return add
+
+
+def _rows(transaction: Transaction) -> list[int]:
+    return list(transaction.connection.scalars(select(registry.c.id).order_by(registry.c.id)))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "registry.db"
+
+
+@pytest.fixture
+async def database(file: Path) -> AsyncIterator[Database]:
+    """An open database with row 1, and `copy.db` of it in the directory above."""
+    database = open_database(f"sqlite:///{file}")
+    await create_tables(database)
+    await database.write(_add_row(1))
+    copy = open_database(f"sqlite:///{file.parent.parent}/copy.db")
+    await create_tables(copy)
+    await copy.write(_add_row(1))
+    await copy.close()
+    yield database
+    await database.close()
+
+
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+def _replace(file: Path) -> None:
+    (file.parent.parent / "copy.db").replace(file)
+
+
+def _rename(file: Path, name: str) -> None:
+    file.rename(file.with_name(name))
+
+
+def _make_anew(file: Path) -> None:
+    file.unlink()
+    file.touch()
+
+
+def _rename_directory(file: Path) -> None:
+    file.parent.rename(file.parent.parent / "elsewhere")
+
+
+def _remove_all(file: Path) -> None:
+    shutil.rmtree(file.parent)
+
+
+def _remove_log(file: Path) -> None:
+    file.with_name("registry.db-wal").unlink()
+
+
+def _remove_index(file: Path) -> None:
+    file.with_name("registry.db-shm").unlink()
+
+
+LOSSES = {
+    "the database file was removed": [_remove, _rename_directory, _remove_all],
+    "the database file was replaced by another file": [_replace, _make_anew],
+    "the database's wal file was removed": [_remove_log],
+    "the database's shm file was removed": [_remove_index],
+}
+
+
+@pytest.mark.parametrize(("lose", "why"), [(lose, why) for why, ways in LOSSES.items() for lose in ways])
+async def test_first_commit_after_a_loss_is_not_acknowledged(
+    database: Database, file: Path, lose: Callable[[Path], None], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lose(file)
+    for _ in range(2):
+        with pytest.raises(DatabaseReplaced) as refused:
+            await database.write(_add_row(2))
+        assert refused.value.why == why
+        # The path is for the operator, not for callers.
+        assert str(file.parent) not in str(refused.value)
+    assert isinstance(database.writes.failure, DatabaseReplaced)
+    assert [record.args for record in caplog.records if record.levelno == logging.ERROR] == [(file, why)]
+
+
+async def test_a_deed_that_fails_on_a_lost_file_is_told_of_the_loss(database: Database, file: Path) -> None:
+    """What the file says is of no use: it may be what an earlier change left there that was refused."""
+    _replace(file)
+    with pytest.raises(DatabaseReplaced):
+        await database.write(_add_row(1))
+
+
+async def test_a_loss_is_found_without_a_write(database: Database, file: Path) -> None:
+    database.check_files()
+    assert await database.read(_rows) == [1]
+    _replace(file)
+    with pytest.raises(DatabaseReplaced):
+        database.check_files()
+    # Nothing more is written to it. What it held can be read still.
+    with pytest.raises(DatabaseReplaced):
+        await database.write(_add_row(2))
+    assert await database.read(_rows) == [1]
+
+
+async def test_a_file_that_is_moved_back_is_written_to_again(database: Database, file: Path) -> None:
+    _rename(file, "aside.db")
+    with pytest.raises(DatabaseReplaced):
+        await database.write(_add_row(2))
+    _rename(file.with_name("aside.db"), file.name)
+    database.check_files()
+    await database.write(_add_row(3))
+    # The change that was not acknowledged may be there, as after any 503.
+    assert await database.read(_rows) == [1, 2, 3]
+    assert database.writes.failure is None
+
+
+async def test_a_new_file_at_the_path_is_neither_opened_nor_read_with_the_old_log(
+    database: Database, file: Path
+) -> None:
+    await database.write(_add_row(2))
+    _replace(file)
+    with pytest.raises(DatabaseReplaced):
+        await database.write(_add_row(3))
+    # A reader opens its connection now.
+    with pytest.raises(DatabaseReplaced):
+        await database.read(_rows)
+    assert file.with_name("registry.db-wal").stat().st_size == 0
+    await database.close()
+    restored = open_database(f"sqlite:///{file}")
+    assert await restored.read(_rows) == [1]
+    await restored.close()
+
+
+async def test_a_removed_file_is_not_created_again(database: Database, file: Path) -> None:
+    _remove(file)
+    with pytest.raises(StoreUnavailable):
+        await database.read(_rows)
+    assert file.name not in os.listdir(file.parent)  # noqa: PTH208 - not a path's method in a coroutine
+
+
+async def test_a_changed_symbolic_link_is_a_replacement(tmp_path: Path) -> None:
+    for name in ("one.db", "two.db"):
+        database = open_database(f"sqlite:///{tmp_path / name}")
+        await create_tables(database)
+        await database.close()
+    link = tmp_path / "current.db"
+    link.symlink_to("one.db")
+    database = open_database(f"sqlite:///{link}")
+    await database.write(_add_row(1))
+    link.unlink()
+    link.symlink_to("two.db")
+    with pytest.raises(DatabaseReplaced):
+        await database.write(_add_row(2))
+    link.unlink()
+    link.symlink_to("one.db")
+    await database.write(_add_row(3))
+    (tmp_path / "one.db-wal").unlink()
+    with pytest.raises(DatabaseReplaced):
+        await database.write(_add_row(4))
+    await database.close()
+
+
+async def test_a_relative_path_leads_to_the_file_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = open_database("sqlite:///registry.db")
+    await create_tables(database)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    await database.write(_add_row(1))
+    # By a connection that is opened now.
+    assert await database.read(_rows) == [1]
+    await database.close()
+
+
+async def test_other_processes_that_come_and_go_are_no_loss(database: Database, file: Path) -> None:
+    for number in (2, 3):
+        other = open_database(f"sqlite:///{file}")
+        await other.write(_add_row(number))
+        await other.close()
+    await database.write(_add_row(4))
+    assert await database.read(_rows) == [1, 2, 3, 4]
+
+
+async def test_a_database_in_memory_has_no_files() -> None:
+    database = open_database("sqlite://")
+    await create_tables(database)
+    database.check_files()
+    await database.write(_add_row(1))
+    await database.close()
+
+
+def test_a_path_that_cannot_be_reached_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "registry.db"
+    file.touch()
+    files = OpenFiles(file)
+    files.note_opened()
+    files.check()
+
+    def refuse(_path: Path) -> open_files.FileId:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(open_files, "_id_of", refuse)
+    with pytest.raises(DatabaseReplaced) as refused:
+        files.check()
+    assert refused.value.why == "the database file cannot be reached (Permission denied)"
+    assert files.is_lost
+
+
+def test_a_check_costs_one_stat_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "registry.db"
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"registry.db{suffix}").touch()
+    files = OpenFiles(file)
+    files.note_opened()
+    files.note_companions()
+    asked: list[str] = []
+    stat = os.stat
+
+    def noted(path: Path) -> os.stat_result:
+        asked.append(path.name)
+        return stat(path)
+
+    monkeypatch.setattr(os, "stat", noted)
+    files.note_companions()
+    files.check()
+    assert asked == ["registry.db", "registry.db-wal", "registry.db-shm"]

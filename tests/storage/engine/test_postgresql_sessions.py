@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, make_url, select, text
+from tests.support.databases import empty_url, postgresql_server
+
+from lifesign.errors import StoreUnavailable
+from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.engine.tables import registry
+
+
+def _add_row(transaction: Transaction) -> None:
+    transaction.connection.execute(insert(registry).values(id=1, token_floor=0, monitor="", excused=""))
+
+
+def _rows(transaction: Transaction) -> list[int]:
+    return list(transaction.connection.scalars(select(registry.c.id)))
+
+
+async def _costs_of_pages(url: str) -> list[str]:
+    """Return what a random page is taken for before and behind a transaction that is undone."""
+    costs: list[str] = []
+
+    def look(transaction: Transaction) -> None:
+        costs.append(str(transaction.connection.scalar(text("SHOW random_page_cost"))))
+        raise LookupError("on purpose")
+
+    database = open_database(url)
+    try:
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                await database.write(look)
+    finally:
+        await database.close()
+    return costs
+
+
+async def test_storage_is_taken_for_flash(tmp_path: Path) -> None:
+    assert await _costs_of_pages(empty_url("postgresql", tmp_path)) == ["1.1", "1.1"]
+
+
+async def test_who_runs_the_database_knows_its_storage_better(tmp_path: Path) -> None:
+    url = empty_url("postgresql", tmp_path)
+    name = make_url(url).database
+    postgresql_server().psql(f"ALTER DATABASE {name} SET random_page_cost = 2.5")
+    assert await _costs_of_pages(url) == ["2.5", "2.5"]
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 3600.0])
+async def test_a_connection_that_died_while_it_was_idle_is_replaced_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float
+) -> None:
+    monkeypatch.setattr("lifesign.storage.engine.postgresql_sessions.PING_AFTER_SECONDS", idle_s)
+    url = empty_url("postgresql", tmp_path)
+    database, other = open_database(url), open_database(url)
+    try:
+        await database.write(_add_row)
+        await other.write(
+            lambda transaction: transaction.connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                     " WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            ).all()
+        )  # fmt: skip
+        if idle_s:
+            # It was at work just now, so it was not asked; the one after it is new.
+            with pytest.raises(StoreUnavailable):
+                await database.read(_rows)
+        assert await database.read(_rows) == [1]
+    finally:
+        await database.close()
+        await other.close()

@@ -1,0 +1,72 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import text
+from tests.storage.events.test_event_log import appending, draft
+from tests.support.databases import empty_postgresql
+from tests.support.servers import PATIENCE_SECONDS
+
+from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.events import event_news
+
+
+@pytest.fixture
+async def postgresql() -> AsyncIterator[Database]:
+    database = open_database(empty_postgresql())
+    yield database
+    await database.close()
+
+
+async def test_a_wait_ends_though_there_is_nothing_new(database: Database) -> None:
+    news = event_news.event_news(database)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await news.wait()
+        await news.wait()
+    await news.close()
+
+
+async def _hears(news: event_news.EventNews, database: Database) -> None:
+    """See that an event is heard of, where nobody looks for it within the test."""
+    waiting = asyncio.create_task(news.wait())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await database.write(appending(draft()))
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+
+
+async def test_postgresql_tells_at_once_and_again_after_its_connection_was_cut(
+    postgresql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_news, "POLL_SECONDS", 10 * PATIENCE_SECONDS)
+    news = event_news.event_news(postgresql)
+    # What was missed before the first wait is looked for.
+    await news.wait()
+    await _hears(news, postgresql)
+
+    def cut(transaction: Transaction) -> None:
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name"
+        transaction.connection.execute(text(others), {"name": "agent-health-news"})
+
+    await postgresql.write(cut)
+    assert isinstance(news, event_news._Listening)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not news._driver.is_closed():  # noqa: ASYNC110 - the driver tells nobody
+            await asyncio.sleep(0.01)
+    await asyncio.wait_for(news.wait(), PATIENCE_SECONDS)
+    await _hears(news, postgresql)
+    await news.close()
+
+
+async def test_where_postgresql_is_away_it_is_polled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_news, "POLL_SECONDS", 0.1)
+    database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
+    news = event_news.event_news(database)
+    await asyncio.wait_for(news.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(news.wait(), PATIENCE_SECONDS)
+    # Said once, not with every poll.
+    assert caplog.text.count("polled") == 1
+    await news.close()
+    await database.close()

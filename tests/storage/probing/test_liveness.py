@@ -1,0 +1,117 @@
+"""Liveness of targets, as it is stored and counted."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from lifesign.domain.lifecycle.mass_silence import ClassCounts
+from lifesign.domain.net.target import target_id
+from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.probing import liveness
+from lifesign.storage.probing.liveness import Answered, Silent
+from lifesign.storage.targets import target_rows
+
+T = TypeVar("T")
+NOW_S = 1_763_640_000.25
+V4, V6 = "public_ipv4", "public_ipv6"
+
+
+async def add_targets(database: Database, count: int) -> list[int]:
+    """Store targets, and return our numbers for them."""
+    urls = [f"https://agent-{number}.example/" for number in range(count)]
+
+    def add(transaction: Transaction) -> list[int]:
+        target_rows.add(transaction, {target_id(url): url for url in urls}, 1)
+        found = [target_rows.find(transaction, target_id(url)) for url in urls]
+        return [target.id for target in found if target is not None]
+
+    return await database.write(add)
+
+
+def noting(
+    *, answered: list[Answered] | None = None, silent: list[Silent] | None = None
+) -> Callable[[Transaction], None]:
+    return lambda transaction: liveness.note(transaction, answered or [], silent or [])
+
+
+def counting(since_s: float = NOW_S - 100) -> Callable[[Transaction], dict[str, ClassCounts]]:
+    return lambda transaction: liveness.counts(transaction, since_s)
+
+
+async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_its_targets_are(
+    database: Database,
+) -> None:
+    a, b, c, d, e = await add_targets(database, 5)
+    await database.write(
+        noting(
+            answered=[
+                Answered(a, V4, "192.0.2.1", NOW_S),
+                Answered(b, V4, "192.0.2.1", NOW_S + 1),
+                Answered(c, V4, "192.0.2.2", NOW_S + 2),
+                Answered(d, V6, "2001:db8::/64", NOW_S + 3),
+                Answered(e, V4, "192.0.2.3", NOW_S - 101),
+            ]
+        )
+    )
+    assert await database.read(counting()) == {
+        V4: ClassCounts(addresses=2, silent_s=()),
+        V6: ClassCounts(addresses=1, silent_s=()),
+    }
+    await database.write(noting(silent=[Silent(a, None, None, NOW_S + 9), Silent(d, V6, None, NOW_S + 9)]))
+    assert await database.read(counting()) == {
+        V4: ClassCounts(addresses=2, silent_s=()),
+        V6: ClassCounts(addresses=1, silent_s=(NOW_S + 3,)),
+    }
+    await database.write(noting(silent=[Silent(b, V4, "192.0.2.1", NOW_S + 10)]))
+    counted = await database.read(counting())
+    assert counted[V4] == ClassCounts(addresses=2, silent_s=(NOW_S + 1,))
+    assert await database.read(lambda transaction: liveness.is_any_silent(transaction, 3))
+    assert not await database.read(lambda transaction: liveness.is_any_silent(transaction, 4))
+    await database.write(noting(answered=[Answered(a, V4, "192.0.2.1", NOW_S + 20)]))
+    assert (await database.read(counting()))[V4] == ClassCounts(addresses=2, silent_s=())
+
+
+async def test_a_target_that_never_answered_or_has_no_address_is_not_counted(database: Database) -> None:
+    a, b, c = await add_targets(database, 3)
+    unknown = [Answered(a, None, None, NOW_S), Answered(b, V4, None, NOW_S)]
+    await database.write(noting(answered=unknown, silent=[Silent(c, V4, "192.0.2.1", NOW_S)]))
+    assert await database.read(counting()) == {}
+
+
+async def test_a_target_that_died_or_left_is_not_expected_any_more(database: Database) -> None:
+    a, b, c = await add_targets(database, 3)
+    known = [Answered(each, V4, f"192.0.2.{each}", NOW_S) for each in (a, b, c)]
+    await database.write(noting(answered=known))
+    await database.write(lambda transaction: liveness.forget(transaction, [a]))
+    agent_id = target_id("https://agent-1.example/")
+    await database.write(lambda transaction: liveness.forget_agents(transaction, [agent_id]))
+    assert (await database.read(counting()))[V4].addresses == 1
+
+
+async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_first(
+    database: Database,
+) -> None:
+    a, b, c, d = await add_targets(database, 4)
+    known = [Answered(each, V4, f"192.0.2.{each}", NOW_S + place) for place, each in enumerate((a, b, c, d))]
+    await database.write(noting(answered=known, silent=[Silent(c, None, None, NOW_S)]))
+
+    def found(since_s: float = NOW_S, before_s: float = 0.0) -> Callable[[Transaction], list[int]]:
+        return lambda transaction: [
+            candidate.target
+            for candidate in liveness.candidates(
+                transaction, V4, answered_since_s=since_s, handed_out_before_s=before_s, limit=10
+            )
+        ]
+
+    assert await database.read(found()) == [d, b, a]
+    assert await database.read(found(since_s=NOW_S + 1)) == [d, b]
+    handed_out_s = await database.write(_hand_out([d]))
+    assert await database.read(found()) == [b, a]
+    assert await database.read(found(before_s=handed_out_s)) == [d, b, a]
+
+
+def _hand_out(numbers: list[int]) -> Callable[[Transaction], float]:
+    def hand_out(transaction: Transaction) -> float:
+        liveness.hand_out(transaction, numbers)
+        return transaction.now_s
+
+    return hand_out
