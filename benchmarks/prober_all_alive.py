@@ -39,16 +39,16 @@ from benchmarks.target_fleet import (
     running_fleet,
 )
 
-from lifesign.crawl.backend import LocalHome, open_local_home
+from lifesign.crawl.backend import LocalBackend, open_local_home
 from lifesign.crawl.directory_import import DirectoryImporter
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.prober_assembly import open_prober
 from lifesign.crawl.process import run_loop
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.directories.source import Got, Wanted
-from lifesign.prober.results.ledger import NO_STANDING, Granted, ShardBatch, Taken, WitnessStanding
-from lifesign.prober.worker.main_loop import Worker
+from lifesign.prober.directories.source import Got, WantedDocument
+from lifesign.prober.results.ledger import NO_STANDING, Granted, ReportAnswer, ShardBatch, WitnessStanding
+from lifesign.prober.worker.main_loop import ProbeWorker
 
 BLACKBOX = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")
 AT_ONCE = 100
@@ -124,7 +124,7 @@ class MeteredLedger(LocalLedger):
             self.began_s, self.began_cpu_s = time.perf_counter(), time.process_time()
         return await super().claim(worker, ttl_s, held, companions, standing)
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """Note when results are stored."""
         taken = await super().report(batches, interval_s)
         self.ended_s, self.ended_cpu_s = time.perf_counter(), time.process_time()
@@ -161,17 +161,17 @@ async def probe(
         return metered.ended_s - metered.began_s, metered.ended_cpu_s - metered.began_cpu_s
 
 
-async def _probe_all(wanted: ProbeDefinition, home: LocalHome) -> MeteredLedger:
+async def _probe_all(wanted: ProbeDefinition, home: LocalBackend) -> MeteredLedger:
     async with open_prober(wanted) as opened:
         ledger = MeteredLedger(home.database)
-        worker = Worker(ledger, opened.prober, wanted, worker_name="bench")
+        worker = ProbeWorker(ledger, opened.prober, wanted, worker_name="bench")
         await worker.run_once(time.time(), asyncio.Event())
     if worker.progress.classes != {ResultClass.OK: len(wanted.targets)}:
         raise SystemExit(f"not all are alive: {worker.progress.classes}")
     return ledger
 
 
-async def _read_nothing(wanted: Wanted) -> Got:
+async def _read_nothing(wanted: WantedDocument) -> Got:
     raise AssertionError(f"the targets stand in the definition, and not in {wanted.url}")
 
 

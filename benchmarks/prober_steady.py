@@ -28,7 +28,7 @@ from lifesign.crawl.backend import open_local_home
 from lifesign.crawl.directory_import import DirectoryImporter
 from lifesign.crawl.prober_assembly import open_prober
 from lifesign.crawl.process import probe_share
-from lifesign.crawl.worker_config import Said
+from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.prober.definition.file import read_definition_file
 from lifesign.prober.directories.fetching import fetching_with
 
@@ -78,7 +78,7 @@ async def probe_on(directory: Path) -> None:
             await asyncio.gather(tending, return_exceptions=True)
 
 
-def _tell(said: Said) -> None:
+def _tell(said: WorkerStatus) -> None:
     progress = said.progress
     if progress is not None:
         told = (progress.probed, progress.missed, progress.start_error_p99_ms)

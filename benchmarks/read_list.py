@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import is_quick, print_table, verdict
 
-from lifesign.prober.directories import Snapshot, Source, read_directory
+from lifesign.prober.directories import ListSource, Snapshot, read_directory
 
 COLUMNS = ["a list in", "MB", "seconds", "CPU µs per agent", "beside a set of lines", "peak MiB", "kept?"]
 MAX_US = 12.0
@@ -66,7 +66,7 @@ def peak_mib() -> float:
 def timed_reading(file: Path) -> tuple[int, float, float, float]:
     """Return how many agents there are, the seconds, the CPU's seconds, and the peak of memory in MiB."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    found = asyncio.run(read_directory(Source(file=file)))
+    found = asyncio.run(read_directory(ListSource(file=file)))
     if not isinstance(found, Snapshot):
         raise SystemExit(f"{file.name}: {found}")
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from lifesign import AgentHealth
 from lifesign.domain.health.rolling_window import SLOTS_PER_WINDOW, WINDOW_BYTES
-from lifesign.middleware.windows import Clock
+from lifesign.middleware.windows import RecorderClock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import Deed, is_quick, measure, print_table, repeated, verdict
@@ -40,7 +40,7 @@ class Agent:
     def __init__(self, directory: Path, workers: int) -> None:
         self.now_ns = 1_000 * HOUR_NS
         # A wall clock that is wound along, so that every run sees the same slots.
-        clock = Clock(monotonic_ns=lambda: self.now_ns, wall_ns=lambda: self.now_ns)
+        clock = RecorderClock(monotonic_ns=lambda: self.now_ns, wall_ns=lambda: self.now_ns)
         self.workers = [
             AgentHealth(
                 agent_id="https://agent.example.com", refresh_seconds=1, state_dir=directory, clock=clock
@@ -120,7 +120,7 @@ def _heap_of_publisher(state_dir: Path | None, now_ns: int) -> tuple[float, floa
     """Return held and peak megabytes of a worker's heap while it records and publishes."""
     tracemalloc.start()
     try:
-        clock = Clock(monotonic_ns=lambda: now_ns, wall_ns=lambda: now_ns)
+        clock = RecorderClock(monotonic_ns=lambda: now_ns, wall_ns=lambda: now_ns)
         health = AgentHealth(
             agent_id="https://agent.example.com", refresh_seconds=1, state_dir=state_dir, clock=clock
         )

@@ -28,14 +28,14 @@ from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     ProbeReport,
+    ReportAnswer,
     ShardBatch,
     ShardClaim,
-    Taken,
     TargetEntry,
     TargetPage,
     WitnessStanding,
 )
-from lifesign.prober.worker.main_loop import Worker
+from lifesign.prober.worker.main_loop import ProbeWorker
 
 COLUMNS = ["what", "targets", "probes/s", "CPU µs/probe", "start error p99, ms", "MiB at rest", "kept?"]
 CADENCE = Cadence()
@@ -92,10 +92,10 @@ class EmptyHands:
         """Nothing changes once it was read."""
         return [shard for shard, version in versions.items() if version < 1]
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:  # noqa: ARG002
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:  # noqa: ARG002
         """Take everything."""
         self.left -= sum(len(batch.reports) for batch in batches)
-        return Taken()
+        return ReportAnswer()
 
     async def unprobed(self, _since_s: float, /) -> int:
         """Count what was not reported."""
@@ -152,7 +152,7 @@ def cpu_s() -> float:
 
 async def census(targets: int) -> list[str]:
     ledger = EmptyHands(targets, probed_at_s=None)
-    worker = Worker(ledger, AnswersAtOnce(), definition_of(500), worker_name="bench")
+    worker = ProbeWorker(ledger, AnswersAtOnce(), definition_of(500), worker_name="bench")
     began_s, began_cpu_s = time.perf_counter(), cpu_s()
     await worker.run_once(time.time(), asyncio.Event())
     took_s, cost_us = time.perf_counter() - began_s, (cpu_s() - began_cpu_s) / targets * 1e6
@@ -165,7 +165,7 @@ async def watch(targets: int, seconds: float) -> list[str]:
     before_mib = mebibytes()
     ledger = EmptyHands(targets, probed_at_s=time.time() - 200)
     lists_mib = mebibytes() - before_mib
-    worker = Worker(ledger, AnswersAtOnce(), definition_of(500), worker_name="bench")
+    worker = ProbeWorker(ledger, AnswersAtOnce(), definition_of(500), worker_name="bench")
     stop = asyncio.Event()
     running = asyncio.create_task(worker.run(stop))
     while worker.progress.targets < targets:  # noqa: ASYNC110 - that is how whoever shows it looks, too

@@ -52,7 +52,7 @@ from lifesign.http.redirects import joined
 from lifesign.prober.definition.file import read_definition
 from lifesign.prober.directories.formats import BUILT_IN, format_of, told
 from lifesign.prober.directories.gathered import Gathered
-from lifesign.prober.directories.page import Document, Listed, Page
+from lifesign.prober.directories.page import DirectoryPage, Document, Listed
 from lifesign.prober.directories.walk import Walk
 from lifesign.prober.probe.robots import may_fetch, read_robots
 from lifesign.registry.api.cursors import numbers_in
@@ -195,7 +195,7 @@ def directory(name: str, body: bytes, content_type: str = "") -> None:
 
 def way_on(text: str) -> None:
     document = Document(b"", "", "https://a.example/x/y")
-    Walk().follow(document, Page(entries=(), next_page=text, nested=(text,)), 0)
+    Walk().follow(document, DirectoryPage(entries=(), next_page=text, nested=(text,)), 0)
 
 
 def robots(body: bytes) -> None:

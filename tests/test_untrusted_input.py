@@ -30,7 +30,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import announced_health, health_places, read_given_place
 from lifesign.client.event_stream import EventStreamParser
-from lifesign.client.registry_connection import Reply, read_answer
+from lifesign.client.registry_connection import RegistryReply, read_answer
 from lifesign.client.registry_errors import InvalidAnswer, error_of
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
@@ -48,12 +48,12 @@ from lifesign.domain.observation.served_body import judge_card, judge_document
 from lifesign.domain.parsing.json_limits import is_finite, take_small
 from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
 from lifesign.domain.text.safe_text import harmless
-from lifesign.errors import InvalidDocument, InvalidFile, InvalidSetting
+from lifesign.errors import InvalidDocument, InvalidFile, InvalidValue
 from lifesign.http.headers import max_age_seconds, status_links
 from lifesign.http.redirects import joined, refusal
 from lifesign.prober.definition.file import read_definition
 from lifesign.prober.directories.formats import BUILT_IN, told
-from lifesign.prober.directories.gathered import Gathered, TooMany
+from lifesign.prober.directories.gathered import Gathered, TooManyEntries
 from lifesign.prober.directories.page import Document, NotReadable
 from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
 from lifesign.prober.probe.robots import may_fetch, read_robots
@@ -147,15 +147,15 @@ def refusal_of_registry(body: bytes) -> None:
 READERS: dict[str, Reader] = {
     **{
         f"the directory format {name}": Reader(
-            in_directory(name), samples, (NotReadable, TooMany, Endless, TooManyDocuments)
+            in_directory(name), samples, (NotReadable, TooManyEntries, Endless, TooManyDocuments)
         )
         for name, samples in DIRECTORIES.items()
     },
     "a list in text": Reader(
-        in_directory("plain_list"), TEXT_LISTS, (NotReadable, TooMany, Endless, TooManyDocuments)
+        in_directory("plain_list"), TEXT_LISTS, (NotReadable, TooManyEntries, Endless, TooManyDocuments)
     ),
     "a card": Reader(whole_card, CARDS),
-    "a card that is announced": Reader(with_announcement, CARDS, (InvalidSetting,)),
+    "a card that is announced": Reader(with_announcement, CARDS, (InvalidValue,)),
     "a health document": Reader(read_document, HEALTH, (InvalidDocument,)),
     "a served document": Reader(lambda body: judge_document(body, content_type="", is_json=True), HEALTH),
     "an answer to a message": Reader(answer_to_message, [*ANSWERS, STREAM]),
@@ -173,7 +173,7 @@ READERS: dict[str, Reader] = {
     ),
     "an answer of a registry": Reader(
         lambda body: read_answer(
-            AgentRecord, Reply(status=200, content_type="application/json", body=body, sent_at_s=0.0)
+            AgentRecord, RegistryReply(status=200, content_type="application/json", body=body, sent_at_s=0.0)
         ),
         [RECORD_OF_AGENT],
         (InvalidAnswer,),

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from lifesign.agent import Agent, HeldTask, on_assignment, run_agent
+from lifesign.agent import Agent, ClaimedTask, on_assignment, run_agent
 from lifesign.domain.models.agents import HeartbeatConfig
 
 arguments = argparse.ArgumentParser(description="Count words, for tasks of the pool `writers`.")
@@ -31,7 +31,7 @@ class Writer:
     """Counts words, and says how far it is."""
 
     @on_assignment
-    async def work(self, task: HeldTask) -> Mapping[str, Any]:
+    async def work(self, task: ClaimedTask) -> Mapping[str, Any]:
         """Do one task; what is returned waits for a review."""
         print(f"begun: {task.title}", flush=True)
         if task.latest_report is not None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 
 
 class AgentHealthError(Exception):
@@ -17,7 +17,7 @@ class AgentHealthError(Exception):
     """What to do, in one line; empty if the message says it."""
 
 
-class InvalidSetting(AgentHealthError, ValueError):
+class InvalidValue(AgentHealthError, ValueError):
     """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
 
     `given` is None where nothing was given, or nothing that may be shown.
@@ -675,8 +675,8 @@ class BudgetExceeded(AgentHealthError):
 
     def __init__(self, asked: Mapping[str, Any], left: Mapping[str, Any]) -> None:
         super().__init__(
-            f"asked for {counted(asked['tokens'], 'token')} and {asked['usd']} USD; the envelope has "
-            f"{counted(left['tokens'], 'token')} and {left['usd']} USD left"
+            f"asked for {pluralize(asked['tokens'], 'token')} and {asked['usd']} USD; the envelope has "
+            f"{pluralize(left['tokens'], 'token')} and {left['usd']} USD left"
         )
         self.asked_tokens, self.asked_usd = asked["tokens"], asked["usd"]
         self.left_tokens, self.left_usd = left["tokens"], left["usd"]

@@ -7,12 +7,17 @@ from tests.support.hostile_server import Reply, answer, as_json, serving
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 
 from lifesign.activity import heartbeat_sink
-from lifesign.activity.heartbeat_sink import Dropped, Refused, RegistryHeart, Taken
+from lifesign.activity.heartbeat_sink import (
+    Dropped,
+    HeartbeatAccepted,
+    HeartbeatRefused,
+    RegistryHeartbeatSink,
+)
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.passive_heartbeat import Cause, DueBeat
 from lifesign.domain.models.agents import AgentRecord
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 def due(agent_id: str, busy: int = 0) -> DueBeat:
@@ -32,9 +37,9 @@ async def keys_of(registry: RegistryServer, *agent_ids: str) -> dict[str, str]:
 
 async def test_each_agent_beats_with_its_own_key_and_its_load(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a", "b")
-    async with RegistryHeart(registry.url, keys) as heart:
-        assert await heart.beat(due("a", busy=2)) == Taken("active")
-        assert await heart.beat(due("b")) == Taken("active")
+    async with RegistryHeartbeatSink(registry.url, keys) as heart:
+        assert await heart.beat(due("a", busy=2)) == HeartbeatAccepted("active")
+        assert await heart.beat(due("b")) == HeartbeatAccepted("active")
         record = await heart.record("a")
         assert isinstance(record, AgentRecord)
         assert record.said.current_load == 2
@@ -42,30 +47,32 @@ async def test_each_agent_beats_with_its_own_key_and_its_load(registry: Registry
 
 async def test_nobody_beats_in_anothers_name(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a", "b")
-    async with RegistryHeart(registry.url, {"a": keys["b"], "b": KEYS[Role.COORDINATOR]}) as heart:
+    async with RegistryHeartbeatSink(registry.url, {"a": keys["b"], "b": KEYS[Role.COORDINATOR]}) as heart:
         for agent_id in ("a", "b"):
             ending = await heart.beat(due(agent_id))
-            assert isinstance(ending, Refused)
+            assert isinstance(ending, HeartbeatRefused)
             assert "403" in ending.why
-    async with RegistryHeart(registry.url, {"a": ADMIN_KEY}) as heart:
-        assert await heart.beat(due("a")) == Taken("active"), "but an admin"
+    async with RegistryHeartbeatSink(registry.url, {"a": ADMIN_KEY}) as heart:
+        assert await heart.beat(due("a")) == HeartbeatAccepted("active"), "but an admin"
 
 
 async def test_what_the_registry_wants_of_an_agent_comes_along(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a")
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         command = await client.agents.send_command("a", reason="an update")
-    async with RegistryHeart(registry.url, keys) as heart:
-        assert await heart.beat(due("a")) == Taken("active", (f"drain ({command.id}: an update)",))
+    async with RegistryHeartbeatSink(registry.url, keys) as heart:
+        assert await heart.beat(due("a")) == HeartbeatAccepted(
+            "active", (f"drain ({command.id}: an update)",)
+        )
 
 
 async def test_who_has_to_register_again_or_is_not_known_is_refused(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a")
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         await client.agents.deregister("a")
-    async with RegistryHeart(registry.url, {**keys, "b": "ahk_" + "x" * 43, "c": ADMIN_KEY}) as heart:
+    async with RegistryHeartbeatSink(registry.url, {**keys, "b": "ahk_" + "x" * 43, "c": ADMIN_KEY}) as heart:
         endings = [*[await heart.beat(due(agent_id)) for agent_id in "abc"], await heart.record("c")]
-    assert [ending.why[:8] for ending in endings if isinstance(ending, Refused)] == [
+    assert [ending.why[:8] for ending in endings if isinstance(ending, HeartbeatRefused)] == [
         "HTTP 410", "HTTP 401", "HTTP 404", "HTTP 404",
     ]  # fmt: skip
 
@@ -74,7 +81,7 @@ async def test_a_registry_that_does_not_answer_drops_the_heartbeat(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_sink, "BEAT_SECONDS", 0.2)
-    async with RegistryHeart(registry.url, {"a": ADMIN_KEY}) as heart:
+    async with RegistryHeartbeatSink(registry.url, {"a": ADMIN_KEY}) as heart:
         await asyncio.to_thread(registry.stop)
         assert isinstance(await heart.beat(due("a")), Dropped)
         assert isinstance(await heart.record("a"), Dropped)
@@ -85,12 +92,12 @@ async def test_a_registry_that_does_not_answer_drops_the_heartbeat(
 async def test_what_is_no_answer_to_a_heartbeat_drops_it(reply: Reply) -> None:
     async with (
         serving({"/api/v1/agents/a/heartbeat": reply}) as server,
-        RegistryHeart(server.url, {"a": ADMIN_KEY}) as heart,
+        RegistryHeartbeatSink(server.url, {"a": ADMIN_KEY}) as heart,
     ):
         assert isinstance(await heart.beat(due("a")), Dropped)
 
 
 async def test_a_key_that_cannot_be_one_is_refused_without_showing_it() -> None:
-    with pytest.raises(InvalidSetting, match="not shown"):
-        async with RegistryHeart("http://127.0.0.1:1", {"a": "two words"}):
+    with pytest.raises(InvalidValue, match="not shown"):
+        async with RegistryHeartbeatSink("http://127.0.0.1:1", {"a": "two words"}):
             pass

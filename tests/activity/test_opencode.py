@@ -11,9 +11,9 @@ from tests.support.opencode_events import idle, text_of, tool
 from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer, Standing
+from lifesign.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer, SessionStanding
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 BUSY, IDLE, ABSENT = SessionState.BUSY, SessionState.IDLE, SessionState.ABSENT
 
@@ -84,7 +84,7 @@ async def test_a_session_that_works_elsewhere_is_not_heard() -> None:
         fake.sessions["ses_2"] = "/elsewhere"
         found = await server.standings(["ses_1", "ses_2"])
     assert found["ses_1"].state is BUSY
-    assert found["ses_2"] == Standing(ABSENT, "it works in '/elsewhere', not where we listen")
+    assert found["ses_2"] == SessionStanding(ABSENT, "it works in '/elsewhere', not where we listen")
 
 
 async def test_the_password_goes_along_with_all_that_is_asked() -> None:
@@ -197,7 +197,7 @@ async def test_answers_of_another_program_are_told(path: str, reply: Reply) -> N
 
 
 def test_a_password_does_not_travel_in_the_clear() -> None:
-    with pytest.raises(InvalidSetting, match="the password must not travel in the clear"):
+    with pytest.raises(InvalidValue, match="the password must not travel in the clear"):
         OpencodeServer("http://agents.example", password="sesame")
     OpencodeServer("http://agents.example", password="sesame", allow_plain_http=True)
     OpencodeServer("http://agents.example")
@@ -205,12 +205,12 @@ def test_a_password_does_not_travel_in_the_clear() -> None:
 
 @pytest.mark.parametrize("url", ["", "agents.example", "ftp://agents.example", "http://u:p@agents.example"])
 def test_a_url_that_cannot_be_right_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         OpencodeServer(url)
 
 
 @pytest.mark.parametrize("directory", ["", ".", "project", "~/project"])
 def test_a_directory_is_called_as_the_server_calls_it(directory: str) -> None:
-    with pytest.raises(InvalidSetting, match="an absolute path, as it is called on the server"):
+    with pytest.raises(InvalidValue, match="an absolute path, as it is called on the server"):
         OpencodeServer("http://127.0.0.1:1", directory=directory)
     OpencodeServer("http://127.0.0.1:1", directory="C:\\project")

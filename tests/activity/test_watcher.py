@@ -15,14 +15,19 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
-from lifesign.activity.activity_events import Told, What
-from lifesign.activity.heartbeat_sink import Dropped, Refused, RegistryHeart, Taken
+from lifesign.activity.activity_events import WatchEvent, WatchEventKind
+from lifesign.activity.heartbeat_sink import (
+    Dropped,
+    HeartbeatAccepted,
+    HeartbeatRefused,
+    RegistryHeartbeatSink,
+)
 from lifesign.activity.opencode import NotOpencode, OpencodeServer
 from lifesign.activity.watcher import MAX_HOLD_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
 from lifesign.domain.lifecycle.passive_heartbeat import MIN_GAP_S, DueBeat
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 INTERVAL_S = 30.0
 
@@ -33,17 +38,17 @@ class OwnHeart:
     def __init__(self) -> None:
         self.beats: list[tuple[float, str, str]] = []
         """When, whose, and why."""
-        self.ending: dict[str, Taken | Refused | Dropped] = {}
+        self.ending: dict[str, HeartbeatAccepted | HeartbeatRefused | Dropped] = {}
         self.metadata: dict[str, dict[str, Any]] = defaultdict(dict)
         self.thresholds = HeartbeatConfig(interval_seconds=int(INTERVAL_S))
 
-    async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
+    async def beat(self, due: DueBeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         self.beats.append((asyncio.get_running_loop().time(), due.agent_id, due.source))
-        return self.ending.get(due.agent_id, Taken("active"))
+        return self.ending.get(due.agent_id, HeartbeatAccepted("active"))
 
-    async def record(self, agent_id: str) -> AgentRecord | Refused | Dropped:
+    async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
         ending = self.ending.get(agent_id)
-        if isinstance(ending, Refused | Dropped):
+        if isinstance(ending, HeartbeatRefused | Dropped):
             return ending
         return AgentRecord.model_construct(
             agent_id=agent_id, heartbeat_config=self.thresholds, metadata=self.metadata[agent_id]
@@ -59,15 +64,15 @@ class OwnHeart:
 class Watching:
     """A watcher at work, and all that it told."""
 
-    def __init__(self, heart: OwnHeart, told: list[Told], task: "asyncio.Task[None]") -> None:
+    def __init__(self, heart: OwnHeart, told: list[WatchEvent], task: "asyncio.Task[None]") -> None:
         self.heart = heart
         self.told = told
         self.task = task
 
-    def texts(self, what: What) -> list[str]:
+    def texts(self, what: WatchEventKind) -> list[str]:
         return [told.text for told in self.told if told.what is what]
 
-    async def until(self, what: What, times: int = 1) -> None:
+    async def until(self, what: WatchEventKind, times: int = 1) -> None:
         async with asyncio.timeout(600):
             while len(self.texts(what)) < times:
                 assert not self.task.done(), self.task
@@ -81,7 +86,7 @@ async def watching(
     heart: OwnHeart | None = None,
 ) -> AsyncIterator[Watching]:
     """Watch until the block ends."""
-    heart, told = heart or OwnHeart(), list[Told]()
+    heart, told = heart or OwnHeart(), list[WatchEvent]()
     async with OpencodeServer(url) as server:
         watcher = Watcher(server, heart, mapped, told.append, chance=lambda: 1.0)
         task = asyncio.ensure_future(watcher.run())
@@ -97,10 +102,10 @@ async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistrySe
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client, opencode(ses_1="busy") as (fake, url):
         record = await client.agents.register("a", metadata={"opencode_session": "ses_1"})
         assert record.agent_key is not None
-        told: list[Told] = []
+        told: list[WatchEvent] = []
         async with (
             OpencodeServer(url) as server,
-            RegistryHeart(registry.url, {"a": record.agent_key}) as heart,
+            RegistryHeartbeatSink(registry.url, {"a": record.agent_key}) as heart,
         ):
             task = asyncio.ensure_future(
                 Watcher(server, heart, {"a": []}, told.append, chance=lambda: 1.0).run()
@@ -108,7 +113,7 @@ async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistrySe
             await fake.is_listened_to()
             fake.says(tool("ses_1"))
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while What.HEARTBEAT not in [one.what for one in told]:
+                while WatchEventKind.HEARTBEAT not in [one.what for one in told]:
                     assert not task.done(), task
                     await asyncio.sleep(0.01)
             task.cancel()
@@ -118,7 +123,9 @@ async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistrySe
     assert seen.said.current_load == 1
     assert seen.said.last_heartbeat_at is not None
     assert seen.said.last_heartbeat_at > seen.registered_at
-    assert [one.text for one in told if one.what is What.HEARTBEAT] == ["ses_1: message.part.updated"]
+    assert [one.text for one in told if one.what is WatchEventKind.HEARTBEAT] == [
+        "ses_1: message.part.updated"
+    ]
     assert "ahk_" not in repr(told)
 
 
@@ -128,7 +135,7 @@ def test_activity_is_a_heartbeat_every_five_seconds_at_most(envelope: Envelope) 
     async def run() -> None:
         async with opencode(envelope, ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
             await fake.is_listened_to()
-            await seen.until(What.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_HEARD)
             for _ in range(40):
                 fake.says(tool("ses_1"), status("ses_1", "busy"))
                 await asyncio.sleep(1)
@@ -157,11 +164,11 @@ def test_a_capture_that_comes_at_once_is_one_heartbeat(section: str, source: str
         real = "ses_e07c55ebcffelZcTMxD0DtKdvO"
         async with opencode() as (fake, url), watching(url, {"a": [real]}) as seen:
             await fake.is_listened_to()
-            await seen.until(What.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_HEARD)
             fake.says(raw=said)
             await asyncio.sleep(20)
             assert seen.heart.sources() == [source]
-            assert len(seen.texts(What.SESSION_ERROR)) == said.count(b'"session.error"')
+            assert len(seen.texts(WatchEventKind.SESSION_ERROR)) == said.count(b'"session.error"')
 
     run()
 
@@ -176,11 +183,11 @@ async def test_an_idle_session_beats_at_its_agents_interval_while_the_server_liv
         fake.breaks_off()
         await asyncio.sleep(600)
         assert len(seen.heart.times()) == 4
-        assert seen.texts(What.SERVER_AWAY)[-1] == "/global/event: HTTP 503"
+        assert seen.texts(WatchEventKind.SERVER_AWAY)[-1] == "/global/event: HTTP 503"
         fake.instead.clear()
         await asyncio.sleep(95)
         assert len(seen.heart.times()) in {7, 8}
-        assert len(seen.texts(What.SERVER_HEARD)) == 2
+        assert len(seen.texts(WatchEventKind.SERVER_HEARD)) == 2
 
 
 @in_virtual_time
@@ -190,7 +197,7 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
         async with watching(url, {"a": ["ses_1"]}) as seen:
             await asyncio.sleep(600)
             assert 600 / 30 <= len(fake.asked) <= 600 / 30 + 6
-            assert seen.texts(What.SERVER_AWAY) == ["/global/event: HTTP 503"]
+            assert seen.texts(WatchEventKind.SERVER_AWAY) == ["/global/event: HTTP 503"]
             assert seen.heart.beats == []
 
 
@@ -198,11 +205,11 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
 async def test_after_a_steady_stream_it_is_asked_soon_again() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         for number in range(1, 9):
-            await seen.until(What.SERVER_HEARD, times=number)
+            await seen.until(WatchEventKind.SERVER_HEARD, times=number)
             await asyncio.sleep(20)
             lost_s = asyncio.get_running_loop().time()
             fake.breaks_off()
-            await seen.until(What.SERVER_HEARD, times=number + 1)
+            await seen.until(WatchEventKind.SERVER_HEARD, times=number + 1)
             assert asyncio.get_running_loop().time() - lost_s < 1.5
 
 
@@ -212,10 +219,10 @@ async def test_what_moved_while_the_stream_was_lost_is_found_by_asking() -> None
         opencode(ses_1="busy", ses_2="busy") as (fake, url),
         watching(url, {"a": ["ses_1"], "b": ["ses_2"]}) as seen,
     ):
-        await seen.until(What.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_HEARD)
         fake.breaks_off()
         fake.says(idle("ses_1"))
-        await seen.until(What.SERVER_HEARD, times=2)
+        await seen.until(WatchEventKind.SERVER_HEARD, times=2)
         await asyncio.sleep(1)
         assert [(whose, source) for _, whose, source in seen.heart.beats] == [("a", "session/status")]
 
@@ -228,33 +235,33 @@ async def test_another_program_at_the_beginning_ends_it_and_later_it_is_waited_f
         async with watching(url, {"a": ["ses_1"]}) as seen:
             with pytest.raises(NotOpencode, match="text/html"):
                 await asyncio.wait_for(seen.task, 600)
-            assert seen.texts(What.ENDED) == []
+            assert seen.texts(WatchEventKind.ENDED) == []
         fake.instead.clear()
         async with watching(url, {"a": ["ses_1"]}) as seen:
-            await seen.until(What.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_HEARD)
             fake.instead["/global/event"] = html
             fake.breaks_off()
             await asyncio.sleep(300)
-            assert "text/html" in seen.texts(What.SERVER_AWAY)[-1]
+            assert "text/html" in seen.texts(WatchEventKind.SERVER_AWAY)[-1]
             fake.instead.clear()
-            await seen.until(What.SERVER_HEARD, times=2)
+            await seen.until(WatchEventKind.SERVER_HEARD, times=2)
 
 
 @in_virtual_time
 async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_later() -> None:
     heart = OwnHeart()
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
-        await seen.until(What.HEARTBEAT)
+        await seen.until(WatchEventKind.HEARTBEAT)
         heart.ending["a"] = Dropped("no connection")
         await asyncio.sleep(300)
         tried = len(heart.beats)
         assert tried == 11
         heart.ending.clear()
-        await seen.until(What.REGISTRY_BACK)
+        await seen.until(WatchEventKind.REGISTRY_BACK)
         assert len(heart.beats) == tried + 1
-        assert seen.texts(What.REGISTRY_AWAY) == ["heartbeats are dropped meanwhile: no connection"]
-        assert len(seen.texts(What.HEARTBEAT)) == 2
-    assert seen.texts(What.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
+        assert seen.texts(WatchEventKind.REGISTRY_AWAY) == ["heartbeats are dropped meanwhile: no connection"]
+        assert len(seen.texts(WatchEventKind.HEARTBEAT)) == 2
+    assert seen.texts(WatchEventKind.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
 
 
 @pytest.mark.parametrize(
@@ -268,22 +275,22 @@ def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s:
             interval_seconds=interval_s, unhealthy_after_seconds=2000, dead_after_seconds=4000
         )
         async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
-            await seen.until(What.SERVER_HEARD)
-            heart.ending["a"] = Refused("HTTP 410: register again")
+            await seen.until(WatchEventKind.SERVER_HEARD)
+            heart.ending["a"] = HeartbeatRefused("HTTP 410: register again")
             for _ in range(240):
                 fake.says(tool("ses_1"))
                 await asyncio.sleep(1)
             times = heart.times()
             assert all(later >= earlier + hold_s for earlier, later in itertools.pairwise(times))
             assert 240 / (hold_s + 2) - 1 <= len(times) <= 240 / hold_s + 1
-            assert seen.texts(What.REFUSED) == [
+            assert seen.texts(WatchEventKind.REFUSED) == [
                 f"the registry refuses: HTTP 410: register again; tried again every {hold_s:g} s",
                 "how often it beats cannot be read: HTTP 410: register again",
             ]
             heart.ending.clear()
             await asyncio.sleep(hold_s)
             fake.says(tool("ses_1"))
-            await seen.until(What.HEARTBEAT)
+            await seen.until(WatchEventKind.HEARTBEAT)
 
     run()
 
@@ -291,7 +298,7 @@ def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s:
 @in_virtual_time
 async def test_who_is_refused_at_the_very_beginning_ends_it() -> None:
     heart = OwnHeart()
-    heart.ending["a"] = Refused("HTTP 401: no such key")
+    heart.ending["a"] = HeartbeatRefused("HTTP 401: no such key")
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
         with pytest.raises(AgentRefused, match="a: the registry refuses: HTTP 401"):
             await asyncio.wait_for(seen.task, 600)
@@ -305,7 +312,7 @@ async def test_a_registry_that_is_away_at_the_beginning_is_waited_for() -> None:
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": []}, heart) as seen:
         await asyncio.sleep(100)
         heart.ending.clear()
-        await seen.until(What.HEARTBEAT)
+        await seen.until(WatchEventKind.HEARTBEAT)
 
 
 @in_virtual_time
@@ -313,11 +320,11 @@ async def test_the_sessions_that_a_registration_names_may_change() -> None:
     heart = OwnHeart()
     heart.metadata["a"] = {"opencode_session": "ses_1"}
     async with opencode(ses_1="idle", ses_2="busy") as (fake, url), watching(url, {"a": []}, heart) as seen:
-        await seen.until(What.HEARTBEAT)
+        await seen.until(WatchEventKind.HEARTBEAT)
         heart.metadata["a"] = {"opencode_session": ["ses_2", 7, "../x"]}
-        await seen.until(What.MAPPING, times=3)
-        assert "the rest is passed over" in seen.texts(What.MAPPING)[1]
-        assert seen.texts(What.MAPPING)[2] == "ses_2; idle it beats every 30 s"
+        await seen.until(WatchEventKind.MAPPING, times=3)
+        assert "the rest is passed over" in seen.texts(WatchEventKind.MAPPING)[1]
+        assert seen.texts(WatchEventKind.MAPPING)[2] == "ses_2; idle it beats every 30 s"
         await asyncio.sleep(1)
         sent = len(heart.beats)
         await asyncio.sleep(300)
@@ -333,25 +340,25 @@ async def test_two_agents_cannot_have_one_session() -> None:
     heart.metadata["b"] = {"opencode_session": "ses_1"}
     async with opencode(ses_1="idle") as (_, url):
         async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
-            with pytest.raises(InvalidSetting, match="it is a's already"):
+            with pytest.raises(InvalidValue, match="it is a's already"):
                 await asyncio.wait_for(seen.task, 600)
         heart.metadata["b"] = {}
         async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
-            await seen.until(What.HEARTBEAT)
+            await seen.until(WatchEventKind.HEARTBEAT)
             heart.metadata["b"] = {"opencode_session": "ses_1"}
             await asyncio.sleep(70)
-            assert "it is a's already" in seen.texts(What.MAPPING)[-1]
+            assert "it is a's already" in seen.texts(WatchEventKind.MAPPING)[-1]
             assert heart.times("b") == []
 
 
 @in_virtual_time
 async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None:
     async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
-        await seen.until(What.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_HEARD)
         fake.says(failed("ses_1"), failed(None, words="out of disk"), failed("ses_of_nobody"))
-        await seen.until(What.SESSION_ERROR, times=2)
+        await seen.until(WatchEventKind.SESSION_ERROR, times=2)
         await asyncio.sleep(10)
-        errors = [told for told in seen.told if told.what is What.SESSION_ERROR]
+        errors = [told for told in seen.told if told.what is WatchEventKind.SESSION_ERROR]
         assert [(told.agent_id, told.text) for told in errors] == [
             ("a", "ses_1: UnknownError: no such model"),
             (None, "UnknownError: out of disk"),
@@ -362,14 +369,14 @@ async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None
 @in_virtual_time
 async def test_sessions_of_nobody_are_told_of_once_and_counted() -> None:
     async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
-        await seen.until(What.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_HEARD)
         fake.says(idle("ses_7"), idle("ses_8"), idle("ses_7"))
         fake.says(raw=b"data: {}\n\ndata: hello\n\n")
-        await seen.until(What.UNKNOWN_SESSION)
+        await seen.until(WatchEventKind.UNKNOWN_SESSION)
         await asyncio.sleep(10)
-        assert len(seen.texts(What.UNKNOWN_SESSION)) == 1
+        assert len(seen.texts(WatchEventKind.UNKNOWN_SESSION)) == 1
         assert seen.heart.beats == []
-    assert "3 events of 2 sessions that belong to nobody here" in seen.texts(What.ENDED)[0]
+    assert "3 events of 2 sessions that belong to nobody here" in seen.texts(WatchEventKind.ENDED)[0]
 
 
 @in_virtual_time
@@ -379,36 +386,38 @@ async def test_a_session_that_the_server_does_not_have_is_told_of_and_not_spoken
         fake.breaks_off()
         await asyncio.sleep(100)
         assert seen.heart.beats == []
-        assert seen.texts(What.SESSION_ABSENT) == [
+        assert seen.texts(WatchEventKind.SESSION_ABSENT) == [
             "ses_1: the server has no such session: no heartbeats for it"
         ]
         fake.says(("session.created", {"sessionID": "ses_1"}))
-        await seen.until(What.HEARTBEAT)
+        await seen.until(WatchEventKind.HEARTBEAT)
 
 
 @in_virtual_time
 async def test_answers_about_sessions_that_are_none_are_a_server_that_is_away() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
-        await seen.until(What.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_HEARD)
         fake.instead["/session/status"] = as_json([])
         fake.breaks_off()
         await asyncio.sleep(100)
-        assert "/session/status: expected a JSON object" in seen.texts(What.SERVER_AWAY)[-1]
-        assert len(seen.texts(What.SERVER_HEARD)) == 1
+        assert "/session/status: expected a JSON object" in seen.texts(WatchEventKind.SERVER_AWAY)[-1]
+        assert len(seen.texts(WatchEventKind.SERVER_HEARD)) == 1
 
 
 @in_virtual_time
 async def test_what_the_registry_wants_of_an_agent_is_told_once() -> None:
     heart = OwnHeart()
-    heart.ending["a"] = Taken("draining", ("drain (cmd_1)",))
+    heart.ending["a"] = HeartbeatAccepted("draining", ("drain (cmd_1)",))
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
-        await seen.until(What.HEARTBEAT, times=3)
-        assert seen.texts(What.COMMAND) == ["the registry asks it to drain (cmd_1): nobody but you tells it"]
-        assert seen.texts(What.HEARTBEAT)[0].endswith("; the registry calls it draining")
-        heart.ending["a"] = Taken("active")
-        await seen.until(What.HEARTBEAT, times=4)
-        heart.ending["a"] = Taken("active", ("drain (cmd_1)",))
-        await seen.until(What.COMMAND, times=2)
+        await seen.until(WatchEventKind.HEARTBEAT, times=3)
+        assert seen.texts(WatchEventKind.COMMAND) == [
+            "the registry asks it to drain (cmd_1): nobody but you tells it"
+        ]
+        assert seen.texts(WatchEventKind.HEARTBEAT)[0].endswith("; the registry calls it draining")
+        heart.ending["a"] = HeartbeatAccepted("active")
+        await seen.until(WatchEventKind.HEARTBEAT, times=4)
+        heart.ending["a"] = HeartbeatAccepted("active", ("drain (cmd_1)",))
+        await seen.until(WatchEventKind.COMMAND, times=2)
 
 
 @in_virtual_time
@@ -416,7 +425,10 @@ async def test_who_wants_to_hear_more_often_than_is_said_is_told_so() -> None:
     heart = OwnHeart()
     heart.thresholds = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
-        await seen.until(What.MAPPING, times=2)
-        assert seen.texts(What.MAPPING) == ["silent after 2 s, and a heartbeat is sent every 5 s at most"] * 2
+        await seen.until(WatchEventKind.MAPPING, times=2)
+        assert (
+            seen.texts(WatchEventKind.MAPPING)
+            == ["silent after 2 s, and a heartbeat is sent every 5 s at most"] * 2
+        )
         await asyncio.sleep(20)
         assert all(later >= earlier + 5 for earlier, later in itertools.pairwise(heart.times()))

@@ -11,12 +11,12 @@ from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import until
 
-from lifesign.adapter.main_loop import Wanted
+from lifesign.adapter.main_loop import TaskSelection
 from lifesign.adapter.process import process_watcher
 from lifesign.client.registry_errors import Conflict, Unprocessable
 from lifesign.domain.tasks import lease_renewal
 
-OF_POOL = Wanted(role_id="coder")
+OF_POOL = TaskSelection(role_id="coder")
 
 
 async def looked(what: str, file: Path) -> int:
@@ -150,7 +150,7 @@ async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_ne
             until, "these are gone", lambda: not killed & process_watcher.processes().keys()
         )
     assert set(pids) <= process_watcher.processes().keys()
-    nothing = Wanted(role_id="nobody", is_once=True, wait_s=0.0)
+    nothing = TaskSelection(role_id="nobody", is_once=True, wait_s=0.0)
     async with world.adapting("true", wanted=nothing) as adapter:
         await adapter.until("registered")
         assert not set(pids) & process_watcher.processes().keys()
@@ -182,7 +182,9 @@ async def test_a_drain_that_the_registry_asks_for_is_honoured(world: World) -> N
 
 async def test_no_task_in_time_is_no_failure(world: World) -> None:
     await world.client.tasks.cancel(world.task.task_id)
-    async with world.adapting("true", wanted=Wanted(role_id="coder", is_once=True, wait_s=0.0)) as adapter:
+    async with world.adapting(
+        "true", wanted=TaskSelection(role_id="coder", is_once=True, wait_s=0.0)
+    ) as adapter:
         assert await adapter.living is None
 
 
@@ -206,7 +208,7 @@ async def _refused(claim: object) -> Conflict:
 
 async def test_a_task_that_is_for_others_ends_it_with_a_reason(world: World) -> None:
     made = await new_task(world.client, role_id="writers")
-    async with world.adapting("true", wanted=Wanted(task_id=made.task_id, is_once=True)) as adapter:
+    async with world.adapting("true", wanted=TaskSelection(task_id=made.task_id, is_once=True)) as adapter:
         with pytest.raises(Unprocessable, match="a task for this agent"):
             await adapter.living
 

@@ -19,9 +19,9 @@ from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess
-from lifesign.adapter.run_events import Told, What
+from lifesign.adapter.run_events import RunEvent, RunEventKind
 from lifesign.adapter.task_run import BUDGET_GONE
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.client.registry_errors import Stale
 from lifesign.client.registry_tasks import HeldRun
@@ -162,9 +162,9 @@ async def test_who_takes_too_long_is_ended_with_all_that_it_started(world: World
     ready = world.directory / "ready"
     code = f"sleep 1000 & echo $! > pid; trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
 
-    def once_ready(told: Told) -> None:
+    def once_ready(told: RunEvent) -> None:
         # Its time begins when this returns.
-        if told.what is What.STARTED:
+        if told.what is RunEventKind.STARTED:
             until("the agent is ready", ready.exists)
 
     async with world.adapting(*shell(code), timeout_s=0.5, grace_s=0.2, hears=once_ready) as adapter:
@@ -333,11 +333,11 @@ class Place:
     run_token: str = "ahr_token"
 
 
-def tools(deed: Callable[[HeldWork], Any], when: Path) -> Callable[[HeldWork], Any]:
+def tools(deed: Callable[[ToolProxyContext], Any], when: Path) -> Callable[[ToolProxyContext], Any]:
     """A tool proxy that does one thing as soon as a file is there."""
 
     @asynccontextmanager
-    async def open_tools(held: HeldWork) -> AsyncIterator[Place]:
+    async def open_tools(held: ToolProxyContext) -> AsyncIterator[Place]:
         async def act() -> None:
             await asyncio.to_thread(until, "the agent is ready", when.exists)
             await deed(held)
@@ -355,7 +355,7 @@ def tools(deed: Callable[[HeldWork], Any], when: Path) -> Callable[[HeldWork], A
 async def test_an_agent_that_hands_its_task_in_itself_may_say_good_bye(world: World) -> None:
     ready, done = world.directory / "ready", world.directory / "done"
 
-    async def complete(held: HeldWork) -> None:
+    async def complete(held: ToolProxyContext) -> None:
         assert held.is_held()
         await held.registry.tasks.mark_complete(held.run, {"by": "tool"})
         held.ended("mark_complete")
@@ -372,7 +372,7 @@ async def test_an_agent_that_hands_its_task_in_itself_may_say_good_bye(world: Wo
 
 
 async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
-    async def ask(held: HeldWork) -> None:
+    async def ask(held: ToolProxyContext) -> None:
         await held.registry.tasks.request_human_help(held.run, "which logo?")
         held.ended("request_human_help")
 
@@ -397,7 +397,7 @@ async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: 
     now_s = asyncio.get_running_loop().time
     ended_s: list[float] = []
 
-    async def ask(held: HeldWork) -> None:
+    async def ask(held: ToolProxyContext) -> None:
         held.ended("request_human_help")
         ended_s.append(now_s())
 
@@ -430,7 +430,7 @@ async def test_of_what_cannot_be_killed_it_is_told_that_it_goes_on(
 async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(
     world: World,
 ) -> None:
-    async def spend(held: HeldWork) -> None:
+    async def spend(held: ToolProxyContext) -> None:
         held.budget_gone()
 
     ready = world.directory / "ready"

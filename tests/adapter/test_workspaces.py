@@ -10,7 +10,7 @@ import pytest
 
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.workspaces import LEVELS_AT_ONCE, Workspace, Workspaces
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 DAY_S = 86_400.0
 RUN = f"run_{'0' * 26}"
@@ -66,10 +66,10 @@ def test_all_of_it_is_its_owners_alone(places: Workspaces) -> None:
 
 def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(InvalidSetting, match="nobody else may write"):
+    with pytest.raises(InvalidValue, match="nobody else may write"):
         Workspaces(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidSetting, match="workspaces"):
+    with pytest.raises(InvalidValue, match="workspaces"):
         Workspaces(tmp_path / "file")
 
 
@@ -77,10 +77,10 @@ def test_so_is_one_below_a_directory_to_which_others_may_write(tmp_path: Path) -
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
-    with pytest.raises(InvalidSetting, match=f"{above} has mode 0777"):
+    with pytest.raises(InvalidValue, match=f"{above} has mode 0777"):
         Workspaces(above / "state" / "runs")
     (tmp_path / "link").symlink_to(above)
-    with pytest.raises(InvalidSetting, match=f"{above} has mode 0777"):
+    with pytest.raises(InvalidValue, match=f"{above} has mode 0777"):
         Workspaces(tmp_path / "link" / "runs")
     # Of a sticky one nobody can take what is another's.
     above.chmod(0o1777)
@@ -103,17 +103,17 @@ def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
     above = tmp_path / "theirs"
     (above / "runs").mkdir(parents=True, mode=0o700)
     os.chown(above, 12345, 12345)
-    with pytest.raises(InvalidSetting, match="user 12345"):
+    with pytest.raises(InvalidValue, match="user 12345"):
         Workspaces(above / "runs")
     os.chown(above / "runs", 12345, 12345)
-    with pytest.raises(InvalidSetting, match="a directory of ours"):
+    with pytest.raises(InvalidValue, match="a directory of ours"):
         Workspaces(above / "runs")
 
 
 def test_a_user_who_is_shut_out_is_told_before_anything_is_made(tmp_path: Path) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
     tmp_path.chmod(0o700)
-    with pytest.raises(InvalidSetting, match="a directory that its can reach"):
+    with pytest.raises(InvalidValue, match="a directory that its can reach"):
         Workspaces(tmp_path / "state" / "runs", user=user)
     assert list(tmp_path.iterdir()) == []
 

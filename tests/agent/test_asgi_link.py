@@ -24,7 +24,7 @@ from tests.support.virtual_loop import in_virtual_time
 
 from lifesign import AgentHealthMiddleware
 from lifesign.agent import AgentLink
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 APPS: dict[str, Callable[[Any], Any]] = {
     "linked": lambda link: link,
@@ -117,7 +117,7 @@ async def test_what_it_says_is_read_too_if_it_wants_to(directory: str) -> None:
         await registry.until_beats(1)
         assert {name: registry.said[name] for name in where} == where
         await server.stop()
-    with pytest.raises(InvalidSetting, match="card_url"):
+    with pytest.raises(InvalidValue, match="card_url"):
         link_to(registry, Desk().app, directory, monitoring="both")
 
 
@@ -345,9 +345,9 @@ async def test_a_worker_that_can_lock_nothing_beats_for_itself(directory: str) -
 def test_what_cannot_be_right_is_refused_where_the_app_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_HEALTH_KEY", raising=False)
     monkeypatch.delenv("AGENT_HEALTH_REGISTRY", raising=False)
-    with pytest.raises(InvalidSetting, match="registry"):
+    with pytest.raises(InvalidValue, match="registry"):
         AgentLink(returns, agent_id="a", key=KEY)
-    with pytest.raises(InvalidSetting, match="key"):
+    with pytest.raises(InvalidValue, match="key"):
         AgentLink(returns, agent_id="a", registry="http://127.0.0.1:1")
-    with pytest.raises(InvalidSetting, match="agent_id"):
+    with pytest.raises(InvalidValue, match="agent_id"):
         AgentLink(returns, agent_id="two words", registry="http://127.0.0.1:1", key=KEY)

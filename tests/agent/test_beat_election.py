@@ -15,13 +15,13 @@ import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.agent import beat_election
-from lifesign.agent.beat_election import HAS_LEFT, WorkerCrew, default_directory
+from lifesign.agent.beat_election import HAS_LEFT, BeatElection, default_directory
 
 # Locks belong to openings of files: several crews of one process are like those of several.
 
 
 def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
-    first, second = WorkerCrew.join(tmp_path / "a"), WorkerCrew.join(tmp_path / "a")
+    first, second = BeatElection.join(tmp_path / "a"), BeatElection.join(tmp_path / "a")
     assert (first.lead(), second.lead(), first.lead()) == (True, False, True)
     first.give_lead()
     assert (second.lead(), first.lead()) == (True, False)
@@ -34,7 +34,7 @@ def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
 def test_a_worker_that_joins_while_another_one_looks_at_the_loads_is_not_taken_for_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    first = WorkerCrew.join(tmp_path)
+    first = BeatElection.join(tmp_path)
     does: Callable[..., Any] = getattr(beat_election, step)
 
     def looked_at(*args: Any, **named: Any) -> Any:
@@ -47,7 +47,7 @@ def test_a_worker_that_joins_while_another_one_looks_at_the_loads_is_not_taken_f
             monkeypatch.setattr(beat_election, step, looked_at)
 
     monkeypatch.setattr(beat_election, step, looked_at)
-    second = WorkerCrew.join(tmp_path)
+    second = BeatElection.join(tmp_path)
     monkeypatch.undo()
     second.set_load(3)
     assert first.total_load() == 3
@@ -60,9 +60,9 @@ def test_a_worker_that_joins_while_another_one_looks_at_the_loads_is_not_taken_f
 def test_workers_join_and_leave_while_another_one_looks_at_the_loads(tmp_path: Path) -> None:
     def come_and_go() -> None:
         for _ in range(200):
-            WorkerCrew.join(tmp_path).leave()
+            BeatElection.join(tmp_path).leave()
 
-    first = WorkerCrew.join(tmp_path)
+    first = BeatElection.join(tmp_path)
     with ThreadPoolExecutor(2) as executor:
         coming = [executor.submit(come_and_go) for _ in range(2)]
         while not all(one.done() for one in coming):
@@ -76,14 +76,14 @@ def test_workers_join_and_leave_while_another_one_looks_at_the_loads(tmp_path: P
 def test_a_worker_that_finds_no_room_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = WorkerCrew.join(tmp_path)
+    first = BeatElection.join(tmp_path)
 
     def no_room(_fd: int, _size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(beat_election, "allocate", no_room)
     with pytest.raises(OSError, match="No space left"):
-        WorkerCrew.join(tmp_path)
+        BeatElection.join(tmp_path)
     assert first.is_alone()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["crew", first._own.name]
     assert first.leave()
@@ -92,7 +92,7 @@ def test_a_worker_that_finds_no_room_leaves_nothing_behind(
 def test_what_was_begun_by_a_worker_that_was_killed_goes_once_nobody_is_there(tmp_path: Path) -> None:
     (tmp_path / "new-1-abcd").touch(mode=0o600)
     (tmp_path / "load-1-abcd").touch(mode=0o600)
-    crew = WorkerCrew.join(tmp_path)
+    crew = BeatElection.join(tmp_path)
     assert crew.is_alone()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["crew", crew._own.name]
     crew.leave()
@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) 
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
         assert killed.stdout is not None
         assert killed.stdout.readline() == b"leads\n"
-        crew = WorkerCrew.join(tmp_path)
+        crew = BeatElection.join(tmp_path)
         crew.set_load(2)
         assert (crew.lead(), crew.total_load(), crew.is_alone()) == (False, 5, False)
         killed.send_signal(signal.SIGKILL)
@@ -120,17 +120,17 @@ def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) 
 
 
 def test_a_life_is_told_to_later_workers_and_forgotten_with_the_last(tmp_path: Path) -> None:
-    first = WorkerCrew.join(tmp_path)
+    first = BeatElection.join(tmp_path)
     assert first.life() is None
     first.note_life(4)
-    second = WorkerCrew.join(tmp_path)
+    second = BeatElection.join(tmp_path)
     assert second.life() == 4
     first.note_life(HAS_LEFT)
     assert second.life() == HAS_LEFT
     assert not first.leave()
     assert second.leave()
     # All were started anew, or all were killed: what was true then may not be now.
-    third = WorkerCrew.join(tmp_path)
+    third = BeatElection.join(tmp_path)
     assert third.life() is None
     third.note_life(5)
     third.note_life(None)
@@ -140,13 +140,13 @@ def test_a_life_is_told_to_later_workers_and_forgotten_with_the_last(tmp_path: P
 
 def test_of_workers_that_go_at_once_exactly_one_is_the_last(tmp_path: Path) -> None:
     for _ in range(20):
-        crews = [WorkerCrew.join(tmp_path) for _ in range(8)]
+        crews = [BeatElection.join(tmp_path) for _ in range(8)]
         with ThreadPoolExecutor(8) as executor:
-            assert sum(executor.map(WorkerCrew.leave, crews)) == 1
+            assert sum(executor.map(BeatElection.leave, crews)) == 1
 
 
 def test_whatever_stands_in_a_life_that_is_none_is_none(tmp_path: Path) -> None:
-    crew = WorkerCrew.join(tmp_path)
+    crew = BeatElection.join(tmp_path)
     (tmp_path / "life").write_bytes(b"\xff" * 100)
     assert crew.life() is None
     crew.leave()
@@ -157,11 +157,11 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
     place.mkdir()
     place.chmod(0o777)
     with pytest.raises(PermissionError, match="only we may write"):
-        WorkerCrew.join(place)
+        BeatElection.join(place)
     linked = tmp_path / "linked"
     linked.symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="only we may write"):
-        WorkerCrew.join(linked)
+        BeatElection.join(linked)
 
 
 def test_the_place_that_is_chosen_is_this_users_and_this_agents_alone(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_place_that_is_chosen_is_this_users_and_this_agents_alone(tmp_path: 
     assert str(os.geteuid()) in place.parent.name
     before = os.umask(0)
     try:
-        crew = WorkerCrew.join(tmp_path / "made" / "here")
+        crew = BeatElection.join(tmp_path / "made" / "here")
     finally:
         os.umask(before)
     made = [tmp_path / "made", tmp_path / "made" / "here"]

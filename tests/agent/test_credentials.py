@@ -8,7 +8,7 @@ import pytest
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.client.secret_file import MAX_SECRET_BYTES
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 def test_a_kept_key_goes_before_a_given_one_and_that_before_the_environments(tmp_path: Path) -> None:
@@ -69,17 +69,17 @@ def test_a_key_that_is_nowhere_kept_is_complained_of(caplog: pytest.LogCaptureFi
 
 
 def test_no_key_and_what_is_none_are_refused_without_showing_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="key_file"):
+    with pytest.raises(InvalidValue, match="key_file"):
         AgentKeys(environment={})
-    with pytest.raises(InvalidSetting) as wrong:
+    with pytest.raises(InvalidValue) as wrong:
         AgentKeys(key="two words", environment={})
     assert "two words" not in str(wrong.value)
     file = tmp_path / "a.key"
     file.write_text("x" * (MAX_SECRET_BYTES + 1))
     file.chmod(0o600)
-    with pytest.raises(InvalidSetting, match="at most 8192 bytes"):
+    with pytest.raises(InvalidValue, match="at most 8192 bytes"):
         AgentKeys(key_file=file, environment={})
-    with pytest.raises(InvalidSetting, match="readable file"):
+    with pytest.raises(InvalidValue, match="readable file"):
         AgentKeys(key_file=tmp_path, environment={})
 
 
@@ -90,5 +90,5 @@ def test_keys_are_not_shown() -> None:
 def test_the_registry_is_where_it_is_said_to_be() -> None:
     assert registry_url("http://a", {"AGENT_HEALTH_REGISTRY": "http://b"}) == "http://a"
     assert registry_url(None, {"AGENT_HEALTH_REGISTRY": "http://b"}) == "http://b"
-    with pytest.raises(InvalidSetting, match="AGENT_HEALTH_REGISTRY"):
+    with pytest.raises(InvalidValue, match="AGENT_HEALTH_REGISTRY"):
         registry_url(None, {})

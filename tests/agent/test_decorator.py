@@ -10,12 +10,12 @@ from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.scripted_registry import KEY, ScriptedRegistry, scripted_registry
 from tests.support.virtual_loop import in_virtual_time
 
-from lifesign.agent import Agent, AgentRunner, Ending, on_assignment, on_drain, run_agent
+from lifesign.agent import Agent, AgentEnd, AgentRunner, on_assignment, on_drain, run_agent
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidSetting, InvalidWorkflow
+from lifesign.errors import InvalidAgent, InvalidValue, InvalidWorkflow
 
 SAID: dict[str, Any] = {
     "role_id": "billing-processor",
@@ -281,7 +281,7 @@ def test_what_is_no_such_method_is_told_where_it_is_marked(mark: Any, method: An
     ],
 )
 def test_what_a_registry_would_refuse_is_told_before_it_is_asked(said: Any, named: str) -> None:
-    with pytest.raises(InvalidSetting, match=f"^{named}"):
+    with pytest.raises(InvalidValue, match=f"^{named}"):
         Agent(**said)
 
 
@@ -294,10 +294,10 @@ def test_how_often_it_beats_may_be_said_as_in_a_workflow() -> None:
 
 def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Path) -> None:
     file = tmp_path / "agents.yml"
-    with pytest.raises(InvalidSetting, match="readable YAML file"):
+    with pytest.raises(InvalidValue, match="readable YAML file"):
         Agent.from_workflow(file, "billing-processor")
     file.write_text(WORKFLOW)
-    with pytest.raises(InvalidSetting, match=r"an agent that .*agents\.yml declares"):
+    with pytest.raises(InvalidValue, match=r"an agent that .*agents\.yml declares"):
         Agent.from_workflow(file, "nobody")
     file.write_text("agents:\n  a:\n    capacity: many\n")
     with pytest.raises(InvalidWorkflow, match=r"agents\.yml: line 3"):
@@ -307,7 +307,7 @@ def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Pa
 def test_each_process_of_a_workflow_without_an_id_is_another_agent(tmp_path: Path) -> None:
     file = tmp_path / "agents.yml"
     file.write_text(WORKFLOW)
-    with pytest.raises(InvalidSetting, match="agent_id: expected one beside key_file"):
+    with pytest.raises(InvalidValue, match="agent_id: expected one beside key_file"):
         Agent.from_workflow(file, "billing-processor", key_file=tmp_path / "a.key")
     one, other = (Agent.from_workflow(file, "billing-processor").profile for _ in range(2))
     assert one.agent_id != other.agent_id
@@ -342,7 +342,7 @@ def test_what_a_program_does_beside_its_agent_does_not_end_it(
         asyncio.get_running_loop().call_later(0.1, runner.drain)
         raise ValueError("no more input")
 
-    assert run_agent(Billing(), beside=beside) is Ending.FINISHED
+    assert run_agent(Billing(), beside=beside) is AgentEnd.FINISHED
     assert done == [42]
     assert "billing-01: what its program does beside it has failed" in caplog.text
     assert "no more input" in caplog.text

@@ -23,7 +23,7 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile
-from lifesign.agent.registration import Load, Place
+from lifesign.agent.registration import Load, RegistrySession
 
 INTERVAL_S = 30.0
 
@@ -37,7 +37,7 @@ class Living:
         self.told: list[tuple[object, ...]] = []
         self.load = Load()
         keys = AgentKeys(key=KEY, key_file=f"{directory}/a.key", environment={})
-        self.place = Place(AgentProfile(agent_id="a"), keys, registry.url)
+        self.place = RegistrySession(AgentProfile(agent_id="a"), keys, registry.url)
         self.loop = HeartbeatLoop(
             self.place,
             self,

@@ -9,7 +9,7 @@ import pytest
 from lifesign.agent import Agent, AgentLink, AgentRunner
 from lifesign.agent.profile import AgentProfile
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 REACHED: dict[str, Any] = {"registry": "http://127.0.0.1:1", "key": "ahk_" + "k" * 43}
 SAID: dict[str, Any] = {
@@ -58,7 +58,7 @@ def test_nothing_of_a_profile_is_left_unsaid_here() -> None:
 def test_what_is_of_another_kind_is_refused_in_each_way_to_say_it(said: dict[str, Any], named: str) -> None:
     declared: Callable[..., object] = Agent if "on_drain" not in said else AgentRunner
     for say in (declared, AgentRunner, lambda **given: AgentLink(app, **given)):
-        with pytest.raises(InvalidSetting, match=f"^{named}"):
+        with pytest.raises(InvalidValue, match=f"^{named}"):
             say(**{"agent_id": "a", **REACHED, **said})
 
 

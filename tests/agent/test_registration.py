@@ -9,15 +9,15 @@ from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.profile import AgentProfile
-from lifesign.agent.registration import MAX_LEAVE_TRIES, Place
+from lifesign.agent.registration import MAX_LEAVE_TRIES, RegistrySession
 from lifesign.client.registry_errors import InvalidAnswer
 
 
 @contextlib.asynccontextmanager
-async def placed() -> AsyncIterator[tuple[Place, ScriptedRegistry]]:
+async def placed() -> AsyncIterator[tuple[RegistrySession, ScriptedRegistry]]:
     async with scripted_registry() as registry:
         keys = AgentKeys(key=KEY, environment={})
-        place = Place(AgentProfile(agent_id="a"), keys, registry.url)
+        place = RegistrySession(AgentProfile(agent_id="a"), keys, registry.url)
         try:
             yield place, registry
         finally:

@@ -13,13 +13,13 @@ from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scri
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
-from lifesign.agent import AgentProfile, AgentRunner, Ending
+from lifesign.agent import AgentEnd, AgentProfile, AgentRunner
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import NotAuthorized
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidSetting, WorkDropped, WorkRefused
+from lifesign.errors import InvalidAgent, InvalidValue, WorkDropped, WorkRefused
 
 QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
 
@@ -75,7 +75,7 @@ async def test_an_agent_lives_in_a_real_registry_and_leaves_it(registry: Registr
             assert (await admin.agents.get("billing-1")).capacity.current_load == 1
             desk.may_end.set()
             assert await working == "invoice 7"
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
         assert desk.farewells == 1
         assert (await admin.agents.get("billing-1")).status is Status.DEREGISTERED
 
@@ -98,7 +98,7 @@ async def test_a_restart_within_the_silence_window_begins_the_next_life(
     await again.registered()
     assert (crashed.incarnation, again.incarnation) == (1, 2)
     again.drain()
-    assert await again.wait() is Ending.FINISHED
+    assert await again.wait() is AgentEnd.FINISHED
 
 
 def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(registry: RegistryServer) -> None:
@@ -133,7 +133,7 @@ async def test_an_idle_agent_that_somebody_drained_leaves_and_does_not_come_back
             while (await admin.agents.get("a")).status is not Status.DEREGISTERED:  # noqa: ASYNC110 - the sweep
                 await asyncio.sleep(0.02)
         await runner.beat()
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
         record = await admin.agents.get("a")
         assert (record.status, record.incarnation) == (Status.DEREGISTERED, 1)
 
@@ -158,7 +158,7 @@ async def test_a_drain_takes_nothing_new_finishes_what_runs_and_deregisters() ->
         said = registry.beats()[-1].body
         assert (said["status"], said["current_load"]) == ("draining", 1)
         desk.may_end.set()
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
         assert await running == 1
         assert desk.begun == [1]
         assert desk.farewells == 1
@@ -177,7 +177,7 @@ async def test_work_that_outlasts_the_drain_is_dropped_and_the_agent_leaves() ->
         await asyncio.sleep(0.01)
         began_s = asyncio.get_running_loop().time()
         runner.drain()
-        assert await runner.wait() is Ending.DROPPED
+        assert await runner.wait() is AgentEnd.DROPPED
         assert 19.99 < asyncio.get_running_loop().time() - began_s < 21
         with pytest.raises(WorkDropped, match="its time is up"):
             await running
@@ -197,7 +197,7 @@ async def test_whoever_is_told_twice_to_end_ends_at_once() -> None:
         runner.drain("SIGTERM came")
         await asyncio.sleep(5)
         runner.drain("SIGTERM came")
-        assert await runner.wait() is Ending.DROPPED
+        assert await runner.wait() is AgentEnd.DROPPED
         assert asyncio.get_running_loop().time() - began_s < 6
         with pytest.raises(WorkDropped):
             await running
@@ -215,7 +215,7 @@ async def test_the_registrys_drain_has_the_registrys_time() -> None:
         registry.commands = [{"id": "c", "command": "drain", "drain_timeout_seconds": 7.0}]
         await registry.until_beats(1)
         began_s = asyncio.get_running_loop().time()
-        assert await runner.wait() is Ending.DROPPED
+        assert await runner.wait() is AgentEnd.DROPPED
         assert 6.9 < asyncio.get_running_loop().time() - began_s < 8
         assert desk.farewells == 1
         with pytest.raises(WorkDropped):
@@ -318,7 +318,7 @@ async def test_a_registry_that_is_away_stops_neither_work_nor_the_end() -> None:
         assert await runner.assign(2) == 2
         began_s = asyncio.get_running_loop().time()
         runner.drain()
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
         assert asyncio.get_running_loop().time() - began_s < 60
 
 
@@ -337,7 +337,7 @@ async def test_a_farewell_that_fails_is_said_and_does_not_keep_the_agent(
         runner = AgentRunner("a", on_drain=farewell, registry=registry.url, key=KEY)
         async with runner:
             await registry.until_beats(1)
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
         assert "on_drain failed" in caplog.text
         assert registry.status == "deregistered"
 
@@ -379,17 +379,17 @@ async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
 async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_HEALTH_KEY", raising=False)
     monkeypatch.delenv("AGENT_HEALTH_REGISTRY", raising=False)
-    with pytest.raises(InvalidSetting, match="registry: expected a URL"):
+    with pytest.raises(InvalidValue, match="registry: expected a URL"):
         AgentRunner("a", key=KEY)
-    with pytest.raises(InvalidSetting, match="key: expected one as key"):
+    with pytest.raises(InvalidValue, match="key: expected one as key"):
         AgentRunner("a", registry="http://127.0.0.1")
-    with pytest.raises(InvalidSetting, match="https"):
+    with pytest.raises(InvalidValue, match="https"):
         AgentRunner("a", registry="http://registry.example", key=KEY)
-    with pytest.raises(InvalidSetting, match="agent_id"):
+    with pytest.raises(InvalidValue, match="agent_id"):
         AgentRunner("two words", registry="http://127.0.0.1", key=KEY)
-    with pytest.raises(InvalidSetting, match="capacity"):
+    with pytest.raises(InvalidValue, match="capacity"):
         AgentRunner("a", capacity=0, registry="http://127.0.0.1", key=KEY)
-    with pytest.raises(InvalidSetting, match="either a profile or an agent_id"):
+    with pytest.raises(InvalidValue, match="either a profile or an agent_id"):
         AgentRunner("a", profile=AgentProfile(agent_id="b"), registry="http://127.0.0.1", key=KEY)
 
 
@@ -407,7 +407,7 @@ async def test_what_is_called_out_of_turn_says_so() -> None:
 
 
 def test_another_thread_may_say_that_an_agent_has_to_leave(registry: RegistryServer) -> None:
-    async def live() -> Ending:
+    async def live() -> AgentEnd:
         # Nothing but the drain wakes its loop.
         runner = AgentRunner(
             "drained-by-a-thread", auto_heartbeat=False, registry=registry.url, key=KEYS[Role.ENROLL]
@@ -421,6 +421,6 @@ def test_another_thread_may_say_that_an_agent_has_to_leave(registry: RegistrySer
         return ended
 
     leave: list[Callable[[], None]] = []
-    assert asyncio.run(live()) is Ending.FINISHED
+    assert asyncio.run(live()) is AgentEnd.FINISHED
     # Its loop is closed by now.
     leave[0]()

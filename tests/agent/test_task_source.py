@@ -15,7 +15,7 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
-from lifesign.agent import Agent, AgentRunner, Ending, HeldTask, on_assignment
+from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import Stale
@@ -23,7 +23,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.models.tasks import TaskRecord
 from lifesign.domain.tasks import lease_renewal
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
 
@@ -43,7 +43,7 @@ async def admin(registry: RegistryServer) -> AsyncIterator[RegistryClient]:
 
 @contextlib.asynccontextmanager
 async def working(
-    registry: RegistryServer, agent_id: str, handler: Callable[[HeldTask], Awaitable[Any]], **settings: Any
+    registry: RegistryServer, agent_id: str, handler: Callable[[ClaimedTask], Awaitable[Any]], **settings: Any
 ) -> AsyncIterator[AgentRunner]:
     """Live as an agent that takes tasks, until the block ends."""
     runner = AgentRunner(
@@ -75,10 +75,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
-        self.begun: asyncio.Queue[HeldTask] = asyncio.Queue()
+        self.begun: asyncio.Queue[ClaimedTask] = asyncio.Queue()
         self.was_cancelled = asyncio.Event()
 
-    async def work(self, task: HeldTask) -> dict[str, str]:
+    async def work(self, task: ClaimedTask) -> dict[str, str]:
         self.begun.put_nowait(task)
         try:
             await self.may_end.wait()
@@ -97,7 +97,7 @@ async def test_what_a_handler_returns_is_handed_in(
     name = f"returns-{type(result).__name__}"
     made = await admin.tasks.create("Write it", agent_id=name, input={"brief": "b"})
 
-    async def work(task: HeldTask) -> Any:
+    async def work(task: ClaimedTask) -> Any:
         assert (task.title, task.input, task.latest_report) == ("Write it", {"brief": "b"}, None)
         assert await task.report_progress("begun", next_step="go on", blockers=["none"]) == 1
         return result
@@ -145,7 +145,7 @@ async def test_a_handler_that_raises_is_a_crash_and_case_23_the_next_goes_on_fro
     made = await admin.tasks.create("hard", agent_id="stumbles", backoff_seconds=0)
     tokens: list[int] = []
 
-    async def work(task: HeldTask) -> None:
+    async def work(task: ClaimedTask) -> None:
         tokens.append(task.run.fencing_token)
         if task.latest_report is None:
             await task.report_progress("half of it", beliefs=["it is hard"])
@@ -163,7 +163,7 @@ async def test_a_handler_that_raises_is_a_crash_and_case_23_the_next_goes_on_fro
 async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: RegistryClient) -> None:
     made = await admin.tasks.create("large", agent_id="verbose", max_attempts=1)
 
-    async def work(_task: HeldTask) -> dict[str, str]:
+    async def work(_task: ClaimedTask) -> dict[str, str]:
         return {"page": "x" * 70_000}
 
     async with working(registry, "verbose", work):
@@ -177,7 +177,7 @@ async def test_why_a_handler_failed_is_told_and_one_that_ends_the_program_leaves
 ) -> None:
     made = [await admin.tasks.create(title, agent_id="exits", max_attempts=1) for title in ("one", "two")]
 
-    async def work(task: HeldTask) -> None:
+    async def work(task: ClaimedTask) -> None:
         if task.title == "one":
             sys.exit("no invoice\nat all")
         raise LookupError("no customer")
@@ -195,7 +195,7 @@ async def test_a_handler_gets_what_people_have_answered(
 ) -> None:
     made = await admin.tasks.create("ask", agent_id="asks", budget=None)
 
-    async def work(task: HeldTask) -> list[str]:
+    async def work(task: ClaimedTask) -> list[str]:
         if not task.comments:
             await task.request_help("which logo?")
         return [said["comment"] for said in task.comments]
@@ -213,7 +213,7 @@ async def test_a_task_is_delegated_and_one_is_handed_to_people(
     made = await admin.tasks.create("divide", agent_id="leader", budget={"tokens": 10})
     children: list[str] = []
 
-    async def work(task: HeldTask) -> str:
+    async def work(task: ClaimedTask) -> str:
         children.append(await task.delegate("a part", agent_id="nobody", budget={"tokens": 4}))
         children.append(await task.delegate("another part", agent_id="nobody", budget=None))
         await task.request_help("which logo?", summary="all but the logo")
@@ -223,7 +223,7 @@ async def test_a_task_is_delegated_and_one_is_handed_to_people(
         task = await becomes(admin, made.task_id, "handoff")
         assert "which logo?" in [said.comment for said in task.comments]
         runner.drain()
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
     assert (task.explanation, task.output) == ("which logo?", None)
     assert [child.task_id for child in task.children] == children[::-1]
     assert task.latest_report is not None
@@ -289,7 +289,7 @@ async def test_a_drain_takes_nothing_new_and_finishes_what_is_begun(
         await admin.agents.send_command("drained", "drain")
         await runner.beat()
         bench.may_end.set()
-        assert await runner.wait() is Ending.FINISHED
+        assert await runner.wait() is AgentEnd.FINISHED
     assert (await admin.tasks.get(made[0].task_id)).status == "review"
     assert (await admin.tasks.get(made[1].task_id)).status == "queued"
     assert (await admin.agents.get("drained")).status == "deregistered"
@@ -303,7 +303,7 @@ async def test_what_is_not_finished_in_time_is_given_back(
     async with working(registry, "hurried", bench.work, drain_timeout_seconds=1) as runner:
         await bench.begun.get()
         runner.drain()
-        assert await runner.wait() is Ending.DROPPED
+        assert await runner.wait() is AgentEnd.DROPPED
     task = await admin.tasks.get(made.task_id)
     assert (task.status, task.runs[0].exit_reason) == ("queued", "killed")
 
@@ -350,7 +350,7 @@ async def test_a_handler_whose_registry_is_away_is_cancelled_while_nobody_else_c
         async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
             await admin.tasks.create("cleans up", agent_id="cleans-up", lease_seconds=6.0)
 
-            async def work(_: HeldTask) -> None:
+            async def work(_: ClaimedTask) -> None:
                 await asyncio.to_thread(registry.stop)
                 source = runner._source
                 assert isinstance(source, TaskSource)
@@ -383,7 +383,7 @@ async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_ther
 
 
 def test_tasks_need_a_handler_and_no_other_source() -> None:
-    with pytest.raises(InvalidSetting, match="tasks: expected an on_assignment, and no other source"):
+    with pytest.raises(InvalidValue, match="tasks: expected an on_assignment, and no other source"):
         AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
 
 
@@ -391,7 +391,7 @@ def test_a_class_says_that_it_takes_tasks() -> None:
     @Agent("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
     class Writer:
         @on_assignment
-        async def work(self, task: HeldTask) -> None: ...
+        async def work(self, task: ClaimedTask) -> None: ...
 
     assert Writer.__agent_health__.takes_tasks is True  # type: ignore[attr-defined]
 

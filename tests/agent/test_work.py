@@ -10,7 +10,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.agent.assignments import MAX_WAITING, Assignment, HandedIn
 from lifesign.agent.registration import Load
-from lifesign.agent.work import Work
+from lifesign.agent.work import WorkLoop
 from lifesign.errors import WorkDropped, WorkRefused
 
 
@@ -34,8 +34,8 @@ class Hands:
 
 
 @contextlib.asynccontextmanager
-async def working(source: Any, hands: Hands, capacity: int | None = None) -> AsyncIterator[Work]:
-    work = Work("a", source, hands.__call__, capacity)
+async def working(source: Any, hands: Hands, capacity: int | None = None) -> AsyncIterator[WorkLoop]:
+    work = WorkLoop("a", source, hands.__call__, capacity)
     task = asyncio.create_task(work.run())
     try:
         yield work
@@ -107,7 +107,7 @@ async def test_a_handler_that_ends_although_it_was_stopped_does_not_count_as_fin
             await asyncio.Event().wait()
         return "done"
 
-    work = Work("a", source, stubborn, None)
+    work = WorkLoop("a", source, stubborn, None)
     task = asyncio.create_task(work.run())
     given = source.put(1)
     await begun.wait()

@@ -10,7 +10,7 @@ from tests.support.census_facts import EVIL, MADE_AT_S, facts
 
 from lifesign.census import report as census_module
 from lifesign.census import tables as tables_module
-from lifesign.census.document import Latency
+from lifesign.census.document import LatencySummary
 from lifesign.census.page import POLICY, STYLE, as_html
 from lifesign.census.plots import bar, latency_bar, trend
 from lifesign.census.report import CensusFacts, RunFacts, take_census
@@ -133,7 +133,7 @@ def test_parts_of_a_bar_stand_side_by_side() -> None:
 
 
 def test_a_latency_beyond_the_scale_is_drawn_at_its_end() -> None:
-    took = Latency(count=3, p50_ms=0.0, p90_ms=50.0, p99_ms=1e9)
+    took = LatencySummary(count=3, p50_ms=0.0, p90_ms=50.0, p99_ms=1e9)
     places = [float((dot["cx"] or "").rstrip("%")) for dot in Page(latency_bar(took)).of("circle")]
     assert places[0] == 2
     assert places == sorted(places)

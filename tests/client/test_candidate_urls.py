@@ -9,7 +9,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import Announced, announced_health, health_places, read_place
 from lifesign.domain.a2a.agent_card import interpret_agent_card
 from lifesign.domain.a2a.announcement import announce_health
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 ORIGIN = "https://agent.example"
 CARD = "/.well-known/agent-card.json"
@@ -124,7 +124,7 @@ def test_a_link_that_says_otherwise_than_the_extension_wins(
 def test_an_address_is_understood_or_refused(url: str) -> None:
     try:
         place = read_place(url)
-    except InvalidSetting:
+    except InvalidValue:
         return
     assert place.url.scheme in {"http", "https"}
     assert place.url.raw_host

@@ -25,7 +25,7 @@ from lifesign.domain.a2a.announcement import announce_health
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.http.answer import Answer
 from lifesign.http.bounded_get import Ask, user_agent
 
@@ -216,31 +216,31 @@ async def test_what_the_guessed_places_answer_does_not_hide_the_first_answer() -
     ],
 )  # fmt: skip
 async def test_only_absolute_http_urls_are_taken(url: str) -> None:
-    with pytest.raises(InvalidSetting, match="url"):
+    with pytest.raises(InvalidValue, match="url"):
         await fetch_health(url)
 
 
 async def test_what_is_no_text_is_no_url() -> None:
-    with pytest.raises(InvalidSetting, match=r"^url: expected an absolute http"):
+    with pytest.raises(InvalidValue, match=r"^url: expected an absolute http"):
         await fetch_health(cast("str", None))
 
 
 @pytest.mark.parametrize("port", ["80", "99999"])
 async def test_a_password_in_a_url_is_refused_and_not_repeated(port: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await fetch_health(f"http://me:hunter2@agent.example:{port}/")
     assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), MAX_TIMEOUT_SECONDS + 1])
 async def test_a_timeout_has_bounds(seconds: float) -> None:
-    with pytest.raises(InvalidSetting, match="timeout_seconds"):
+    with pytest.raises(InvalidValue, match="timeout_seconds"):
         await fetch_health("http://127.0.0.1:1", timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX-Evil: 1", "\u00e4", "x" * 5000])
 async def test_a_token_that_is_no_token_is_refused_and_not_repeated(token: str) -> None:
-    with pytest.raises(InvalidSetting, match="detail_token") as refused:
+    with pytest.raises(InvalidValue, match="detail_token") as refused:
         await fetch_health("http://127.0.0.1:1", detail_token=token)
     assert not token or token not in str(refused.value)
 

@@ -24,7 +24,7 @@ from lifesign.client.registry_errors import (
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentSummary, HeartbeatConfig
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 AGENTS = "/api/v1/agents"
 
@@ -140,7 +140,7 @@ async def test_nothing_takes_an_agent_in_maintenance_down(client: RegistryClient
 @pytest.mark.parametrize("end", [{}, {"seconds": 1.0, "until": datetime.now(UTC)}, {"seconds": 0.0}])
 async def test_a_maintenance_has_exactly_one_end(end: dict[str, Any]) -> None:
     async with serving({}) as server, RegistryClient(server.url) as client:
-        with pytest.raises(InvalidSetting):
+        with pytest.raises(InvalidValue):
             await client.agents.maintain("a", reason="x", **end)
     assert server.heads == []
 
@@ -190,7 +190,7 @@ async def test_members_of_a_newer_registry_are_passed_over() -> None:
 )
 async def test_what_a_registry_would_refuse_is_not_sent(members: dict[str, Any], name: str) -> None:
     async with serving({}) as server, RegistryClient(server.url) as client:
-        with pytest.raises(InvalidSetting) as caught:
+        with pytest.raises(InvalidValue) as caught:
             await client.agents.register(**members)
     assert caught.value.name == name
     assert "xxx" not in str(caught.value)

@@ -44,7 +44,7 @@ from lifesign.client.registry_errors import (
     Unavailable,
     Unreachable,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 URL = "https://registry.example"
 KEY = "ahk_a-key-that-nobody-may-see"
@@ -319,7 +319,7 @@ async def test_the_key_is_in_no_text_and_in_no_error(
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4", "x" * 5_000])
 def test_what_is_no_key_is_not_sent_and_not_shown(key: str) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(InvalidValue) as caught:
         RegistryClient(URL, key=key)
     assert not key or key not in str(caught.value)
 
@@ -328,7 +328,7 @@ def test_what_is_no_key_is_not_sent_and_not_shown(key: str) -> None:
     "url", ["http://registry.example", "http://10.0.0.5:8440", "http://localhost.example"]
 )
 def test_the_key_does_not_travel_in_the_clear_unless_that_is_wanted(url: str) -> None:
-    with pytest.raises(InvalidSetting, match="https"):
+    with pytest.raises(InvalidValue, match="https"):
         RegistryClient(url, key=KEY)
     assert "http" in repr(RegistryClient(url, key=KEY, allow_plain_http=True))
 
@@ -344,13 +344,13 @@ def test_the_own_machine_may_be_asked_over_plain_http(url: str) -> None:
     "url", ["registry.example", "ftp://x", "https://u:p@x", "https://x/?a=b", "https://"]
 )
 def test_what_is_no_url_of_a_registry_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         RegistryClient(url, key=KEY)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), float("inf")])
 def test_there_is_always_a_time_limit(seconds: float) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         RegistryClient(URL, timeout_seconds=seconds)
 
 
@@ -374,7 +374,7 @@ async def test_ids_stay_what_they_are_on_the_way() -> None:
 
 @pytest.mark.parametrize("segment", ["", ".", ".."])
 def test_an_id_that_would_lead_elsewhere_is_refused(segment: str) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         path_of("agents", segment)
 
 
@@ -421,5 +421,5 @@ async def test_one_text_is_no_list_of_texts_wherever_several_are_meant() -> None
             lambda: client.targets.list(result=many),
             lambda: client.events.list(types=many),
         ):
-            with pytest.raises(InvalidSetting, match="expected texts in a list or a tuple; got 'abc'"):
+            with pytest.raises(InvalidValue, match="expected texts in a list or a tuple; got 'abc'"):
                 await ask()

@@ -8,7 +8,7 @@ from lifesign.client import RegistryClient, registry_directories
 from lifesign.client.registry_errors import Conflict, InvalidAnswer, NotFound, NotPermitted, Unprocessable
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.directories import ImportState
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 def urls(*numbers: int) -> list[str]:
@@ -42,7 +42,7 @@ async def test_what_the_registry_refuses_is_told(client: RegistryClient, registr
         await client.directories.get("nowhere")
     with pytest.raises(Unprocessable):
         await client.directories.put("no name", urls(1))
-    with pytest.raises(InvalidSetting, match="etag"):
+    with pytest.raises(InvalidValue, match="etag"):
         await client.directories.put("dir", urls(1), etag="a\nb")
     async with RegistryClient(registry.url, key=KEYS[Role.READER]) as reader:
         with pytest.raises(NotPermitted):

@@ -22,7 +22,7 @@ from lifesign.client.registry_errors import (
 from lifesign.client.registry_events import LoggedEvent
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.chain import GENESIS, read_event, verify
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 STREAM = "/api/v1/events/stream"
 
@@ -261,5 +261,5 @@ async def test_a_list_that_does_not_go_on_is_not_followed() -> None:
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 async def test_patience_is_a_length_of_time(seconds: float) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         await follow(Script(answer(503)), 1, patience_seconds=seconds)

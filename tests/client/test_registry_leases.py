@@ -10,7 +10,7 @@ from tests.support.registry_server import RegistryServer
 
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import Conflict, Gone, NotFound, Stale, Unprocessable
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_a_former_life_gets_no_lease(holder: RegistryClient) -> None:
 @pytest.mark.parametrize("ttl_seconds", [0, 0.5, 86_401, float("nan"), float("inf")])
 async def test_a_lease_for_no_time_or_for_ever_is_not_asked_for(ttl_seconds: float) -> None:
     async with serving({}) as server, RegistryClient(server.url) as client:
-        with pytest.raises(InvalidSetting, match="ttl_seconds"):
+        with pytest.raises(InvalidValue, match="ttl_seconds"):
             await client.leases.acquire("task:1", ttl_seconds=ttl_seconds)
     assert server.heads == []
 
@@ -102,6 +102,6 @@ async def test_only_who_holds_a_scope_writes_its_state(
 @pytest.mark.parametrize("state", [{"x": float("nan")}, {"x": object()}])
 async def test_a_state_that_is_not_json_is_not_sent(state: dict[str, Any]) -> None:
     async with serving({"/": as_json({})}) as server, RegistryClient(server.url) as client:
-        with pytest.raises(InvalidSetting, match="state"):
+        with pytest.raises(InvalidValue, match="state"):
             await client.states.write("i", "s", state, fencing_token=1)
     assert server.heads == []

@@ -19,7 +19,7 @@ from lifesign.domain.models.shards import ShardClaimRequest
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 URLS = [f"https://agent.example/{number}" for number in range(5)]
 SHARD = shard_of(host_of(URLS[0]))
@@ -118,11 +118,11 @@ async def test_results_are_reported_with_what_is_to_be_remembered(prober: Regist
 
 
 async def test_what_cannot_be_sent_is_not(prober: RegistryClient, registry: RegistryServer) -> None:
-    with pytest.raises(InvalidSetting, match="worker"):
+    with pytest.raises(InvalidValue, match="worker"):
         await prober.shards.claim("a/b", held={})
-    with pytest.raises(InvalidSetting, match="held"):
+    with pytest.raises(InvalidValue, match="held"):
         await prober.shards.claim("a", held={SHARDS: 1})
-    with pytest.raises(InvalidSetting, match="observations"):
+    with pytest.raises(InvalidValue, match="observations"):
         await report(prober, tokens={SHARD: 1})
     async with RegistryClient(registry.url, key=KEYS[Role.READER]) as reader:
         with pytest.raises(NotPermitted):

@@ -22,7 +22,7 @@ from lifesign.client.registry_errors import (
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.tasks.budget import BudgetRecord, Spend
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @pytest.fixture
@@ -201,12 +201,12 @@ async def test_people_decide_how_a_task_goes_on(client: RegistryClient, agent: R
 
 
 async def test_what_cannot_be_right_is_not_sent(agent: RegistryClient) -> None:
-    with pytest.raises(InvalidSetting, match="title"):
+    with pytest.raises(InvalidValue, match="title"):
         await agent.tasks.create("")
-    with pytest.raises(InvalidSetting, match="wait_seconds"):
+    with pytest.raises(InvalidValue, match="wait_seconds"):
         await agent.tasks.claim(wait_seconds=31)
     run = HeldRun(task_id="task_1", run_id="nonsense", fencing_token=1)
-    with pytest.raises(InvalidSetting, match="run_id"):
+    with pytest.raises(InvalidValue, match="run_id"):
         await agent.tasks.release_call(run, "c")
     with pytest.raises(Unprocessable):
         await agent.tasks.claim(role_id="another")

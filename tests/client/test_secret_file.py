@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lifesign.client.secret_file import MAX_SECRET_BYTES, find_secret, read_secret
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def test_one_that_cannot_be_a_secret_is_refused(complaints: list[str], tmp_path:
     large = tmp_path / "large"
     large.write_bytes(b"x" * (MAX_SECRET_BYTES + 1))
     expected = f"--key-file: expected a file of at most {MAX_SECRET_BYTES} bytes"
-    with pytest.raises(InvalidSetting, match=expected):
+    with pytest.raises(InvalidValue, match=expected):
         read_secret(large, "--key-file", "key", complaints.append)
-    with pytest.raises(InvalidSetting, match=r"--key-file: expected a readable file \(Is a directory\)"):
+    with pytest.raises(InvalidValue, match=r"--key-file: expected a readable file \(Is a directory\)"):
         read_secret(tmp_path, "--key-file", "key", complaints.append)
 
 
@@ -49,6 +49,6 @@ def test_one_that_is_not_there_may_be_found_missing_and_not_read(
     complaints: list[str], tmp_path: Path
 ) -> None:
     assert find_secret(tmp_path / "absent", "key_file", "key", complaints.append) is None
-    with pytest.raises(InvalidSetting, match=r"expected a readable file \(No such file or directory\)"):
+    with pytest.raises(InvalidValue, match=r"expected a readable file \(No such file or directory\)"):
         read_secret(tmp_path / "absent", "key_file", "key", complaints.append)
     assert complaints == []

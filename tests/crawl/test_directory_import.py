@@ -11,16 +11,16 @@ from tests.support.databases import WoundClock, opened
 from tests.support.hostile_server import Reply, answer, as_json, serving
 
 from lifesign.crawl import directory_import as module
-from lifesign.crawl.directory_import import DirectoryImporter, Outcome, opt_outs_of
+from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of
 from lifesign.crawl.list_identity import told_place
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.crawl.progress import step_text
 from lifesign.domain.access.permissions import Role
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import Got
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
-from lifesign.prober.directories.source import Wanted
+from lifesign.prober.directories.source import WantedDocument
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.storage.engine.database import Database
@@ -38,7 +38,7 @@ def defined(directory: Path, **settings: Any) -> ProbeDefinition:
     return ProbeDefinition.model_validate(given, context={"directory": directory})
 
 
-async def nobody(wanted: Wanted) -> Got:
+async def nobody(wanted: WantedDocument) -> Got:
     raise AssertionError(f"{wanted.url} is asked for")
 
 
@@ -46,7 +46,7 @@ def importer(database: Database, definition: ProbeDefinition) -> DirectoryImport
     return DirectoryImporter(definition, LocalDirectories(LocalRegistry(database, Role.ADMIN)), nobody)
 
 
-async def read(database: Database, definition: ProbeDefinition) -> Outcome:
+async def read(database: Database, definition: ProbeDefinition) -> ImportOutcome:
     return await importer(database, definition).import_directory(definition.directories[0])
 
 
@@ -234,19 +234,21 @@ async def test_who_opted_out_is_no_target_even_of_a_list_that_is_unchanged(
 
 
 def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="a readable file"):
+    with pytest.raises(InvalidValue, match="a readable file"):
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["none.txt"]}))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidSetting, match="no regular file"):
+    with pytest.raises(InvalidValue, match="no regular file"):
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["pipe"]}))
     (tmp_path / "wrong.txt").write_text("a.example\nftp://b\n")
-    with pytest.raises(InvalidSetting, match="line 2"):
+    with pytest.raises(InvalidValue, match="line 2"):
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["wrong.txt"]}))
 
 
 async def test_targets_in_the_definition_itself_follow_it(database: Database, tmp_path: Path) -> None:
     first = importer(database, defined(tmp_path, targets=["a.example", "b.example"]))
-    assert (await first.import_inline() or Outcome(directory="", told="")).told == "test.Targets: 2 targets"
+    assert (
+        await first.import_inline() or ImportOutcome(directory="", told="")
+    ).told == "test.Targets: 2 targets"
     again = await first.import_inline()
     assert again is not None
     assert again.told == "test.Targets: unchanged, 2 targets"

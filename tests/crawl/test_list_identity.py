@@ -14,10 +14,10 @@ from lifesign.crawl.list_identity import refuse_other_lists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.directories import ImportPage
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import Got
-from lifesign.prober.directories.source import Wanted
+from lifesign.prober.directories.source import WantedDocument
 from lifesign.storage.engine.database import Database
 
 
@@ -32,7 +32,7 @@ def defined(directory: Path, *sources: dict[str, str], **settings: Any) -> Probe
     return ProbeDefinition.model_validate(given, context={"directory": directory})
 
 
-async def nobody(wanted: Wanted) -> Got:
+async def nobody(wanted: WantedDocument) -> Got:
     raise AssertionError(f"{wanted.url} is asked for")
 
 
@@ -65,7 +65,7 @@ async def test_a_list_is_known_by_its_place_too(
     if is_same:
         await refuse_other_lists(definition, lists, "here")
     else:
-        with pytest.raises(InvalidSetting, match="whence here has it"):
+        with pytest.raises(InvalidValue, match="whence here has it"):
             await refuse_other_lists(definition, lists, "here")
 
 
@@ -102,7 +102,7 @@ async def test_another_list_of_the_same_name_is_refused_by_a_registry_too(fleet:
     await fleet.crawls("one")
     fleet.has("two", "a.example", "x.example")
     with pytest.raises(
-        InvalidSetting, match=r"agents\.txt \(place [0-9a-f]{8}\), whence there has it"
+        InvalidValue, match=r"agents\.txt \(place [0-9a-f]{8}\), whence there has it"
     ) as refused:
         await fleet.crawls("two")
     # Both are called alike, and their places are told apart.
@@ -158,5 +158,5 @@ async def test_what_an_earlier_version_told_a_registry_is_known_by_its_name(
     if is_same:
         await fleet.crawls("one")
     else:
-        with pytest.raises(InvalidSetting, match="--moved says"):
+        with pytest.raises(InvalidValue, match="--moved says"):
             await fleet.crawls("one")

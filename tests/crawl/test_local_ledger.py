@@ -18,7 +18,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.errors import StoreUnavailable
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ShardClaim, Taken, TargetEntry
+from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ReportAnswer, ShardClaim, TargetEntry
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
 
@@ -164,7 +164,7 @@ async def test_shards_that_are_asked_for_together_are_told_apart(database: Datab
 
 
 async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:
-    assert await LocalLedger(database).report([], 300.0) == Taken()
+    assert await LocalLedger(database).report([], 300.0) == ReportAnswer()
 
 
 async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:

@@ -15,7 +15,7 @@ from lifesign.crawl.metric_families import PREFIX, crawl_families
 from lifesign.crawl.metrics_server import place_in, serving_metrics
 from lifesign.crawl.run import Crawl
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import CannotListen, InvalidSetting
+from lifesign.errors import CannotListen, InvalidValue
 from lifesign.prober.definition.file import read_definition_file
 
 
@@ -72,7 +72,7 @@ def test_a_place_is_an_address_and_a_port(text: str, place: tuple[str, int]) -> 
 def test_anything_else_is_refused_before_anything_is_opened(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         place_in(text)
     monkeypatch.chdir(tmp_path)
     Path("one.yml").write_text(

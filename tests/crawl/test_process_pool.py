@@ -13,25 +13,25 @@ from lifesign.crawl import process_pool as module
 from lifesign.crawl.process_pool import Standings, probe_all
 from lifesign.crawl.progress import line_of
 from lifesign.crawl.run import worth_starting
-from lifesign.crawl.worker_config import Said, Share, worker_name
+from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus, worker_name
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import CrawlStopped, PassHeldUp
 from lifesign.prober.definition.models import ProbeDefinition
 
 
-def shares(tmp_path: Path, count: int = 2) -> list[Share]:
+def shares(tmp_path: Path, count: int = 2) -> list[WorkerConfig]:
     """Shares whose database names a file: what the processes of these tests do stands in `act`."""
     definition = ProbeDefinition.for_urls(["http://127.0.0.1:1"])
     return [
-        Share(
+        WorkerConfig(
             definition=definition, worker=f"worker-{number}", since_s=None, database=str(tmp_path / "place")
         )
         for number in range(count)
     ]
 
 
-def cast(tmp_path: Path, *roles: str) -> list[Share]:
+def cast(tmp_path: Path, *roles: str) -> list[WorkerConfig]:
     for number, role in enumerate(roles):
         (tmp_path / f"place-worker-{number}").write_text(role)
     return shares(tmp_path, len(roles))
@@ -46,7 +46,7 @@ class Heard:
         self.died: list[str] = []
         self.news = asyncio.Event()
 
-    def tell(self, worker: str, said: Said) -> None:
+    def tell(self, worker: str, said: WorkerStatus) -> None:
         if said.progress is not None:
             self.progress[worker] = said.progress
         if said.line is not None:

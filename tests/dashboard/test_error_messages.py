@@ -72,7 +72,7 @@ def test_who_is_to_come_again_is_told_when(
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("lifesign.dashboard.page_handler.Desk.count", refuse)
+    monkeypatch.setattr("lifesign.dashboard.page_handler.PageHandler.count", refuse)
     seen = sample.visitor().get("/events")
     assert (seen.status, seen.headers["retry-after"], is_our_page(seen)) == (status, after, True)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lifesign.dashboard import labels
 from lifesign.dashboard.labels import Sight, sight_of_seen
 from lifesign.dashboard.pages.history import _segments
-from lifesign.domain.models.agents import LayerSeen, Seen
+from lifesign.domain.models.agents import LayerSeen, ObservedState
 from lifesign.domain.observation.results import ResultClass
 
 SEEN = {
@@ -36,7 +36,7 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
         return LayerSeen(result=result, reason="", observed_at=datetime(2026, 11, 22, hour, tzinfo=UTC))
 
     card, gate = layer(ResultClass.OK, 9), layer(ResultClass.GATED, 10)
-    seen = Seen(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
+    seen = ObservedState(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
     assert sight_of_seen(seen) == Sight("answers", "a card, an interface that asks for credentials or money")
     lost = seen.model_copy(update={"discovery": layer(ResultClass.HTTP_ERROR, 9)})
     assert sight_of_seen(lost).word == "gated"
@@ -47,7 +47,7 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
 def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
     asked_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
     absent = LayerSeen(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
-    seen = Seen(failures_in_row=0, recent_interactions="", readiness=absent)
+    seen = ObservedState(failures_in_row=0, recent_interactions="", readiness=absent)
     assert sight_of_seen(seen) == Sight("unknown", "HTTP 404; its card could not be asked")
 
 

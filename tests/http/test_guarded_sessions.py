@@ -12,7 +12,7 @@ from tests.support.named_hosts import Named, named_hosts
 from lifesign.client import fetch_health
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
 from lifesign.http.guarded_sessions import GuardedResolver
 
@@ -110,7 +110,7 @@ async def test_a_metadata_address_cannot_be_allowed() -> None:
 
 
 async def test_what_is_no_network_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="allowed_networks"):
+    with pytest.raises(InvalidValue, match="allowed_networks"):
         await fetch_health("http://127.0.0.1:1", allowed_networks=["nearby"])
 
 

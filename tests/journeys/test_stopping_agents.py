@@ -20,9 +20,9 @@ from tests.support.gate import Gate, Moment, gate
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.adapter.main_loop import Wanted
+from lifesign.adapter.main_loop import TaskSelection
 from lifesign.adapter.process import process_watcher
-from lifesign.agent import AgentRunner, HeldTask
+from lifesign.agent import AgentRunner, ClaimedTask
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.agents import HeartbeatConfig
@@ -109,7 +109,7 @@ async def live(standing: Gate, name: str, key_file: Path, case: Case) -> None:
     """Be an agent until it is stopped."""
     leaves = asyncio.Event()
 
-    async def work(task: HeldTask) -> None:
+    async def work(task: ClaimedTask) -> None:
         if case.deed == "complete":
             return
         if case.deed != "release":
@@ -163,7 +163,7 @@ def command_for(deed: str, directory: Path) -> tuple[str, ...]:
     return shell(f"echo $$ > {directory}/pid; {last}")
 
 
-async def adapt(standing: Gate, wanted: Wanted, directory: Path, case: Case) -> None:
+async def adapt(standing: Gate, wanted: TaskSelection, directory: Path, case: Case) -> None:
     """Be an adapter until it is stopped."""
     loop = asyncio.get_running_loop()
     lives: list[Adapting] = []
@@ -197,7 +197,7 @@ def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
 ) -> None:
     task_id = asyncio.run(asked_for(registry, name))
     # A run whose lease a slow machine has lost is followed by another.
-    wanted = Wanted(task_id=task_id, role_id=name)
+    wanted = TaskSelection(task_id=task_id, role_id=name)
     asyncio.run(adapt(standing, wanted, tmp_path, case))
     assert standing.has_fired.is_set()
     if (tmp_path / "pid").exists():

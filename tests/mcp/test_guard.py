@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.mcp.guard import (
     MAX_BODY_BYTES,
     MAX_TOKEN_CHARS,
@@ -162,7 +162,7 @@ async def test_what_has_begun_to_be_answered_is_cut_off() -> None:
     "token", ["", "t" * (MIN_TOKEN_CHARS - 1), "t" * (MAX_TOKEN_CHARS + 1), "t" * 30 + " t", "é" * 30]
 )
 def test_a_token_that_is_easily_guessed_or_cannot_be_sent_is_refused(token: str) -> None:
-    with pytest.raises(InvalidSetting, match="--token-file: expected a token of 22 to 4096") as caught:
+    with pytest.raises(InvalidValue, match="--token-file: expected a token of 22 to 4096") as caught:
         check_token(token, "--token-file")
     assert caught.value.given is None
 

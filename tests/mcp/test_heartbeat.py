@@ -16,7 +16,7 @@ from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
 from lifesign.mcp.heartbeat import heartbeat as told_by
-from lifesign.mcp.tool import Reach
+from lifesign.mcp.tool import ToolContext
 from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows
@@ -244,7 +244,7 @@ async def test_a_record_that_changes_meanwhile_is_read_again(
         agents = _Busy(known, times)
 
     asked = HeartbeatInput(agent_id=f"shared-{times}", team_name="team-1", status="idle")
-    reach: Any = Reach(get=None, registry=Registry())  # type: ignore[arg-type]
+    reach: Any = ToolContext(get=None, registry=Registry())  # type: ignore[arg-type]
     told = await told_by(asked, reach)
     assert told.is_error is not is_taken
     after = await known.agents.get(f"shared-{times}")
@@ -286,6 +286,6 @@ async def test_a_life_that_ends_meanwhile_is_told_as_if_it_had_ended_before(
     class Registry:
         agents = _Fleeting(known, is_back=is_back)
 
-    reach: Any = Reach(get=None, registry=Registry())  # type: ignore[arg-type]
+    reach: Any = ToolContext(get=None, registry=Registry())  # type: ignore[arg-type]
     told = await told_by(HeartbeatInput(agent_id=agent_id, team_name="team-1"), reach)
     assert (told.is_error, told.text) == (True, error)

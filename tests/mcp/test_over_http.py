@@ -15,9 +15,9 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.client import RegistryClient
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.mcp.guard import MAX_BODY_BYTES
-from lifesign.mcp.listen_address import Place
+from lifesign.mcp.listen_address import ListenAddress
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
 
@@ -108,16 +108,18 @@ def test_a_signal_ends_it_and_it_never_told_a_key(
 @pytest.mark.parametrize(
     ("place", "hosts", "is_local"),
     [
-        (Place(), ["127.0.0.1", "localhost", "[::1]"], True),
-        (Place(host="::1"), ["[::1]", "127.0.0.1", "localhost"], True),
-        (Place(host="10.0.0.5"), ["10.0.0.5", "127.0.0.1", "localhost", "[::1]"], False),
-        (Place(host="::", names=["mcp.example"]), ["mcp.example", "127.0.0.1", "localhost", "[::1]"], False),
+        (ListenAddress(), ["127.0.0.1", "localhost", "[::1]"], True),
+        (ListenAddress(host="::1"), ["[::1]", "127.0.0.1", "localhost"], True),
+        (ListenAddress(host="10.0.0.5"), ["10.0.0.5", "127.0.0.1", "localhost", "[::1]"], False),
+        (ListenAddress(host="::", names=["mcp.example"]), ["mcp.example", "127.0.0.1", "localhost", "[::1]"], False),
     ],
 )  # fmt: skip
-def test_requests_may_name_what_it_is_reached_by(place: Place, hosts: list[str], *, is_local: bool) -> None:
+def test_requests_may_name_what_it_is_reached_by(
+    place: ListenAddress, hosts: list[str], *, is_local: bool
+) -> None:
     assert (place.known_as(), place.is_local) == (hosts, is_local)
 
 
 def test_who_listens_everywhere_says_under_which_name() -> None:
-    with pytest.raises(InvalidSetting, match="--allow-host: expected a name by which clients reach ::"):
-        Place(host="::").known_as()
+    with pytest.raises(InvalidValue, match="--allow-host: expected a name by which clients reach ::"):
+        ListenAddress(host="::").known_as()

@@ -4,7 +4,7 @@ import re
 
 from tests.support.servers import REPOSITORY
 
-from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import ToolRefusalCode
 
 
 def test_every_code_stands_in_one_of_the_tables() -> None:
@@ -15,4 +15,4 @@ def test_every_code_stands_in_one_of_the_tables() -> None:
         for table in tables
         for code in re.findall(r"^\| `(\w+)` ", table.partition("\n\n")[0], re.MULTILINE)
     }
-    assert told == set(RefusalCode)
+    assert told == set(ToolRefusalCode)

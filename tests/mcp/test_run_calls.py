@@ -15,7 +15,7 @@ from lifesign.client.registry_errors import (
     Unreachable,
 )
 from lifesign.client.registry_tasks import HeldRun
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.mcp.delegate_subtask import Subtask
 from lifesign.mcp.run_calls import key_of, refusal, run_in
 
@@ -34,13 +34,13 @@ def test_a_process_under_a_lease_is_told_of_its_run_by_its_environment() -> None
 
 @pytest.mark.parametrize("name", list(ENVIRONMENT))
 def test_a_run_is_told_of_whole_or_not_at_all(name: str) -> None:
-    with pytest.raises(InvalidSetting, match=f"{name}: expected a value, as .* have one"):
+    with pytest.raises(InvalidValue, match=f"{name}: expected a value, as .* have one"):
         run_in({**ENVIRONMENT, name: ""})
 
 
 @pytest.mark.parametrize("token", ["seven", "-1", "7.0", "\u0667", "9" * 20])
 def test_a_token_is_a_whole_number(token: str) -> None:
-    with pytest.raises(InvalidSetting, match="AGENT_HEALTH_FENCING_TOKEN: expected a whole number"):
+    with pytest.raises(InvalidValue, match="AGENT_HEALTH_FENCING_TOKEN: expected a whole number"):
         run_in({**ENVIRONMENT, "AGENT_HEALTH_FENCING_TOKEN": token})
 
 

@@ -24,9 +24,9 @@ from lifesign.client.registry_errors import (
     Unavailable,
     Unreachable,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.mcp.server import MAX_CALLS, new_server, server_of
-from lifesign.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
+from lifesign.mcp.tool import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
 
 
 class Word(Arguments):
@@ -38,19 +38,19 @@ class Echo(BaseModel):
     absent: str | None = None
 
 
-def tool(run: Callable[[Word, Reach], Awaitable[Told]], **more: Any) -> Tool:
+def tool(run: Callable[[Word, ToolContext], Awaitable[ToolAnswer]], **more: Any) -> Tool:
     return Tool(name="echo", title="Echo", description="Says it.", takes=Word, gives=Echo, run=run, **more)
 
 
-async def echo(asked: Word, _reach: Reach) -> Told:
-    return Told(content=Echo(word=asked.word), text=asked.word)
+async def echo(asked: Word, _reach: ToolContext) -> ToolAnswer:
+    return ToolAnswer(content=Echo(word=asked.word), text=asked.word)
 
 
 def client_of(made: Tool) -> Client:
     async def nobody(*_: object) -> Any:
         raise AssertionError
 
-    return Client(new_server([made], Reach(get=nobody)))
+    return Client(new_server([made], ToolContext(get=nobody)))
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -58,7 +58,7 @@ async def test_an_answer_is_text_and_an_object_in_both_eras_of_the_protocol(mode
     async def nobody(*_: object) -> Any:
         raise AssertionError
 
-    server = new_server([tool(echo)], Reach(get=nobody))
+    server = new_server([tool(echo)], ToolContext(get=nobody))
     async with Client(server, mode=mode) as client:
         result = await client.call_tool("echo", {"word": "hé\n"})
     assert text_of(result) == "hé\n"
@@ -81,7 +81,7 @@ async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
     ("error", "told"),
     [
         (ToolFailed("it is late", code="late"), "late: it is late"),
-        (InvalidSetting("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
+        (InvalidValue("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
         (RegistryError("HTTP 409: no"), "refused: HTTP 409: no"),
         (NotAuthorized("no", code="unknown_key"), "unknown_key: no: whoever runs this server must"),
         (NotPermitted("no"), "refused: no: the key of this server is not for that"),
@@ -93,7 +93,7 @@ async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 async def test_what_can_be_helped_is_told_with_the_help(error: Exception, told: str) -> None:
-    async def fail(_asked: Word, _reach: Reach) -> Told:
+    async def fail(_asked: Word, _reach: ToolContext) -> ToolAnswer:
         raise error
 
     async with client_of(tool(fail)) as client:
@@ -104,7 +104,7 @@ async def test_what_can_be_helped_is_told_with_the_help(error: Exception, told: 
 
 
 async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(_asked: Word, _reach: Reach) -> Told:
+    async def fail(_asked: Word, _reach: ToolContext) -> ToolAnswer:
         raise ZeroDivisionError("ahk_secret")
 
     async with client_of(tool(fail)) as client:
@@ -122,10 +122,10 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCap
 async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
     begun, may_end = asyncio.Queue[None](), asyncio.Event()
 
-    async def wait(_asked: Word, _reach: Reach) -> Told:
+    async def wait(_asked: Word, _reach: ToolContext) -> ToolAnswer:
         begun.put_nowait(None)
         await may_end.wait()
-        return Told(content=Echo(word="done"), text="done")
+        return ToolAnswer(content=Echo(word="done"), text="done")
 
     async with client_of(tool(wait)) as client, asyncio.TaskGroup() as group:
         waiting = [group.create_task(client.call_tool("echo", {})) for _ in range(MAX_CALLS)]
@@ -229,4 +229,4 @@ def test_a_tool_that_needs_a_registry_says_so_where_there_is_none() -> None:
         raise AssertionError
 
     with pytest.raises(ToolFailed, match="no registry is named"):
-        registry_of(Reach(get=nobody))
+        registry_of(ToolContext(get=nobody))

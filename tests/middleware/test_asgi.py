@@ -31,7 +31,7 @@ from tests.support.scripted import (
 )
 
 from lifesign import AgentHealthMiddleware
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.middleware.asgi import App
 from lifesign.middleware.exchange import Receive, Scope, Send
 
@@ -340,7 +340,7 @@ async def test_a_real_card_stays_what_it_was() -> None:
 
 @pytest.mark.parametrize("app", [None, "app", 7, [None]])
 def test_app_that_cannot_be_called_is_refused_at_once(app: Any) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         AgentHealthMiddleware(app, agent_id="agent")
     assert refused.value.name == "app"
 

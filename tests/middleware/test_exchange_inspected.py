@@ -30,7 +30,7 @@ from tests.support.scripted import (
 )
 
 from lifesign.middleware.body import KEPT
-from lifesign.middleware.exchange import Exchange
+from lifesign.middleware.exchange import RequestExchange
 
 KIB = 1024
 MEBIBYTE = 1 << 20
@@ -446,7 +446,9 @@ async def test_nothing_is_held_while_a_background_task_goes_on(
         await receive()
         for message in [start(headers=headers), *begun, final(b"1}")]:
             await send(message)
-        (exchange,) = [one for one in gc.get_objects() if type(one) is Exchange and one._scope is scope]
+        (exchange,) = [
+            one for one in gc.get_objects() if type(one) is RequestExchange and one._scope is scope
+        ]
         held.extend([exchange._last, exchange._request, KEPT.held])
 
     await play(app, server=Server(call()))

@@ -8,7 +8,7 @@ from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, outcomes, p99_ms
 
 from lifesign import AgentHealth
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.middleware import Outcome
 
 
@@ -143,12 +143,12 @@ def test_generator_is_refused_as_its_call_is_no_work(health: AgentHealth) -> Non
         yield "event"
 
     for function in (chunks, events):
-        with pytest.raises(InvalidSetting) as refused:
+        with pytest.raises(InvalidValue) as refused:
             health.interaction()(function)
         assert refused.value.name == "function"
 
 
 def test_a_mistyped_outcome_is_refused_where_it_is_written() -> None:
     health = AgentHealth(agent_id="urn:agent")
-    with pytest.raises(InvalidSetting, match="outcome"), health.interaction() as interaction:
+    with pytest.raises(InvalidValue, match="outcome"), health.interaction() as interaction:
         interaction.outcome = "task failed"

@@ -11,7 +11,7 @@ from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.domain.health.inspection import Inspection
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.middleware import AgentHealth, AgentHealthMiddleware, Outcome
 from lifesign.middleware.metrics import PREFIX, HealthCollector
 
@@ -117,7 +117,7 @@ async def test_whoever_publishes_little_shows_numbers_for_a_token_alone() -> Non
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused_by_name(settings: dict[str, str]) -> None:
-    with pytest.raises(InvalidSetting, match="metrics_path"):
+    with pytest.raises(InvalidValue, match="metrics_path"):
         wrapped(**settings)
 
 

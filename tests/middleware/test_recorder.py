@@ -13,7 +13,7 @@ from tests.support.recording import AGENT_ID, agent, outcomes, p99_ms, published
 
 from lifesign import AgentHealth
 from lifesign.domain.health.document import HealthStatus
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.middleware import Outcome, recorder
 
 NOW = datetime.fromtimestamp(START_WALL_NS / 1e9, UTC)
@@ -65,7 +65,7 @@ def test_without_an_outcome_it_was_answered(health: AgentHealth) -> None:
 
 @pytest.mark.parametrize("wrong", ["nonsense", "", None, 3, b"answered", 1.0, ["answered"]])
 def test_an_outcome_that_is_none_is_refused_with_the_names_of_all(health: AgentHealth, wrong: Any) -> None:
-    with pytest.raises(InvalidSetting, match="task_failed") as refused:
+    with pytest.raises(InvalidValue, match="task_failed") as refused:
         health.record(wrong, latency_ms=5)
     assert refused.value.name == "outcome"
     assert outcomes(health) == {}
@@ -78,7 +78,7 @@ def test_a_latency_that_is_no_number_is_refused_by_its_name(
 ) -> None:
     if argument == "first_byte_ms" and wrong is None:
         return  # that is how it is left out
-    with pytest.raises(InvalidSetting, match=argument) as refused:
+    with pytest.raises(InvalidValue, match=argument) as refused:
         health.record(**({"latency_ms": 5} | {argument: wrong}))
     assert refused.value.name == argument
     assert outcomes(health) == {}
@@ -244,7 +244,7 @@ def test_a_function_that_gives_no_time_is_left_out_with_one_line_a_minute(
 
 @pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "2025-11-20", 5])
 def test_a_moment_without_a_zone_is_refused_at_once(clock: HandClock, wrong: Any) -> None:
-    with pytest.raises(InvalidSetting, match="capabilities_updated_at"):
+    with pytest.raises(InvalidValue, match="capabilities_updated_at"):
         agent(clock, capabilities_updated_at=wrong)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lifesign import AgentHealth, AgentHealthMiddleware
 from lifesign.domain.health.outcome import Counting
-from lifesign.errors import AgentHealthError, InvalidSetting
+from lifesign.errors import AgentHealthError, InvalidValue
 from lifesign.middleware.settings import MiddlewareSettings, moment_now
 
 MOMENT = datetime(2025, 11, 20, tzinfo=UTC)
@@ -137,7 +137,7 @@ def test_a_value_up_to_the_edge_is_taken(name: str, value: Any) -> None:
 def test_a_value_beyond_the_edge_is_refused_and_the_operator_told_what_is_expected(
     name: str, value: Any
 ) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(InvalidValue) as caught:
         wrapped(**{name: value})
     error = caught.value
     assert error.name == name
@@ -148,7 +148,7 @@ def test_a_value_beyond_the_edge_is_refused_and_the_operator_told_what_is_expect
     assert isinstance(error, AgentHealthError)
     assert isinstance(error, ValueError)
     if name not in MIDDLEWARE_DEFAULTS:
-        with pytest.raises(InvalidSetting, match=re.escape(name)):
+        with pytest.raises(InvalidValue, match=re.escape(name)):
             recorder(**{name: value})
 
 
@@ -188,7 +188,7 @@ def test_a_token_of_visible_ascii_is_taken(token: str) -> None:
     ],
 )
 def test_a_token_that_no_header_can_carry_or_that_is_short_is_refused_unseen(token: Any) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(InvalidValue) as caught:
         wrapped(detail="coarse", detail_token=token)
     told = "".join(traceback.format_exception(caught.value))
     assert caught.value.name == "detail_token"
@@ -200,13 +200,13 @@ def test_a_token_that_no_header_can_carry_or_that_is_short_is_refused_unseen(tok
 
 
 def test_a_token_without_coarse_detail_would_guard_nothing_and_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="detail_token") as caught:
+    with pytest.raises(InvalidValue, match="detail_token") as caught:
         wrapped(detail_token=TOKEN)
     assert TOKEN not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_token_is_not_shown_beside_another_wrong_setting() -> None:
-    with pytest.raises(InvalidSetting, match="timeout_seconds") as caught:
+    with pytest.raises(InvalidValue, match="timeout_seconds") as caught:
         wrapped(detail="coarse", detail_token=TOKEN, timeout_seconds=0)
     assert TOKEN not in "".join(traceback.format_exception(caught.value))
 
@@ -237,7 +237,7 @@ def test_a_directory_that_can_never_be_made_is_refused_at_the_start(tmp_path: Pa
     file = tmp_path / "file"
     file.write_text("")
     for given in (file, file / "below"):
-        with pytest.raises(InvalidSetting, match="state_dir"):
+        with pytest.raises(InvalidValue, match="state_dir"):
             wrapped(state_dir=given)
 
 
@@ -252,7 +252,7 @@ def test_a_moment_is_what_is_given_or_returned_in_utc() -> None:
 
 
 def test_a_returned_moment_without_a_zone_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="time zone"):
+    with pytest.raises(InvalidValue, match="time zone"):
         moment_now(lambda: datetime(2025, 11, 20))  # noqa: DTZ001 - the fault
 
 

@@ -11,16 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lifesign.middleware import shared_state as board_module
-from lifesign.middleware.shared_state import MOST_DOCUMENT_BYTES, Board, Notice
+from lifesign.middleware.shared_state import MOST_DOCUMENT_BYTES, PublishedDocument, SharedState
 
 SECOND_NS = 1_000_000_000
 WALL_NS = 1_763_640_000 * SECOND_NS
 BOARD_BYTES = 4096 + 2 * 40_960
 
 
-def notice(number: int, document: bytes = b'{"schema_version":"0.1.0"}') -> Notice:
+def notice(number: int, document: bytes = b'{"schema_version":"0.1.0"}') -> PublishedDocument:
     at_ns = WALL_NS + number * 60 * SECOND_NS
-    return Notice(at_ns, at_ns + 60 * SECOND_NS, at_ns // 1_000_000, document)
+    return PublishedDocument(at_ns, at_ns + 60 * SECOND_NS, at_ns // 1_000_000, document)
 
 
 OLD, OLDER = notice(2, b"old " * 50), notice(1, b"older " * 40)
@@ -33,15 +33,15 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Board:
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> SharedState:
     """A board whose bytes are set anew by every example."""
-    return Board(tmp_path_factory.mktemp("fuzz") / "board")
+    return SharedState(tmp_path_factory.mktemp("fuzz") / "board")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a board that holds two notices."""
-    board = Board(tmp_path_factory.mktemp("whole") / "board")
+    board = SharedState(tmp_path_factory.mktemp("whole") / "board")
     board.agree_on_offset(0, WALL_NS)
     board.write(OLDER)
     board.write(OLD)
@@ -52,38 +52,38 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_a_board_without_a_notice_says_none(path: Path) -> None:
-    assert Board(path).read() is None
+    assert SharedState(path).read() is None
 
 
 def test_the_newest_notice_is_read_by_all(path: Path) -> None:
-    one, other = Board(path), Board(path)
+    one, other = SharedState(path), SharedState(path)
     for number in range(1, 6):
         (one, other)[number % 2].write(notice(number, b"%d" % number))
         assert one.read() == other.read() == notice(number, b"%d" % number)
-    assert Board(path).read() == notice(5, b"5")
+    assert SharedState(path).read() == notice(5, b"5")
 
 
 def test_the_board_is_small_and_private(path: Path) -> None:
-    Board(path)
+    SharedState(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_size <= 128 * 1024
 
 
 def test_a_notice_may_be_as_long_as_it_says_and_no_longer(path: Path) -> None:
-    board = Board(path)
+    board = SharedState(path)
     longest = notice(1, b"x" * MOST_DOCUMENT_BYTES)
     board.write(longest)
     with pytest.raises(ValueError, match="32769"):
         board.write(notice(2, b"x" * (MOST_DOCUMENT_BYTES + 1)))
     board.write(notice(3, b"x" * MOST_DOCUMENT_BYTES))
-    assert Board(path).read() == notice(3, b"x" * MOST_DOCUMENT_BYTES)
+    assert SharedState(path).read() == notice(3, b"x" * MOST_DOCUMENT_BYTES)
     assert path.stat().st_size == BOARD_BYTES
 
 
 # --- torn and foreign bytes -------------------------------------------------------------------------------
 
 
-def written_over(whole: bytes, board: Board) -> tuple[bytes, int, int]:
+def written_over(whole: bytes, board: SharedState) -> tuple[bytes, int, int]:
     """Write NEW over `whole`; return all bytes and where they begin and end to differ."""
     os.pwrite(board.fd, whole, 0)
     assert board.read() == OLD
@@ -93,7 +93,7 @@ def written_over(whole: bytes, board: Board) -> tuple[bytes, int, int]:
     return after, changed[0], changed[-1] + 1
 
 
-def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzzed: Board) -> None:
+def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzzed: SharedState) -> None:
     after, start, end = written_over(whole, fuzzed)
     for cut in range(start, end):
         os.pwrite(fuzzed.fd, after[:cut] + whole[cut:], 0)
@@ -104,7 +104,7 @@ def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzze
 
 @given(st.data())
 def test_so_does_one_whose_bytes_arrived_in_any_order(
-    whole: bytes, fuzzed: Board, data: st.DataObject
+    whole: bytes, fuzzed: SharedState, data: st.DataObject
 ) -> None:
     after, start, end = written_over(whole, fuzzed)
     torn = bytearray(whole)
@@ -121,14 +121,14 @@ def test_so_does_one_whose_bytes_arrived_in_any_order(
 @example(4096, b"\xff" * 40_960)
 @example(4096 + 24, b"\xff\xff\xff\xff")
 def test_any_bytes_anywhere_leave_a_notice_that_was_written_or_none(
-    whole: bytes, fuzzed: Board, at: int, noise: bytes
+    whole: bytes, fuzzed: SharedState, at: int, noise: bytes
 ) -> None:
     os.pwrite(fuzzed.fd, whole, 0)
     os.pwrite(fuzzed.fd, noise[: BOARD_BYTES - at], at)
     assert fuzzed.read() in {None, OLD, OLDER}
 
 
-def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: Board) -> None:
+def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: SharedState) -> None:
     _, first, _ = written_over(whole, fuzzed)
     second = 4096 + 40_960 if first < 4096 + 40_960 else 4096
     for at in range(second, second + 28 + len(OLD.document) + 4):
@@ -141,7 +141,7 @@ def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: 
 @given(st.binary(max_size=20_000))
 @example(b"")
 @example(b"# notes of an operator\n" * 500)
-def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: Board, content: bytes) -> None:
+def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: SharedState, content: bytes) -> None:
     os.pwrite(fuzzed.fd, content + bytes(BOARD_BYTES - len(content)), 0)
     assert fuzzed.read() is None
     offset_ns = fuzzed.agree_on_offset(7, WALL_NS)
@@ -155,11 +155,11 @@ def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: Board, content: b
 def test_a_file_of_any_size_becomes_a_board(path: Path, content: bytes) -> None:
     path.touch(mode=0o600)
     path.write_bytes(content)
-    board = Board(path)
+    board = SharedState(path)
     assert board.read() is None
     board.agree_on_offset(0, WALL_NS)
     board.write(OLD)
-    assert Board(path).read() == OLD
+    assert SharedState(path).read() == OLD
 
 
 def _symlink(path: Path) -> None:
@@ -184,8 +184,8 @@ def test_what_is_no_private_file_is_set_aside_and_a_board_is_made(
     path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
 ) -> None:
     make(path)
-    Board(path).write(OLD)
-    assert Board(path).read() == OLD
+    SharedState(path).write(OLD)
+    assert SharedState(path).read() == OLD
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_set_aside_is_an_error_that_says_where(path: Path) -> Non
     path.mkdir()
     path.with_name("board.set-aside").write_text("in the way")
     with pytest.raises(OSError, match="board"):
-        Board(path)
+        SharedState(path)
 
 
 # --- the time base ----------------------------------------------------------------------------------------
@@ -204,28 +204,28 @@ def reboot(monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
 
 
 def test_all_workers_of_a_boot_share_one_offset_whatever_is_done_to_the_wall_clock(path: Path) -> None:
-    offset_ns = Board(path).agree_on_offset(100 * SECOND_NS, WALL_NS)
+    offset_ns = SharedState(path).agree_on_offset(100 * SECOND_NS, WALL_NS)
     assert offset_ns + 100 * SECOND_NS == WALL_NS
     for step_ns in (3600 * SECOND_NS, -3600 * SECOND_NS):
-        assert Board(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
+        assert SharedState(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
 
 
 def test_after_a_reboot_it_goes_on_from_the_wall_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Board(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
+    SharedState(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
     reboot(monkeypatch, b"another boot")
     later_ns = WALL_NS + 600 * SECOND_NS
-    assert Board(path).agree_on_offset(5 * SECOND_NS, later_ns) + 5 * SECOND_NS == later_ns
+    assert SharedState(path).agree_on_offset(5 * SECOND_NS, later_ns) + 5 * SECOND_NS == later_ns
 
 
 @pytest.mark.parametrize("back_s", [1, 3600, 50 * 365 * 86_400])
 def test_after_a_reboot_it_never_goes_back_behind_what_was_published(
     path: Path, monkeypatch: pytest.MonkeyPatch, back_s: int
 ) -> None:
-    board = Board(path)
+    board = SharedState(path)
     board.agree_on_offset(10**6 * SECOND_NS, WALL_NS)
     board.write(notice(60))
     reboot(monkeypatch, b"another boot")
-    board = Board(path)
+    board = SharedState(path)
     wall_ns = notice(60).computed_ns - back_s * SECOND_NS
     assert board.agree_on_offset(5 * SECOND_NS, wall_ns) + 5 * SECOND_NS >= notice(60).computed_ns
     assert board.read() == notice(60)
@@ -239,14 +239,14 @@ def test_where_there_is_no_boot_id_a_reboot_shows_in_the_clocks(
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     up_ns = 10**6 * SECOND_NS
-    first = Board(path).agree_on_offset(up_ns, WALL_NS)
+    first = SharedState(path).agree_on_offset(up_ns, WALL_NS)
     later_ns = 30 * SECOND_NS
-    assert Board(path).agree_on_offset(up_ns + later_ns, WALL_NS + later_ns) == first
-    rebooted = Board(path).agree_on_offset(0, WALL_NS + 600 * SECOND_NS)
+    assert SharedState(path).agree_on_offset(up_ns + later_ns, WALL_NS + later_ns) == first
+    rebooted = SharedState(path).agree_on_offset(0, WALL_NS + 600 * SECOND_NS)
     assert rebooted == WALL_NS + 600 * SECOND_NS
 
 
-def test_a_time_base_with_any_byte_changed_is_made_anew(whole: bytes, fuzzed: Board) -> None:
+def test_a_time_base_with_any_byte_changed_is_made_anew(whole: bytes, fuzzed: SharedState) -> None:
     header = 72
     os.pwrite(fuzzed.fd, whole, 0)
     agreed_ns = fuzzed.agree_on_offset(0, WALL_NS + 10**12)
@@ -265,22 +265,22 @@ def test_a_time_base_with_any_byte_changed_is_made_anew(whole: bytes, fuzzed: Bo
 def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
-    one, other = Board(path), Board(path)
+    one, other = SharedState(path), SharedState(path)
     offset_ns = one.agree_on_offset(5, WALL_NS)
     assert offset_ns == other.agree_on_offset(7, WALL_NS + 2) == WALL_NS - 5
     os.close(held)
     # The first to hold the lock writes it: a later step of the wall clock changes nothing.
     one.keep_offset()
     other.keep_offset()
-    assert Board(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
+    assert SharedState(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
 
 
 def test_offset_that_another_worker_wrote_meanwhile_stays(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
-    late = Board(path)
+    late = SharedState(path)
     late.agree_on_offset(0, WALL_NS + 1)
     os.close(held)
-    assert Board(path).agree_on_offset(0, WALL_NS) == WALL_NS
+    assert SharedState(path).agree_on_offset(0, WALL_NS) == WALL_NS
     late.keep_offset()
-    assert Board(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS
+    assert SharedState(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS

@@ -20,7 +20,7 @@ from tests.support.small_disk import fill, mounted
 
 from lifesign import AgentHealth
 from lifesign.domain.health.document import HealthStatus
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MEBIBYTE = 1 << 20
 
@@ -203,7 +203,7 @@ def test_what_can_be_no_directory_is_refused_at_the_start(
         path.symlink_to("nowhere")
     else:
         path.write_text("notes")
-    with pytest.raises(InvalidSetting, match="state_dir") as refused:
+    with pytest.raises(InvalidValue, match="state_dir") as refused:
         agent(clock, state_dir=path / "below" if wrong == "below a file" else path)
     assert refused.value.name == "state_dir"
 

@@ -14,7 +14,7 @@ from tests.support.recording import agent, calibration, outcomes, p99_ms, publis
 from lifesign import AgentHealth
 from lifesign.domain.health.document import Trend
 from lifesign.middleware import shared_state, window_files
-from lifesign.middleware.windows import Clock
+from lifesign.middleware.windows import RecorderClock
 
 WINDOW_S = 2400
 SLOT_S = WINDOW_S / 24
@@ -234,7 +234,7 @@ class AfterReboot(Workers):
         clock.advance((before.clock.monotonic_ns() - START_NS) / 1e9)
         clock.step_wall(wall_step_s)
         rebooted_ns = clock.monotonic_ns() - 5_000_000_000
-        clock.clock = Clock(lambda: clock.monotonic_ns() - rebooted_ns, clock.wall_ns)
+        clock.clock = RecorderClock(lambda: clock.monotonic_ns() - rebooted_ns, clock.wall_ns)
 
 
 @pytest.mark.parametrize("down_s", [0, 30, 1000])

@@ -5,7 +5,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import target_id
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.registry.openintent_dialect import OPERATIONS, PREFIX
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database
@@ -40,7 +40,7 @@ async def test_it_is_spoken_only_where_it_is_switched_on(database: Database, clo
 
 
 def test_another_dialect_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"dialects: .*openintent"):
+    with pytest.raises(InvalidValue, match=r"dialects: .*openintent"):
         RegistrySettings.read(dialects=("esperanto",))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.serving.tls_files import check_pair
 
 
@@ -49,7 +49,7 @@ def test_a_certificate_and_its_key_are_taken(files: Path, certificate: str, key:
 def test_of_others_the_file_at_fault_is_named(
     files: Path, certificate: str, key: str, name: str, expected: str
 ) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         check_pair(files / certificate, files / key)
     assert refused.value.name == name
     assert refused.value.given == str(files / (certificate if name == "tls_certificate" else key))

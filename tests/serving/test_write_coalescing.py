@@ -3,7 +3,7 @@ import socket
 
 from tests.support.both_loops import on_both_loops
 
-from lifesign.serving.write_coalescing import WholeAnswers
+from lifesign.serving.write_coalescing import WriteCoalescingTransport
 
 HEAD, BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", b"well"
 
@@ -33,8 +33,8 @@ class Wire(asyncio.Transport):
         return 0
 
 
-def kept(wire: Wire) -> WholeAnswers:
-    return WholeAnswers(wire, asyncio.get_running_loop())
+def kept(wire: Wire) -> WriteCoalescingTransport:
+    return WriteCoalescingTransport(wire, asyncio.get_running_loop())
 
 
 @on_both_loops
@@ -79,7 +79,7 @@ async def test_no_more_than_one_piece_is_kept() -> None:
 @on_both_loops
 async def test_closing_writes_what_was_kept_and_aborting_does_not() -> None:
     closed, aborted = Wire(), Wire()
-    for wire, end in ((closed, WholeAnswers.close), (aborted, WholeAnswers.abort)):
+    for wire, end in ((closed, WriteCoalescingTransport.close), (aborted, WriteCoalescingTransport.abort)):
         answers = kept(wire)
         answers.write(HEAD)
         end(answers)
@@ -115,7 +115,7 @@ async def test_what_was_kept_comes_before_the_end_of_the_writing_side() -> None:
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
     reader, writer = await asyncio.open_connection(sock=theirs)
-    answers = WholeAnswers(transport, loop)
+    answers = WriteCoalescingTransport(transport, loop)
     assert answers.can_write_eof()
     answers.write(HEAD)
     answers.write_eof()

@@ -18,13 +18,13 @@ from tests.support.gate import Gate
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
-from lifesign.adapter.main_loop import Adapter, Wanted
-from lifesign.adapter.run_events import Told
+from lifesign.adapter.main_loop import Adapter, TaskSelection
+from lifesign.adapter.run_events import RunEvent
 from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.profile import AgentProfile
-from lifesign.agent.registration import Place
+from lifesign.agent.registration import RegistrySession
 from lifesign.client import RegistryClient
 from lifesign.client.lease_keeper import LeaseKeeper
 from lifesign.domain.access.permissions import Role
@@ -45,15 +45,15 @@ class Adapting:
         command: Sequence[str],
         *,
         agent_id: str | None = None,
-        wanted: Wanted | None = None,
+        wanted: TaskSelection | None = None,
         open_tools: OpenTools | None = None,
         drain_s: float = 120.0,
-        hears: Callable[[Told], object] | None = None,
+        hears: Callable[[RunEvent], object] | None = None,
         **settings: Any,
     ) -> None:
         self.directory = directory
         self.agent_id = agent_id or f"coder-{next(_NUMBERS)}"
-        self.told: list[Told] = []
+        self.told: list[RunEvent] = []
         self._hears = hears
         self._has_come = asyncio.Event()
         own_key = directory / "own.key"
@@ -68,9 +68,9 @@ class Adapting:
             **settings,
         )
         self._url = registry.url
-        wanted = wanted or Wanted(role_id=POOL, is_once=True)
+        wanted = wanted or TaskSelection(role_id=POOL, is_once=True)
         self.adapter = Adapter(
-            Place(
+            RegistrySession(
                 AgentProfile(agent_id=self.agent_id, role_id=wanted.role_id or POOL, capacity=1),
                 self.keys,
                 registry.url,
@@ -92,13 +92,13 @@ class Adapting:
         """Ask the registry as the agent."""
         return RegistryClient(self._url, key=self.keys.current())
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: RunEvent) -> None:
         self.told.append(told)
         self._has_come.set()
         if self._hears is not None:
             self._hears(told)
 
-    async def until(self, what: str, task_id: str | None = None) -> Told:
+    async def until(self, what: str, task_id: str | None = None) -> RunEvent:
         """Wait until this is told, of a task if one is named."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:

@@ -1,6 +1,6 @@
 """Facts of a census for tests: a directory with a bit of everything."""
 
-from lifesign.census.document import Latency
+from lifesign.census.document import LatencySummary
 from lifesign.census.report import CensusFacts, HostCount, LayerCount, RunFacts
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.result_sums import Layer
@@ -36,7 +36,7 @@ def facts(**changed: object) -> CensusFacts:
             LayerCount("discovery", R.NOT_MEASURED, 7),
             LayerCount("readiness", R.NOT_AN_AGENT, 5),
         ],
-        "latencies": {"discovery": Latency(count=5, p50_ms=233.0, p90_ms=812.5, p99_ms=1978.0)},
+        "latencies": {"discovery": LatencySummary(count=5, p50_ms=233.0, p90_ms=812.5, p99_ms=1978.0)},
         "health": {HealthStatus.HEALTHY: 2, HealthStatus.DEGRADED: 1},
         "shown": [
             ([(Layer.DISCOVERY, R.OK), (Layer.TRANSPORT, R.TIMEOUT)], 1),

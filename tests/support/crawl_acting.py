@@ -10,7 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
+from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.worker.progress import Progress
 
@@ -34,26 +34,26 @@ STANDING = Progress(
 )
 
 
-def act(share: Share, pipe: Connection) -> None:
+def act(share: WorkerConfig, pipe: Connection) -> None:
     """In a process of its own, be what the file of this name says."""
     place = Path(f"{share.database}-{share.worker}")
     role = place.read_text()
     match role:
         case "finish":
-            pipe.send(Said(progress=STANDING))
+            pipe.send(WorkerStatus(progress=STANDING))
             sys.exit(0)
         case "unfinished":
             sys.exit(EXIT_UNFINISHED)
         case "die once":
             place.write_text("finish")
-            pipe.send(Said(progress=STANDING))
+            pipe.send(WorkerStatus(progress=STANDING))
             os.kill(os.getpid(), signal.SIGKILL)
         case "die always":
             sys.exit(1)
         case "held up":
-            pipe.send(Said(held_up=("the disk is full", 120.0)))
+            pipe.send(WorkerStatus(held_up=("the disk is full", 120.0)))
             sys.exit(EXIT_HELD_UP)
         case "ignore":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pipe.send(Said(line="at work"))
+    pipe.send(WorkerStatus(line="at work"))
     time.sleep(60)

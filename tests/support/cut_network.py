@@ -18,7 +18,7 @@ from lifesign.domain.observation.results import Observation
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import ShardBatch
-from lifesign.prober.worker.main_loop import Worker
+from lifesign.prober.worker.main_loop import ProbeWorker
 
 FOURS, SIXES = "10.9.0.0/24", "fd00:9::/64"
 HOSTS = 3
@@ -100,7 +100,7 @@ async def main(cut: str) -> None:
 
         wanted = definition(list(urls.values()))
         opened = await stack.enter_async_context(open_prober(wanted))
-        worker = Worker(ledger, opened.prober, wanted, worker_name="cut", asks=opened.witnesses)
+        worker = ProbeWorker(ledger, opened.prober, wanted, worker_name="cut", asks=opened.witnesses)
         stop = asyncio.Event()
         running = asyncio.create_task(worker.run(stop))
         await until_reported(2, {})

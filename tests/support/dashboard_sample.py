@@ -16,9 +16,9 @@ from tests.support.task_api import REPORT, create, steer, worker
 from lifesign.domain.access.permissions import Role, key_of
 from lifesign.domain.lifecycle.agent_history import (
     HALF_HOURS_PER_DAY,
+    HistorySlot,
     KeptHistory,
     Measure,
-    Slot,
     Spread,
     added,
     half_hour_of,
@@ -136,7 +136,7 @@ def month_behind(now_s: float, *, has_gaps: bool = True) -> KeptHistory:
         if has_gaps and (16 <= ago < 20 or 200 <= ago < 330 or ago >= 29 * HALF_HOURS_PER_DAY):
             continue
         if has_gaps and (30 <= ago < 34 or ago in {700, 701}):
-            history = added(history, Slot(number, failed=6))
+            history = added(history, HistorySlot(number, failed=6))
             continue
         swing = math.sin(number * math.tau / HALF_HOURS_PER_DAY)
         errors = 0.004 + 0.003 * swing + (0.06 if ago in {29, 35, 36} else 0.0)
@@ -148,7 +148,7 @@ def month_behind(now_s: float, *, has_gaps: bool = True) -> KeptHistory:
             Measure.LATENCY_P99_MS: (1_500.0 + 300 * swing, 1_900.0 + 600 * swing, 2_600.0 + 900 * swing),
         }
         spreads = {measure: Spread(*values) for measure, values in numbers.items()}
-        history = added(history, Slot(number, alive=6, failed=int(ago in {29, 35}), spreads=spreads))
+        history = added(history, HistorySlot(number, alive=6, failed=int(ago in {29, 35}), spreads=spreads))
     return history
 
 

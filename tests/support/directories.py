@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from lifesign.prober.directories.page import Document, Format, Kind, Listed, Page, Skipped
+from lifesign.prober.directories.page import DirectoryPage, Document, Format, Kind, Listed, Skipped
 
 URL = "https://directory.example/list"
 
@@ -16,12 +16,12 @@ def document(content: Any, content_type: str = "", url: str = URL) -> Document:
     return Document(body, content_type, url)
 
 
-def read(one: Format, content: Any, content_type: str = "") -> Page:
+def read(one: Format, content: Any, content_type: str = "") -> DirectoryPage:
     """Take a document apart that the format recognises, with its entries as a list."""
     made = document(content, content_type)
     assert one.recognises(made), content
     page = one.read(made)
-    return Page(
+    return DirectoryPage(
         entries=list(page.entries),
         items=page.items,
         total=page.total,
@@ -30,11 +30,11 @@ def read(one: Format, content: Any, content_type: str = "") -> Page:
     )
 
 
-def listed(page: Page) -> list[tuple[str, str | None, Kind]]:
+def listed(page: DirectoryPage) -> list[tuple[str, str | None, Kind]]:
     """Return what a page lists: URL, name, kind."""
     return [(entry.url, entry.name, entry.kind) for entry in page.entries if isinstance(entry, Listed)]
 
 
-def skipped(page: Page) -> list[tuple[str, str]]:
+def skipped(page: DirectoryPage) -> list[tuple[str, str]]:
     """Return what a page leaves out, and why."""
     return [(entry.what, entry.reason) for entry in page.entries if isinstance(entry, Skipped)]

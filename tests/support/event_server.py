@@ -22,7 +22,7 @@ from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
-from lifesign.registry.api.call import Door
+from lifesign.registry.api.call import OperationDispatcher
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
 from lifesign.storage.engine.database import Database, open_database
@@ -32,7 +32,7 @@ READER_KEY = key_of(b"r" * 32)
 
 def streams_of(database: Database) -> EventStreams:
     """What answers, over a database."""
-    door = Door(database, RateLimiter(RateLimit(1_000, 1_000), 100), time.monotonic)
+    door = OperationDispatcher(database, RateLimiter(RateLimit(1_000, 1_000), 100), time.monotonic)
     return EventStreams(door, EventFeed(database))
 
 

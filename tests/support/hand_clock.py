@@ -1,6 +1,6 @@
 """How does a test wind the clocks of a recorder by hand?"""
 
-from lifesign.middleware.windows import Clock
+from lifesign.middleware.windows import RecorderClock
 
 START_NS = 1_000_000_000_000
 """The monotonic clock at the beginning: a machine that has been up for a while."""
@@ -14,7 +14,7 @@ class HandClock:
     def __init__(self) -> None:
         self._monotonic_ns = START_NS
         self._wall_ns = START_WALL_NS
-        self.clock = Clock(monotonic_ns=self.monotonic_ns, wall_ns=self.wall_ns)
+        self.clock = RecorderClock(monotonic_ns=self.monotonic_ns, wall_ns=self.wall_ns)
 
     def monotonic_ns(self) -> int:
         return self._monotonic_ns

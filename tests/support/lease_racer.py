@@ -5,7 +5,7 @@ from threading import Barrier
 
 from lifesign.domain.access.permissions import digest_of, key_of
 from lifesign.domain.tasks.lease import Claim
-from lifesign.registry.leases.hold_lease import Acquire, Answer, Asked, Release, hold_leases
+from lifesign.registry.leases.hold_lease import Acquire, Answer, Asked, LeaseReleaseRequest, hold_leases
 from lifesign.storage.engine.database import Database, open_database
 
 RESOURCES = 10
@@ -35,7 +35,7 @@ async def _race(url: str, digest: bytes, races: int, start: Barrier) -> list[tup
             await asyncio.to_thread(start.wait, PATIENCE_SECONDS)
             if isinstance(answer, Claim):
                 won.append((f"race {turn} for {resource}", answer.token))
-                await _hold(database, Release(digest=digest, lease_id=str(answer.lease_id)))
+                await _hold(database, LeaseReleaseRequest(digest=digest, lease_id=str(answer.lease_id)))
     finally:
         await database.close()
     return won

@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, TextContent
 from lifesign.client import RegistryClient
 from lifesign.domain.net.target_address import read_networks
 from lifesign.mcp.server import new_server
-from lifesign.mcp.tool import Reach
+from lifesign.mcp.tool import ToolContext
 from lifesign.mcp.tools import offered
 from lifesign.mcp.vetted_get import vetted_get
 
@@ -32,7 +32,7 @@ async def serving_tools(
         registry = None
         if registry_url is not None:
             registry = await opened.enter_async_context(RegistryClient(registry_url, key=key))
-        yield new_server(offered(has_registry=registry is not None), Reach(get=get, registry=registry))
+        yield new_server(offered(has_registry=registry is not None), ToolContext(get=get, registry=registry))
 
 
 @asynccontextmanager

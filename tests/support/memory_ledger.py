@@ -19,9 +19,9 @@ from lifesign.prober.results.ledger import (
     Granted,
     LedgerAway,
     ProbeReport,
+    ReportAnswer,
     ShardBatch,
     ShardClaim,
-    Taken,
     TargetEntry,
     TargetPage,
     WitnessNews,
@@ -194,7 +194,7 @@ class MemoryLedger:
         self._reach()
         return [shard for shard, version in versions.items() if self._versions.get(shard, 0) > version]
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         self._reach()
         assert interval_s > 0
         for batch in batches:
@@ -214,7 +214,7 @@ class MemoryLedger:
                 age_s = self.clock.boot_s() - made_at_s
                 at_s = self.now_s() - age_s
                 self._take(report, Received(report.observation, at_s, age_s, token, number))
-        return Taken(lost=[batch.claim.shard for batch in lost], news=self.news)
+        return ReportAnswer(lost=[batch.claim.shard for batch in lost], news=self.news)
 
     async def unprobed(self, since_s: float) -> int:
         self._reach()

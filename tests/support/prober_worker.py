@@ -17,7 +17,7 @@ from lifesign.client.registry import RegistryClient
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.results.registry_ledger import RegistryLedger
-from lifesign.prober.worker.main_loop import Worker
+from lifesign.prober.worker.main_loop import ProbeWorker
 
 INTERVAL_SECONDS = 3.0
 KEY_VARIABLE = "AGENT_HEALTH_REGISTRY_KEY"
@@ -75,7 +75,7 @@ async def work(url: str, name: str, looks: Path, ttl_s: float, clock: Clock) -> 
     looking = asyncio.create_task(look_at_clock())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with RegistryClient(url, key=os.environ[KEY_VARIABLE]) as client:
-        worker = Worker(
+        worker = ProbeWorker(
             RegistryLedger(client),
             Noted(looks),
             definition,

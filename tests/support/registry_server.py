@@ -20,7 +20,7 @@ from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, free
 from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
-from lifesign.registry.app import MakeFace, Registry, create_app
+from lifesign.registry.app import MakeFrontend, Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.connection_limits import BoundedProtocol
 from lifesign.storage.engine import schema
@@ -38,7 +38,7 @@ class RegistryServer:
 
     directory: Path
     settings: dict[str, object] = field(default_factory=dict)
-    face: MakeFace | None = None
+    face: MakeFrontend | None = None
     port: int = 0
     _server: uvicorn.Server | None = None
     _thread: threading.Thread | None = None
@@ -147,7 +147,7 @@ async def _fill(url: str) -> None:
 
 @contextmanager
 def registry_server(
-    directory: Path, *, face: MakeFace | None = None, **settings: object
+    directory: Path, *, face: MakeFrontend | None = None, **settings: object
 ) -> Iterator[RegistryServer]:
     """Serve a new registry until the block ends."""
     server = RegistryServer(directory, settings, face)

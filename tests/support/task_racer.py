@@ -8,8 +8,8 @@ from typing import Any
 from lifesign.domain.access.permissions import Principal, Role, digest_of
 from lifesign.domain.models.tasks import CompletionWrite, RunWrite, TaskClaim, TaskGrant
 from lifesign.errors import AgentHealthError
-from lifesign.registry.api.operations import Call, Deed, Reply
-from lifesign.registry.tasks.claim_task import Seeker, claim_task
+from lifesign.registry.api.operations import Call, Deed, OperationReply
+from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task
 from lifesign.registry.tasks.run_task import mark_complete
 from lifesign.registry.transitions.lease_expiry import reap
 from lifesign.storage.engine.database import Database, open_database
@@ -29,19 +29,19 @@ class TaskRacer:
 
     async def claim(self, ttl_s: float = 60.0) -> TaskGrant | None:
         """Ask for a task."""
-        seeker = Seeker(
+        seeker = TaskClaimant(
             caller=self._caller, digest=self._digest, incarnation=None, wanted=TaskClaim(ttl_seconds=ttl_s)
         )
         return await self.database.write(lambda transaction: claim_task(transaction, seeker))
 
-    async def complete(self, grant: TaskGrant) -> Reply | AgentHealthError:
+    async def complete(self, grant: TaskGrant) -> OperationReply | AgentHealthError:
         """Hand a result in."""
         body = CompletionWrite(
             run_id=grant.run_id, fencing_token=grant.lease.fencing_token, idempotency_key="complete"
         )
         return await self._write(mark_complete, grant, body)
 
-    async def _write(self, deed: Deed, grant: TaskGrant, body: RunWrite) -> Reply | AgentHealthError:
+    async def _write(self, deed: Deed, grant: TaskGrant, body: RunWrite) -> OperationReply | AgentHealthError:
         call = Call(
             caller=self._caller,
             path={"task_id": grant.task.task_id},
@@ -69,7 +69,7 @@ async def _race(racer: TaskRacer, start: Barrier) -> list[str]:
             # A reaper of each process goes round beside the work.
             await reap(racer.database)
             in_vain = in_vain + 1 if grant is None else 0
-            if grant is not None and isinstance(await racer.complete(grant), Reply):
+            if grant is not None and isinstance(await racer.complete(grant), OperationReply):
                 done.append(grant.task.task_id)
     finally:
         await racer.database.close()

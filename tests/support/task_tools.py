@@ -15,7 +15,7 @@ from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.mcp.answer import code_of
 from lifesign.mcp.server import new_server
-from lifesign.mcp.tool import Reach
+from lifesign.mcp.tool import ToolContext
 from lifesign.mcp.tools import offered
 
 
@@ -68,7 +68,8 @@ def server_of(registry: RegistryClient, run: HeldRun | None = None) -> Server[di
         raise AssertionError
 
     return new_server(
-        offered(has_registry=True, has_run=run is not None), Reach(get=nobody, registry=registry, run=run)
+        offered(has_registry=True, has_run=run is not None),
+        ToolContext(get=nobody, registry=registry, run=run),
     )
 
 

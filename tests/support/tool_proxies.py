@@ -13,7 +13,7 @@ from tests.support.registry_server import RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import Holder, holding
 
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
 from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.client import RegistryClient
@@ -25,7 +25,7 @@ class Proxied:
     """A task that is held, and the tools of whoever works at it."""
 
     holder: Holder
-    held: HeldWork
+    held: ToolProxyContext
     is_held: bool = True
     heard: list[str] = field(default_factory=list)
     """What the holder was told."""
@@ -72,7 +72,7 @@ async def proxied(
         RegistryClient(registry.url, key=holder.key, timeout_seconds=timeout_seconds) as client,
     ):
         works: list[Proxied] = []
-        held = HeldWork(
+        held = ToolProxyContext(
             registry=client,
             run=holder.run,
             is_held=lambda: works[0].is_held,

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign import AgentHealth
-from lifesign.middleware.shared_state import Notice
+from lifesign.middleware.shared_state import PublishedDocument
 
 IN_MEMORY = "-"
 
@@ -157,7 +157,7 @@ def hold(health: AgentHealth) -> str:
 def die_publishing(health: AgentHealth) -> str:
     """Be killed between taking the lock and writing."""
 
-    def die(notice: Notice) -> None:
+    def die(notice: PublishedDocument) -> None:
         os.write(1, b"dying\n")
         os.kill(os.getpid(), signal.SIGKILL)
 

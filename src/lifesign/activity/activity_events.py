@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class What(StrEnum):
+class WatchEventKind(StrEnum):
     """Of which kind something is that is told."""
 
     HEARTBEAT = "heartbeat"
@@ -30,16 +30,16 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class WatchEvent:
     """One thing that is told, for people and for programs. It may quote a peer: show it with care."""
 
-    what: What
+    what: WatchEventKind
     text: str
     agent_id: str | None = None
     session_id: str | None = None
 
 
-Tell = Callable[[Told], None]
+Tell = Callable[[WatchEvent], None]
 
 
 class Once:
@@ -49,7 +49,7 @@ class Once:
         self._tell = tell
         self._last: dict[tuple[str, str | None], str] = {}
 
-    def tell(self, subject: str, told: Told) -> None:
+    def tell(self, subject: str, told: WatchEvent) -> None:
         """Tell it, unless that was the last that was told of this subject of the agent."""
         place = (subject, told.agent_id)
         if self._last.get(place) != told.text:

@@ -23,7 +23,7 @@ BEAT_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class HeartbeatAccepted:
     """The registry took a heartbeat."""
 
     agent_status: str
@@ -32,7 +32,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class HeartbeatRefused:
     """The registry understood, and will have no heartbeat of this agent as it is asked."""
 
     why: str
@@ -45,17 +45,17 @@ class Dropped:
     why: str
 
 
-class Heart(Protocol):
+class HeartbeatSink(Protocol):
     """Whoever takes heartbeats, and knows how often they are due."""
 
-    async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
+    async def beat(self, due: DueBeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         """Send one heartbeat; raises nothing that a registry can cause."""
 
-    async def record(self, agent_id: str) -> AgentRecord | Refused | Dropped:
+    async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
         """Return what the registry knows of an agent."""
 
 
-class RegistryHeart:
+class RegistryHeartbeatSink:
     """A registry, asked with one key per agent. `async with` lets its connections go.
 
     InvalidSetting for a URL or a key that cannot be right.
@@ -91,7 +91,7 @@ class RegistryHeart:
         assert self._session is not None  # noqa: S101 - it was entered
         await self._session.close()
 
-    async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
+    async def beat(self, due: DueBeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         """Send one heartbeat, with the sessions that work as the agent's load."""
         try:
             reply = await self._clients[due.agent_id].agents.heartbeat(
@@ -103,9 +103,9 @@ class RegistryHeart:
             f"{command.command} ({command.id}{': ' + command.reason if command.reason else ''})"
             for command in reply.pending_commands
         )
-        return Taken(reply.agent_status, tuple(commands))
+        return HeartbeatAccepted(reply.agent_status, tuple(commands))
 
-    async def record(self, agent_id: str) -> AgentRecord | Refused | Dropped:
+    async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
         """Return what the registry knows of an agent."""
         try:
             return await self._clients[agent_id].agents.get(agent_id)
@@ -113,6 +113,6 @@ class RegistryHeart:
             return _ending(error)
 
 
-def _ending(error: RegistryError) -> Refused | Dropped:
+def _ending(error: RegistryError) -> HeartbeatRefused | Dropped:
     is_refusal = isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited)
-    return Refused(str(error)) if is_refusal else Dropped(str(error))
+    return HeartbeatRefused(str(error)) if is_refusal else Dropped(str(error))

@@ -23,8 +23,8 @@ from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.health.json_answer import parse_or_none
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import AgentHealthError, InvalidSetting
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import AgentHealthError, InvalidValue
 from lifesign.http.bounded_body import read_bounded, read_piece
 from lifesign.http.bounded_get import user_agent
 from lifesign.http.counted_sessions import CountedConnector, counted_session, counter_of
@@ -56,7 +56,7 @@ class NotOpencode(AgentHealthError):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SessionStanding:
     """How a session stands, as the server answered."""
 
     state: SessionState
@@ -84,9 +84,9 @@ class OpencodeServer:
         self.url = read_place(url).url.with_query(None)
         is_in_the_clear = self.url.scheme == "http" and not is_loopback(self.url.host or "")
         if password and is_in_the_clear and not allow_plain_http:
-            raise InvalidSetting("URL", url, "https, since the password must not travel in the clear")
+            raise InvalidValue("URL", url, "https, since the password must not travel in the clear")
         if directory is not None and not _ABSOLUTE.match(directory):
-            raise InvalidSetting("directory", directory, "an absolute path, as it is called on the server")
+            raise InvalidValue("directory", directory, "an absolute path, as it is called on the server")
         self.directory = directory
         self._auth = aiohttp.encode_basic_auth(username or DEFAULT_USER, password) if password else None
         self._session: aiohttp.ClientSession | None = None
@@ -118,7 +118,7 @@ class OpencodeServer:
         finally:
             response.close()
 
-    async def standings(self, sessions: Collection[str]) -> dict[str, Standing]:
+    async def standings(self, sessions: Collection[str]) -> dict[str, SessionStanding]:
         """Return how these sessions stand now. OpencodeAway, NotOpencode."""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
@@ -128,18 +128,18 @@ class OpencodeServer:
                 working = {place: await self._working_in(place) for place in sorted(directories)}
         except TimeoutError:
             raise OpencodeAway(
-                f"no answers about {counted(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
+                f"no answers about {pluralize(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
             ) from None
         return {known: self._standing(known, place, working) for known, place in places.items()}
 
     def _standing(
         self, session_id: str, place: str | None, working: Mapping[str, Collection[str]]
-    ) -> Standing:
+    ) -> SessionStanding:
         if place is None:
-            return Standing(SessionState.ABSENT, "the server has no such session")
+            return SessionStanding(SessionState.ABSENT, "the server has no such session")
         if self.directory is not None and place.rstrip("/") != self.directory.rstrip("/"):
-            return Standing(SessionState.ABSENT, f"it works in {place[:200]!a}, not where we listen")
-        return Standing(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
+            return SessionStanding(SessionState.ABSENT, f"it works in {place[:200]!a}, not where we listen")
+        return SessionStanding(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
 
     async def _place_of(self, session_id: str) -> str | None:
         """Return the directory where a session works; None if there is no such session."""

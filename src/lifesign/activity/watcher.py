@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, Protocol
 
-from lifesign.activity.activity_events import Once, Tell, Told, What
-from lifesign.activity.heartbeat_sink import Dropped, Heart, Refused
-from lifesign.activity.opencode import NotOpencode, OpencodeAway, Standing
-from lifesign.domain.base.backoff import Away
+from lifesign.activity.activity_events import Once, Tell, WatchEvent, WatchEventKind
+from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
+from lifesign.activity.opencode import NotOpencode, OpencodeAway, SessionStanding
+from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.lifecycle.activity_event import Meaning, is_session_id, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
     MIN_GAP_S,
@@ -23,8 +23,8 @@ from lifesign.domain.lifecycle.passive_heartbeat import (
     sessions_in,
 )
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
-from lifesign.domain.text.pluralize import counted, plural
-from lifesign.errors import AgentHealthError, InvalidSetting
+from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.errors import AgentHealthError, InvalidValue
 
 RECORD_EVERY_SECONDS: Final = 60.0
 """So late is it noticed at worst that an agent names another session, or wants another interval."""
@@ -43,7 +43,7 @@ class ActivityServer(Protocol):
     def events(self) -> AbstractAsyncContextManager[AsyncGenerator[list[str], None]]:
         """Open the stream; OpencodeAway, NotOpencode."""
 
-    async def standings(self, sessions: Collection[str]) -> Mapping[str, Standing]:
+    async def standings(self, sessions: Collection[str]) -> Mapping[str, SessionStanding]:
         """Return how sessions stand now; OpencodeAway, NotOpencode."""
 
 
@@ -65,20 +65,20 @@ class Watcher:
     def __init__(
         self,
         server: ActivityServer,
-        heart: Heart,
+        heart: HeartbeatSink,
         mapped: Mapping[str, Collection[str]],
         tell: Tell,
         *,
         chance: Callable[[], float],
     ) -> None:
-        self.counts: Counter[What] = Counter()
+        self.counts: Counter[WatchEventKind] = Counter()
         self._server = server
         self._heart = heart
         self._mapped = mapped
         self._beats = PassiveHeartbeats()
         self._once = Once(self._tell)
         self._told_on = tell
-        self._away = Away(chance)
+        self._away = Backoff(chance)
         self._moved = asyncio.Event()
         self._intervals_s: dict[str, float] = {}
         self._was_heard = False
@@ -105,7 +105,7 @@ class Watcher:
             raise failed.exceptions[0] from None
         finally:
             if self._was_heard:
-                self._tell(Told(what=What.ENDED, text=self._summary()))
+                self._tell(WatchEvent(what=WatchEventKind.ENDED, text=self._summary()))
 
     # ── the server ──
 
@@ -124,7 +124,7 @@ class Watcher:
             finally:
                 self._is_streaming = False
                 self._beats.note_lost()
-            self._once.tell("server", Told(what=What.SERVER_AWAY, text=told))
+            self._once.tell("server", WatchEvent(what=WatchEventKind.SERVER_AWAY, text=told))
             if now_s() - began_s >= STEADY_SECONDS:
                 self._away.over()
             await asyncio.sleep(self._away.wait_s())
@@ -136,8 +136,8 @@ class Watcher:
             self._beats.note_line(now_s())
             await self._ask_sessions()
             self._is_streaming = self._was_heard = True
-            if self._once.is_over("server") or not self.counts[What.SERVER_HEARD]:
-                self._tell(Told(what=What.SERVER_HEARD, text="the server is heard"))
+            if self._once.is_over("server") or not self.counts[WatchEventKind.SERVER_HEARD]:
+                self._tell(WatchEvent(what=WatchEventKind.SERVER_HEARD, text="the server is heard"))
             async for messages in pieces:
                 self._beats.note_line(now_s())
                 for message in messages:
@@ -154,7 +154,9 @@ class Watcher:
             if standing.state is SessionState.ABSENT:
                 agent_id = self._beats.agent_of(session_id)
                 text = f"{session_id}: {standing.why}: no heartbeats for it"
-                told = Told(what=What.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id)
+                told = WatchEvent(
+                    what=WatchEventKind.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id
+                )
                 self._once.tell(f"session {session_id}", told)
             else:
                 self._once.is_over(f"session {session_id}", self._beats.agent_of(session_id))
@@ -168,16 +170,18 @@ class Watcher:
         self._beats.note_event(event, now_s)
         if event.meaning is Meaning.ERROR and (agent_id is not None or event.session_id is None):
             where = "" if event.session_id is None else f"{event.session_id}: "
-            told = Told(
-                what=What.SESSION_ERROR,
+            told = WatchEvent(
+                what=WatchEventKind.SESSION_ERROR,
                 text=where + event.error,
                 agent_id=agent_id,
                 session_id=event.session_id,
             )
             self._tell(told)
-        if self._beats.unknown_events and not self.counts[What.UNKNOWN_SESSION]:
+        if self._beats.unknown_events and not self.counts[WatchEventKind.UNKNOWN_SESSION]:
             text = f"{event.session_id}: of no agent that is watched; such events are only counted"
-            self._tell(Told(what=What.UNKNOWN_SESSION, text=text, session_id=event.session_id))
+            self._tell(
+                WatchEvent(what=WatchEventKind.UNKNOWN_SESSION, text=text, session_id=event.session_id)
+            )
         if event.meaning not in {Meaning.OTHER, Meaning.REPEAT}:
             self._moved.set()
 
@@ -196,7 +200,7 @@ class Watcher:
 
     async def _send(self, due: DueBeat) -> None:
         ending = await self._heart.beat(due)
-        if isinstance(ending, Refused):
+        if isinstance(ending, HeartbeatRefused):
             self._refused(due.agent_id, ending.why)
             return
         if isinstance(ending, Dropped):
@@ -207,10 +211,16 @@ class Watcher:
         why = f"{due.session_id}: {due.source or 'idle, and the server lives'}"
         said = "" if ending.agent_status == "active" else f"; the registry calls it {ending.agent_status}"
         text = f"{why}{said}"
-        self._tell(Told(what=What.HEARTBEAT, text=text, agent_id=due.agent_id, session_id=due.session_id))
+        self._tell(
+            WatchEvent(
+                what=WatchEventKind.HEARTBEAT, text=text, agent_id=due.agent_id, session_id=due.session_id
+            )
+        )
         if ending.commands:
             asked = f"the registry asks it to {', '.join(ending.commands)}: nobody but you tells it"
-            self._once.tell("command", Told(what=What.COMMAND, text=asked, agent_id=due.agent_id))
+            self._once.tell(
+                "command", WatchEvent(what=WatchEventKind.COMMAND, text=asked, agent_id=due.agent_id)
+            )
         else:
             self._once.is_over("command", due.agent_id)
 
@@ -219,17 +229,18 @@ class Watcher:
         hold_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_HOLD_SECONDS)
         self._beats.hold(agent_id, now_s + hold_s)
         text = f"the registry refuses: {why}; tried again every {hold_s:g} s"
-        self._once.tell("refused", Told(what=What.REFUSED, text=text, agent_id=agent_id))
+        self._once.tell("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
 
     def _registry_away(self, why: str) -> None:
         self._once.tell(
-            "registry", Told(what=What.REGISTRY_AWAY, text=f"heartbeats are dropped meanwhile: {why}")
+            "registry",
+            WatchEvent(what=WatchEventKind.REGISTRY_AWAY, text=f"heartbeats are dropped meanwhile: {why}"),
         )
 
     def _registry_answers(self, agent_id: str) -> None:
         self._once.is_over("refused", agent_id)
         if self._once.is_over("registry"):
-            self._tell(Told(what=What.REGISTRY_BACK, text="the registry answers again"))
+            self._tell(WatchEvent(what=WatchEventKind.REGISTRY_BACK, text="the registry answers again"))
 
     # ── what the registry knows ──
 
@@ -249,11 +260,13 @@ class Watcher:
                 self._registry_away(record.why)
                 # All have the same registry.
                 return
-            if isinstance(record, Refused):
+            if isinstance(record, HeartbeatRefused):
                 if is_first:
                     raise AgentRefused(agent_id, record.why)
                 text = f"how often it beats cannot be read: {record.why}"
-                self._once.tell("record", Told(what=What.REFUSED, text=text, agent_id=agent_id))
+                self._once.tell(
+                    "record", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id)
+                )
                 continue
             self._once.is_over("record", agent_id)
             self._know(agent_id, record, is_first=is_first)
@@ -264,7 +277,7 @@ class Watcher:
         sessions = list(self._mapped[agent_id]) or self._named(agent_id, record)
         try:
             self._beats.watch(agent_id, sessions, interval_s)
-        except InvalidSetting as error:
+        except InvalidValue as error:
             if is_first:
                 raise
             self._mapping(agent_id, str(error))
@@ -282,8 +295,8 @@ class Watcher:
         good = [session_id for session_id in named[:MAX_NAMED_SESSIONS] if is_session_id(session_id)]
         if len(good) < len(named):
             expected = f"at most {MAX_NAMED_SESSIONS} names of sessions"
-            told = Told(
-                what=What.MAPPING,
+            told = WatchEvent(
+                what=WatchEventKind.MAPPING,
                 text=f"metadata.opencode_session: expected {expected}; the rest is passed over",
                 agent_id=agent_id,
             )
@@ -291,11 +304,11 @@ class Watcher:
         return [str(session_id) for session_id in good]
 
     def _mapping(self, agent_id: str, text: str) -> None:
-        self._once.tell("mapping", Told(what=What.MAPPING, text=text, agent_id=agent_id))
+        self._once.tell("mapping", WatchEvent(what=WatchEventKind.MAPPING, text=text, agent_id=agent_id))
 
     # ── what is told ──
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: WatchEvent) -> None:
         self.counts[told.what] += 1
         self._told_on(told)
 
@@ -303,7 +316,7 @@ class Watcher:
         several = len(self._beats.unknown_sessions)
         unknown = f"{several} {plural(several, 'session that belongs', 'sessions that belong')}"
         return (
-            f"{counted(self.counts[What.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
-            f"{counted(self.counts[What.SESSION_ERROR], 'error')} of sessions; "
-            f"{counted(self._beats.unknown_events, 'event')} of {unknown} to nobody here"
+            f"{pluralize(self.counts[WatchEventKind.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
+            f"{pluralize(self.counts[WatchEventKind.SESSION_ERROR], 'error')} of sessions; "
+            f"{pluralize(self._beats.unknown_events, 'event')} of {unknown} to nobody here"
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 OWN_KEYS: Final = "own-keys"
 """The directory, among the workspaces."""
@@ -43,7 +43,7 @@ def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(fd)
         expected = "an agent as which no other adapter runs with these workspaces: give each its own"
-        raise InvalidSetting("--agent-id", agent_id, expected) from None
+        raise InvalidValue("--agent-id", agent_id, expected) from None
     try:
         yield
     finally:
@@ -61,5 +61,5 @@ def _lock_of(own_key: Path) -> Path:
     return own_key.with_suffix(_LOCK)
 
 
-def _not_writable(root: Path, error: OSError) -> InvalidSetting:
-    return InvalidSetting("--workspaces", str(root), f"a directory to write to ({error.strerror})")
+def _not_writable(root: Path, error: OSError) -> InvalidValue:
+    return InvalidValue("--workspaces", str(root), f"a directory to write to ({error.strerror})")

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lifesign.adapter.process.orphan_cleanup import end_left
-from lifesign.adapter.run_events import Tell, Told, What
+from lifesign.adapter.run_events import RunEvent, RunEventKind, Tell
 from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings, TaskRun
 from lifesign.adapter.workspaces import KEEP_SECONDS, Workspaces
-from lifesign.agent.drain import Leaving, leave
+from lifesign.agent.drain import DrainContext, leave
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.registration import Load, Place
+from lifesign.agent.registration import Load, RegistrySession
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import Conflict, Gone, NotFound, RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TaskSelection:
     """Which tasks an adapter takes."""
 
     task_id: str | None = None
@@ -58,10 +58,10 @@ class Adapter:
 
     def __init__(
         self,
-        place: Place,
+        place: RegistrySession,
         open_client: Callable[[], RegistryClient],
         *,
-        wanted: Wanted,
+        wanted: TaskSelection,
         settings: RunSettings,
         workspaces: Workspaces,
         tell: Tell,
@@ -94,13 +94,15 @@ class Adapter:
             # To begin a new life ends the leases of the former one: others may begin what went on in it.
             await self._end_left()
             record = await self._register()
-            self._say(What.REGISTERED, f"registered as {self._place.agent_id}, life {record.incarnation}")
+            self._say(
+                RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, life {record.incarnation}"
+            )
             self._loop.resume(record.incarnation)
             async with self._open_client() as client:
                 outcome = await self._live(client)
         finally:
             await self._place.close()
-        self._say(What.LEFT, "the agent has left")
+        self._say(RunEventKind.LEFT, "the agent has left")
         return outcome
 
     async def _register(self) -> AgentRecord:
@@ -130,7 +132,7 @@ class Adapter:
     def drain(self, why: str) -> None:
         """Take no further task, let the one in progress end, and leave; called again, at once."""
         if self._leaves.is_set():
-            self._say(What.LEAVING, f"ends at once: {why}")
+            self._say(RunEventKind.LEAVING, f"ends at once: {why}")
             self._hurry.set()
         else:
             self.drain_asked(why, None)
@@ -144,12 +146,12 @@ class Adapter:
             self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
             time = f"{self._drain_s:g} s to end, and {grace_s:g} s once it is asked to"
             rest = "" if self._run is None else f"; {self._run.task_id} has {time}"
-            self._say(What.LEAVING, f"takes no further task: {why}{rest}")
+            self._say(RunEventKind.LEAVING, f"takes no further task: {why}{rest}")
             self._leaves.set()
 
     def life_begun(self, incarnation: int) -> None:
         """Go on with a new life."""
-        self._say(What.REGISTERED, f"registered as {self._place.agent_id}, life {incarnation}")
+        self._say(RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, life {incarnation}")
 
     def life_lost(self, why: str) -> None:
         """Stop: what is in progress may be somebody else's by now (RFC-0016 4.6)."""
@@ -197,7 +199,7 @@ class Adapter:
         """Wait for a task; None if none came in time, or the agent leaves."""
         now_s = asyncio.get_running_loop().time
         give_up_s = None if self._wanted.wait_s is None else now_s() + self._wanted.wait_s
-        self._say(What.WAITING, f"waits for {self._wanted.task_id or 'a task'}")
+        self._say(RunEventKind.WAITING, f"waits for {self._wanted.task_id or 'a task'}")
         failures = 0
         while True:
             left_s = CLAIM_WAIT_SECONDS if give_up_s is None else max(0.0, give_up_s - now_s())
@@ -234,14 +236,14 @@ class Adapter:
         elif is_final(error) and error.code != "agent_draining":
             raise error
         elif is_first:
-            self._say(What.REGISTRY, f"no task can be had, and it is asked again: {error}")
+            self._say(RunEventKind.REGISTRY, f"no task can be had, and it is asked again: {error}")
 
     async def _give_back(self, client: RegistryClient) -> None:
         """Release what this agent holds without knowing of it: the answer to its claim was lost."""
         with suppress(RegistryError):
             held = await client.leases.list(holder=self._place.agent_id)
             for lease in held.leases:
-                self._say(What.REGISTRY, f"gives back {lease.resource}, of which it did not know")
+                self._say(RunEventKind.REGISTRY, f"gives back {lease.resource}, of which it did not know")
                 with suppress(Conflict, Gone, NotFound):
                     await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)
 
@@ -252,7 +254,7 @@ class Adapter:
                 self._run.stop(Stop.DRAIN, "the adapter leaves, and its time is up")
             await asyncio.wait({working})
 
-        leaving = Leaving(
+        leaving = DrainContext(
             loop=self._loop,
             place=self._place,
             idle=wind_up,
@@ -277,7 +279,7 @@ class Adapter:
         if ended.killed:
             who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
             told = f"{ended.killed} {who} of runs whose adapter was killed went on, and {verb} killed"
-            self._say(What.PRUNED, told)
+            self._say(RunEventKind.PRUNED, told)
 
     async def _prune_daily(self) -> None:
         while True:
@@ -289,7 +291,7 @@ class Adapter:
             else:
                 if removed:
                     old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")
-                    self._say(What.PRUNED, f"{removed} {old} old enough to go")
+                    self._say(RunEventKind.PRUNED, f"{removed} {old} old enough to go")
             await asyncio.sleep(PRUNE_EVERY_SECONDS)
 
     async def _pause(self, failures: int, retry_after_s: float | None = None) -> bool:
@@ -319,15 +321,15 @@ class Adapter:
         finally:
             waiting.cancel()
 
-    def _say(self, what: What, text: str) -> None:
-        self._tell(Told(what=what, text=text))
+    def _say(self, what: RunEventKind, text: str) -> None:
+        self._tell(RunEvent(what=what, text=text))
 
     def _say_granted(self, granted: GrantedTask) -> None:
         task, token = granted.task, granted.lease.fencing_token
         goes_on = "" if granted.latest_report is None else ", goes on from its latest report"
         self._tell(
-            Told(
-                what=What.GRANTED,
+            RunEvent(
+                what=RunEventKind.GRANTED,
                 text=f"{task.title} (attempt {task.attempts}, token {token}{goes_on})",
                 task_id=task.task_id,
                 run_id=granted.run_id,

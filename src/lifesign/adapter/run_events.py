@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class What(StrEnum):
+class RunEventKind(StrEnum):
     """Of which kind something is that is told."""
 
     REGISTERED = "registered"
@@ -37,10 +37,10 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RunEvent:
     """One thing that is told, for people and for programs. It may quote a peer: show it with care."""
 
-    what: What
+    what: RunEventKind
     text: str
     task_id: str | None = None
     run_id: str | None = None
@@ -50,7 +50,7 @@ class Told:
     workspace: str | None = None
 
 
-Tell = Callable[[Told], None]
+Tell = Callable[[RunEvent], None]
 
 SPOKEN_WITH: Final[ContextVar[str]] = ContextVar("SPOKEN_WITH", default="")
 """The server of tools that is spoken with here: a library that does so has no name for it in its log."""

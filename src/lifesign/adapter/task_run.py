@@ -21,8 +21,8 @@ from lifesign.adapter.process.lease_environment import ToolPlace, environment_of
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
 from lifesign.adapter.process.progress_watch import ProgressWatch
-from lifesign.adapter.run_events import Tell, Told, What
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.run_events import RunEvent, RunEventKind, Tell
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
@@ -41,7 +41,7 @@ HEAR_SECONDS: Final = 0.05
 """For an end to be heard of that was there before its reason was: after the adapter stood still, say."""
 BUDGET_GONE: Final = "a metered call was refused: what they may cost is used up"
 
-OpenTools = Callable[[HeldWork], AbstractAsyncContextManager[ToolPlace]]
+OpenTools = Callable[[ToolProxyContext], AbstractAsyncContextManager[ToolPlace]]
 
 _STOPS: Final[Mapping[LossKind, Stop]] = MappingProxyType({
     LossKind.REFUSED:      Stop.LOST,
@@ -247,7 +247,7 @@ class TaskRun:
         self._keeper.let_go()
         text = f"it is not given back, since it is not known whether anything of it goes on: {why}"
         left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
-        self._say(What.STOPPING, f"{text}; its lease runs out in {left_s:.0f} s")
+        self._say(RunEventKind.STOPPING, f"{text}; its lease runs out in {left_s:.0f} s")
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._hurry.wait()
@@ -285,10 +285,14 @@ class TaskRun:
                 workspace.hand_over(settings.user)
             process = self._process = await AgentProcess.start(job, output)
             stack.push_async_callback(process.kill)
-            self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)
+            self._say(
+                RunEventKind.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace
+            )
             await self._watch(process)
             if not await process.end(self._grace_s(), self._hurry) and not process.doubt:
-                self._say(What.STOPPING, "some of it goes on, and is another user's or stuck in the kernel")
+                self._say(
+                    RunEventKind.STOPPING, "some of it goes on, and is another user's or stuck in the kernel"
+                )
             self._why = self._why or process.fault
             return await process.wait()
 
@@ -324,7 +328,7 @@ class TaskRun:
             elif not asked.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
             self._was_signalled = True
-            self._say(What.STOPPING, f"the agent is asked to end: {self._why}")
+            self._say(RunEventKind.STOPPING, f"the agent is asked to end: {self._why}")
         finally:
             for waiting in (exited, lost, asked, stalled):
                 waiting.cancel()
@@ -362,8 +366,8 @@ class TaskRun:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 
-    def _held_work(self, timer: LeaseTimer) -> HeldWork:
-        return HeldWork(
+    def _held_work(self, timer: LeaseTimer) -> ToolProxyContext:
+        return ToolProxyContext(
             registry=self._client,
             run=self._run,
             is_held=self._keeper.is_held,
@@ -389,7 +393,7 @@ class TaskRun:
         """Write in the run's name how it ended, and tell it; return whether the registry knows, too."""
         untold = await self._write(outcome)
         if untold:
-            what, text = What.UNTOLD, f"{outcome.text}; the registry was not told: {untold}"
+            what, text = RunEventKind.UNTOLD, f"{outcome.text}; the registry was not told: {untold}"
         else:
             what, text = _told_as(outcome.end), outcome.text
         self._say(what, text, outcome, workspace)
@@ -429,14 +433,14 @@ class TaskRun:
 
     def _say(
         self,
-        what: What,
+        what: RunEventKind,
         text: str,
         outcome: RunOutcome | None = None,
         workspace: Workspace | None = None,
     ) -> None:
         run = self._run
         self._tell(
-            Told(
+            RunEvent(
                 what=what,
                 text=text,
                 task_id=run.task_id,
@@ -458,10 +462,10 @@ def ended_with(exit_code: int) -> str:
     return f"it was ended by signal {-exit_code}"
 
 
-def _told_as(end: RunEnd) -> What:
+def _told_as(end: RunEnd) -> RunEventKind:
     if not end.is_done:
-        return What.FAILED
-    return What.ASKED if end.asks_people else What.COMPLETED
+        return RunEventKind.FAILED
+    return RunEventKind.ASKED if end.asks_people else RunEventKind.COMPLETED
 
 
 def _not_started(text: str) -> RunOutcome:

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.domain.models.tasks import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 KEEP_SECONDS: Final = 7 * 86_400.0
 """Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
@@ -46,7 +46,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AgentOutput:
     """What an agent left in `output.json`."""
 
     output: dict[str, Any] | None
@@ -80,24 +80,24 @@ class Workspace:
         # At last: until now nobody but us has put anything there.
         os.fchown(self.fd, user.uid, user.gid)
 
-    def result(self) -> Result:
+    def result(self) -> AgentOutput:
         """Read what the agent wants to hand in."""
         try:
             text = self._output()
         except FileNotFoundError:
-            return Result({})
+            return AgentOutput({})
         except OSError as error:
             why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-            return Result(None, f"{OUTPUT_FILE}: expected a readable file ({why})")
+            return AgentOutput(None, f"{OUTPUT_FILE}: expected a readable file ({why})")
         if text is None:
-            return Result(None, f"{OUTPUT_FILE}: expected a file of the agent's own")
+            return AgentOutput(None, f"{OUTPUT_FILE}: expected a file of the agent's own")
         if len(text) > MAX_FILE_BYTES:
-            return Result(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
+            return AgentOutput(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
         try:
-            return Result(_OUTPUT.validate_json(text))
+            return AgentOutput(_OUTPUT.validate_json(text))
         except ValidationError as error:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            return Result(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
+            return AgentOutput(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
 
     def has_output(self) -> bool:
         """Whether the agent left an output file, whatever stands in it."""
@@ -146,7 +146,7 @@ class Workspaces:
         missing_ones = _missing(self.root)
         # Before any is made: what is refused leaves nothing behind that a later run would use.
         if user is not None and missing_ones and (why := user.shut_out_by(missing_ones[0].parent)):
-            raise InvalidSetting("workspaces", str(root), _reachable(user, why))
+            raise InvalidValue("workspaces", str(root), _reachable(user, why))
         try:
             for missing in missing_ones:
                 # Who may search it sees no names.
@@ -154,13 +154,13 @@ class Workspaces:
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             expected = f"a directory that can be made and read ({error.strerror})"
-            raise InvalidSetting("workspaces", str(root), expected) from None
+            raise InvalidValue("workspaces", str(root), expected) from None
         expected = _not_ours_alone(self._fd, self.root)
         if user is not None and not expected and (why := user.shut_out_by(self.root)):
             expected = _reachable(user, why)
         if expected:
             os.close(self._fd)
-            raise InvalidSetting("workspaces", str(root), expected)
+            raise InvalidValue("workspaces", str(root), expected)
 
     def __enter__(self) -> Self:
         return self

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lifesign.agent.asgi_link import AgentLink
     from lifesign.agent.assignments import Assignment, AssignmentSource
-    from lifesign.agent.claimed_task import HeldTask
+    from lifesign.agent.claimed_task import ClaimedTask
     from lifesign.agent.decorator import Agent, on_assignment, on_drain, run_agent
-    from lifesign.agent.drain import Ending
+    from lifesign.agent.drain import AgentEnd
     from lifesign.agent.profile import AgentProfile
     from lifesign.agent.runner import AgentRunner
     from lifesign.domain.models.agents import HeartbeatConfig
@@ -42,9 +42,9 @@ __all__ = [
     "AgentRunner",
     "Assignment",
     "AssignmentSource",
-    "Ending",
+    "AgentEnd",
     "HeartbeatConfig",
-    "HeldTask",
+    "ClaimedTask",
     "WorkDropped",
     "WorkRefused",
     "on_assignment",
@@ -59,9 +59,9 @@ _PLACES = {
     "AgentRunner": "agent.runner",
     "Assignment": "agent.assignments",
     "AssignmentSource": "agent.assignments",
-    "Ending": "agent.drain",
+    "AgentEnd": "agent.drain",
     "HeartbeatConfig": "agent_record",
-    "HeldTask": "agent.held_task",
+    "ClaimedTask": "agent.held_task",
     "WorkDropped": "errors",
     "WorkRefused": "errors",
     "on_assignment": "agent.decorator",

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.agent.beat_election import HAS_LEFT, WorkerCrew, default_directory
+from lifesign.agent.beat_election import HAS_LEFT, BeatElection, default_directory
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.default_logging import show_log
-from lifesign.agent.drain import LEAVE_SECONDS, Leaving, leave
+from lifesign.agent.drain import LEAVE_SECONDS, DrainContext, leave
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile
-from lifesign.agent.registration import Load, Place
+from lifesign.agent.registration import Load, RegistrySession
 from lifesign.agent.settings_validation import check_kinds
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.lifecycle.verdict import Monitoring
@@ -101,7 +101,7 @@ class AgentLink:
         url = registry_url(registry)
         self._lock_dir = default_directory(url, agent_id) if lock_dir is None else Path(lock_dir).absolute()
         keys = AgentKeys(key=key, key_file=key_file)
-        self._place = Place(self.profile, keys, url, allow_plain_http=allow_plain_http)
+        self._place = RegistrySession(self.profile, keys, url, allow_plain_http=allow_plain_http)
         self._on_drain = on_drain
         self._drain_s = self.profile.drain_s
         self._in_flight = 0
@@ -111,7 +111,7 @@ class AgentLink:
         self._leaves = asyncio.Event()
         """Set when this worker has to stop beating, by the registry or by the end of the server."""
         self._ends = asyncio.Event()
-        self._crew: WorkerCrew | None = None
+        self._crew: BeatElection | None = None
         self._living: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -201,9 +201,9 @@ class AgentLink:
                 self._crew = None
             await self._place.close()
 
-    def _join(self) -> WorkerCrew | None:
+    def _join(self) -> BeatElection | None:
         try:
-            crew = WorkerCrew.join(self._lock_dir)
+            crew = BeatElection.join(self._lock_dir)
         except OSError as error:
             _log.error(
                 "%s: this worker knows of no others (%s), and beats for itself alone",
@@ -241,7 +241,7 @@ class AgentLink:
                 # Before its own requests have ended: meanwhile somebody has to beat.
                 self._crew.give_lead()
                 return
-            leaving = Leaving(
+            leaving = DrainContext(
                 loop=loop,
                 place=self._place,
                 idle=self._until_idle,

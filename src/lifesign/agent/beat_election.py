@@ -36,7 +36,7 @@ _LOAD_BYTES = 8
 _MAX_LIFE_BYTES = 32
 
 
-class WorkerCrew:
+class BeatElection:
     """The worker processes of one agent, seen from one of them. Raises OSError where files cannot be had."""
 
     def __init__(self, directory: Path, crew_fd: int) -> None:

@@ -13,7 +13,7 @@ from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.models.progress_report import ProgressReport
 
 
-class HeldTask:
+class ClaimedTask:
     """A task that is this agent's own.
 
         async def work(self, task):

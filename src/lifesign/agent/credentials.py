@@ -12,7 +12,7 @@ from pathlib import Path
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_connection import check_key
 from lifesign.client.secret_file import find_secret, write_private
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -41,7 +41,7 @@ class AgentKeys:
         check_key(self._given)
         if self.current() is None:
             expected = f"one as key, in ${KEY_VARIABLE}, or in a key_file"
-            raise InvalidSetting("key", None, expected)
+            raise InvalidValue("key", None, expected)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -84,5 +84,5 @@ def registry_url(given: str | None, environment: Mapping[str, str] = os.environ)
     """Return where the registry is: as given, else as AGENT_HEALTH_REGISTRY says."""
     url = given or environment.get(URL_VARIABLE)
     if not url:
-        raise InvalidSetting("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")
+        raise InvalidValue("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")
     return url

@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from lifesign.agent.default_logging import show_log
-from lifesign.agent.drain import Ending
+from lifesign.agent.drain import AgentEnd
 from lifesign.agent.profile import AgentProfile
 from lifesign.agent.runner import AgentRunner
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidSetting
+from lifesign.errors import InvalidAgent, InvalidValue
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +51,7 @@ def on_drain(method: F) -> F:
     return _marked(method, _Part.ON_DRAIN)
 
 
-def run_agent(agent: object, beside: Beside | None = None) -> Ending:
+def run_agent(agent: object, beside: Beside | None = None) -> AgentEnd:
     """Run an object of a class that is declared with `@Agent` until it is told to end.
 
     beside: what else the program does; called with what runs the agent once that is registered, and
@@ -63,13 +63,13 @@ def run_agent(agent: object, beside: Beside | None = None) -> Ending:
     return _run(agent, beside)
 
 
-def _run(agent: object, beside: Beside | None, **settings: Any) -> Ending:
+def _run(agent: object, beside: Beside | None, **settings: Any) -> AgentEnd:
     """Run an object of a declared class; `settings` replace those of its declaration."""
     import asyncio  # noqa: PLC0415 - whoever only declares does not run
 
     show_log()
 
-    async def run() -> Ending:
+    async def run() -> AgentEnd:
         runner = AgentRunner.of(agent, **settings)
         _warn_without_work(agent, runner, beside, settings)
         accompanying = asyncio.create_task(_accompany(runner, beside))
@@ -81,7 +81,7 @@ def _run(agent: object, beside: Beside | None, **settings: Any) -> Ending:
 
     try:
         return asyncio.run(run())
-    except InvalidSetting as error:
+    except InvalidValue as error:
         # Whoever starts the program can mend that, and needs no traceback for it.
         sys.stderr.write(f"{Path(sys.argv[0]).name or 'agent'}: {error}\n")
         raise SystemExit(EXIT_USAGE) from None
@@ -236,7 +236,7 @@ class Agent:
         return declared
 
 
-def run_class(declared: type, base_url: str | None = None, api_key: str | None = None) -> Ending:
+def run_class(declared: type, base_url: str | None = None, api_key: str | None = None) -> AgentEnd:
     """Make an object of a declared class and run it, as `run_agent` does; the SDK of RFC-0016 has it so.
 
     It takes tasks of the registry unless the declaration says `tasks=False`: no other work can reach it.

@@ -13,7 +13,7 @@ from typing import Final
 
 from lifesign.agent.handler import Handler, call
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.registration import Place
+from lifesign.agent.registration import RegistrySession
 from lifesign.client.registry_errors import RegistryError
 
 DROP_SECONDS: Final = 5.0
@@ -28,7 +28,7 @@ HURRIED_SECONDS: Final = 1.0
 _log = logging.getLogger("lifesign.agent")
 
 
-class Ending(StrEnum):
+class AgentEnd(StrEnum):
     """How an agent ended."""
 
     FINISHED = "finished"
@@ -38,11 +38,11 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class DrainContext:
     """What there is to leave with."""
 
     loop: HeartbeatLoop
-    place: Place
+    place: RegistrySession
     idle: Callable[[], Awaitable[None]]
     """Waits until nothing is in progress."""
     drop: Callable[[str], None]
@@ -52,7 +52,7 @@ class Leaving:
     """Set by whoever does not want to wait any longer."""
 
 
-async def leave(leaving: Leaving, timeout_s: float) -> Ending:
+async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
     """Finish what was begun within so many seconds, and be taken off the list."""
     announced = leaving.loop.begin_drain()
     has_finished = await _unless_hurried(leaving.hurry, _finish(leaving), timeout_s)
@@ -63,15 +63,15 @@ async def leave(leaving: Leaving, timeout_s: float) -> Ending:
     await _within(leaving.hurry, announced, ANNOUNCE_SECONDS)
     if not await _within(leaving.hurry, _be_gone(leaving.place), LEAVE_SECONDS):
         _log.warning("%s: the registry does not hear that the agent has left", leaving.place.agent_id)
-    return Ending.FINISHED if has_finished else Ending.DROPPED
+    return AgentEnd.FINISHED if has_finished else AgentEnd.DROPPED
 
 
-async def _finish(leaving: Leaving) -> None:
+async def _finish(leaving: DrainContext) -> None:
     """Let the agent's own farewell and its work end side by side."""
     await asyncio.gather(_say_farewell(leaving), leaving.idle())
 
 
-async def _say_farewell(leaving: Leaving) -> None:
+async def _say_farewell(leaving: DrainContext) -> None:
     if leaving.on_drain is None:
         return
     try:
@@ -80,7 +80,7 @@ async def _say_farewell(leaving: Leaving) -> None:
         _log.exception("%s: on_drain failed; the agent leaves all the same", leaving.place.agent_id)
 
 
-async def _be_gone(place: Place) -> None:
+async def _be_gone(place: RegistrySession) -> None:
     try:
         await place.leave()
     except RegistryError as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from lifesign.agent.registration import Load, Place
+from lifesign.agent.registration import Load, RegistrySession
 from lifesign.client.registry_errors import (
     Conflict,
     Gone,
@@ -37,7 +37,7 @@ from lifesign.domain.lifecycle.heartbeat_interval import (
 )
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.agents import RENEW_LEASES, HeartbeatReply, PendingCommand
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_COMMANDS_KNOWN: Final = 64
 """A registry lets 16 wait for one agent."""
@@ -45,7 +45,7 @@ MAX_COMMANDS_KNOWN: Final = 64
 _log = logging.getLogger("lifesign.agent")
 
 
-class Told(Protocol):
+class OnRegistryReply(Protocol):
     """Who is told what the registry said. Must return at once and never raise."""
 
     def drain_asked(self, why: str, timeout_s: float | None) -> None:
@@ -66,8 +66,8 @@ class HeartbeatLoop:
 
     def __init__(
         self,
-        place: Place,
-        told: Told,
+        place: RegistrySession,
+        told: OnRegistryReply,
         load: Callable[[], Load],
         *,
         renew_leases: Callable[[], None] | None = None,
@@ -145,7 +145,7 @@ class HeartbeatLoop:
     async def _try(self) -> float:
         try:
             return await self._turn()
-        except (RegistryError, InvalidSetting) as error:
+        except (RegistryError, InvalidValue) as error:
             return self._after(error)
         except Exception:  # noqa: BLE001 - an agent must survive what its registry does
             _log.exception("%s: the registry could not be asked", self._place.agent_id)
@@ -268,7 +268,7 @@ class HeartbeatLoop:
                 "ahead of" if differs_s > 0 else "behind",
             )
 
-    def _after(self, error: RegistryError | InvalidSetting) -> float:
+    def _after(self, error: RegistryError | InvalidValue) -> float:
         """Say what is wrong, once, and return when to try again."""
         is_away = isinstance(error, RegistryFailure)
         # Refusals differ in their reasons; that nobody answers is one thing, however it shows.
@@ -301,7 +301,7 @@ class HeartbeatLoop:
         self._nudge.clear()
 
 
-def _hint(error: RegistryError | InvalidSetting, agent_id: str) -> str:
+def _hint(error: RegistryError | InvalidValue, agent_id: str) -> str:
     """Return what helps against a refusal, where something is known to."""
     make = f"agent-health keys create --role agent --agent-id {agent_id} --name {agent_id}"
     if isinstance(error, NotAuthorized):

@@ -14,7 +14,7 @@ from lifesign.client.registry_agents import RegistryAgents
 from lifesign.client.registry_connection import made, members_of, texts
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
-from lifesign.errors import InvalidSetting, InvalidWorkflow
+from lifesign.errors import InvalidValue, InvalidWorkflow
 
 
 class _MadeUpId(str):
@@ -64,7 +64,7 @@ class AgentProfile:
         read = made(Registration, **given)
         object.__setattr__(self, "heartbeat", read.heartbeat_config)
         if self.capacity is not None and self.capacity < 1:
-            raise InvalidSetting("capacity", self.capacity, "1 task at once or more, or None")
+            raise InvalidValue("capacity", self.capacity, "1 task at once or more, or None")
 
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
@@ -78,9 +78,9 @@ class AgentProfile:
             raise InvalidWorkflow(error.faults, str(file)) from None
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise InvalidSetting("workflow file", str(file), f"a readable YAML file ({reason})") from None
+            raise InvalidValue("workflow file", str(file), f"a readable YAML file ({reason})") from None
         if declared is None:
-            raise InvalidSetting("name", name, f"an agent that {file} declares")
+            raise InvalidValue("name", name, f"an agent that {file} declares")
         own = {} if agent_id is None else {"agent_id": agent_id}
         return cls(
             **own,

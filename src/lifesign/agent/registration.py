@@ -40,7 +40,7 @@ class Load:
     """The ids of those that the registry knows as tasks."""
 
 
-class Place:
+class RegistrySession:
     """One agent's place in one registry. Everything raises RegistryError."""
 
     def __init__(

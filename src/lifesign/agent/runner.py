@@ -14,17 +14,17 @@ from typing import Any, Final, Self
 
 from lifesign.agent.assignments import AssignmentSource, HandedIn
 from lifesign.agent.credentials import AgentKeys, registry_url
-from lifesign.agent.drain import Ending, Leaving, leave
+from lifesign.agent.drain import AgentEnd, DrainContext, leave
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile
-from lifesign.agent.registration import Place
+from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.agent.task_source import TaskSource
-from lifesign.agent.work import Work
+from lifesign.agent.work import WorkLoop
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidSetting, WorkRefused
+from lifesign.errors import InvalidAgent, InvalidValue, WorkRefused
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -92,7 +92,7 @@ class AgentRunner:
             allow_plain_http=allow_plain_http,
         )
         if profile is not None and agent_id is not None:
-            raise InvalidSetting("profile", None, "either a profile or an agent_id")
+            raise InvalidValue("profile", None, "either a profile or an agent_id")
         self.profile = profile or AgentProfile(
             **({} if agent_id is None else {"agent_id": agent_id}),
             role_id=role_id,
@@ -108,7 +108,7 @@ class AgentRunner:
         )
         check_key_file(self.profile, key_file)
         keys = AgentKeys(key=key, key_file=key_file, comes_back=self.profile.comes_back)
-        self._place = Place(
+        self._place = RegistrySession(
             self.profile,
             keys,
             registry_url(registry),
@@ -120,12 +120,12 @@ class AgentRunner:
         self._handler = on_assignment
         self._handed_in = HandedIn(self.agent_id)
         if tasks and (source is not None or on_assignment is None):
-            raise InvalidSetting("tasks", None, "an on_assignment, and no other source")
+            raise InvalidValue("tasks", None, "an on_assignment, and no other source")
         given = TaskSource(self.agent_id, self._place, self.registered) if tasks else None
         self._source = given or source or self._handed_in
         # Work without end for who says nothing is well for what a program hands in, not for a queue.
         capacity = 1 if tasks and self.profile.capacity is None else self.profile.capacity
-        self._work = Work(self.agent_id, self._source, on_assignment, capacity)
+        self._work = WorkLoop(self.agent_id, self._source, on_assignment, capacity)
         if given is not None:
             given.drop = self._work.drop
         self._loop = HeartbeatLoop(
@@ -138,7 +138,7 @@ class AgentRunner:
         self._drain_s = self.profile.drain_s
         self._leaves = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._living: asyncio.Task[Ending] | None = None
+        self._living: asyncio.Task[AgentEnd] | None = None
         self._home: asyncio.AbstractEventLoop | None = None
 
     @classmethod
@@ -170,7 +170,7 @@ class AgentRunner:
         """Wait until the registry knows it."""
         await self._loop.is_registered.wait()
 
-    async def run(self) -> Ending:
+    async def run(self) -> AgentEnd:
         """Live until SIGTERM, SIGINT, or a drain that the registry asks for; a second signal ends at once.
 
         Starts it if that was not done. Signals are caught only in the main thread.
@@ -180,7 +180,7 @@ class AgentRunner:
                 self.start()
             return await self.wait()
 
-    async def wait(self) -> Ending:
+    async def wait(self) -> AgentEnd:
         """Wait until it has left."""
         if self._living is None:
             raise InvalidAgent(self.agent_id, "start before wait")
@@ -264,13 +264,13 @@ class AgentRunner:
         self._source.close(f"it leaves: {why}")
         self._leaves.set()
 
-    async def _live(self) -> Ending:
+    async def _live(self) -> AgentEnd:
         loop = asyncio.create_task(self._loop.run())
         work = asyncio.create_task(self._work.run())
         try:
             await self._leaves.wait()
             await _ended(work)
-            leaving = Leaving(
+            leaving = DrainContext(
                 loop=self._loop,
                 place=self._place,
                 idle=self._work.idle,

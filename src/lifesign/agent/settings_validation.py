@@ -11,7 +11,7 @@ from typing import Final
 
 from lifesign.agent.profile import AgentProfile
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 _SWITCHES: Final = frozenset({"tasks", "auto_heartbeat", "allow_plain_http"})
 _HANDLERS: Final = frozenset({"on_assignment", "on_drain"})
@@ -36,7 +36,7 @@ def check_kinds(**given: object) -> None:
             kinds, expected = _KINDS[name]
             is_right = value is None or isinstance(value, kinds)
         if not is_right:
-            raise InvalidSetting(name, None if name == "key" else _shown(value), expected)
+            raise InvalidValue(name, None if name == "key" else _shown(value), expected)
 
 
 def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | None) -> None:
@@ -46,7 +46,7 @@ def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | Non
             "one beside key_file: without it each start is another agent, which the key that is kept for "
             "the one before cannot register"
         )
-        raise InvalidSetting("agent_id", None, expected)
+        raise InvalidValue("agent_id", None, expected)
 
 
 def _shown(value: object) -> object:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from lifesign.agent.assignments import Assignment
-from lifesign.agent.claimed_task import HeldTask, output_of
+from lifesign.agent.claimed_task import ClaimedTask, output_of
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
@@ -20,7 +20,7 @@ from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.task_states import ExitReason
-from lifesign.errors import InvalidSetting, WorkDropped
+from lifesign.errors import InvalidValue, WorkDropped
 
 WAIT_SECONDS: Final = 25.0
 """How long one question for a task waits."""
@@ -46,10 +46,10 @@ class TaskPlace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptTask:
     """A task in progress, and what keeps its lease."""
 
-    task: HeldTask
+    task: ClaimedTask
     keeper: LeaseKeeper
     keeping: "asyncio.Task[None]"
 
@@ -70,7 +70,7 @@ class TaskSource:
         self._place = place
         self._registered = registered
         self._chance = chance
-        self._kept: dict[Assignment, _Kept] = {}
+        self._kept: dict[Assignment, _KeptTask] = {}
         self._last_said = ""
         self.drop: Callable[[Assignment, str], None] = _nobody_drops
         """How work is stopped whose lease is lost."""
@@ -137,10 +137,10 @@ class TaskSource:
         """Begin to keep a task's lease; None if it was over before we knew."""
         run = HeldRun.of(granted, incarnation)
         keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
-        task = HeldTask(client, granted, run, keeper.let_go)
+        task = ClaimedTask(client, granted, run, keeper.let_go)
         assignment = Assignment(task, run.task_id)
         keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
-        kept = _Kept(task, keeper, keeping)
+        kept = _KeptTask(task, keeper, keeping)
         try:
             is_held = await keeper.wait_held()
         except asyncio.CancelledError:
@@ -159,12 +159,12 @@ class TaskSource:
         if loss is not None and loss.kind is not LossKind.LET_GO:
             self.drop(assignment, f"its lease is lost: {loss}")
 
-    async def _complete(self, kept: _Kept, result: Any) -> None:
+    async def _complete(self, kept: _KeptTask, result: Any) -> None:
         failures = 0
         while True:
             try:
                 await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
-            except InvalidSetting as error:
+            except InvalidValue as error:
                 what = f"what was returned is no output: {error}"
                 _log.error("%s: %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
@@ -181,7 +181,7 @@ class TaskSource:
                 _log.warning("%s: the result of %s is refused: %s", self._agent_id, kept.task.task_id, error)
             return
 
-    async def _release(self, kept: _Kept, reason: ExitReason, detail: str) -> None:
+    async def _release(self, kept: _KeptTask, reason: ExitReason, detail: str) -> None:
         try:
             await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
         except RegistryError as error:

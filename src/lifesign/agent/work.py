@@ -17,7 +17,7 @@ SOURCE_RETRY_SECONDS: Final = 1.0
 _log = logging.getLogger("lifesign.agent")
 
 
-class Work:
+class WorkLoop:
     """Takes work from a source, as much at once as there is room for, and calls the handler for each."""
 
     def __init__(

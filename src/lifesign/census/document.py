@@ -20,7 +20,7 @@ class _Shown(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Groups(_Shown):
+class GroupCounts(_Shown):
     """How many targets there are of each group."""
 
     alive: Count = 0
@@ -61,7 +61,7 @@ class ResultCount(_Shown):
     """Of all that are counted beside it, 0 to 1."""
 
 
-class Latency(_Shown):
+class LatencySummary(_Shown):
     """How long answers took."""
 
     count: Count
@@ -85,7 +85,7 @@ class LayerShares(_Shown):
     """The most frequent first; shares of `count`."""
     not_asked: Count = 0
     """Of probes that did not turn to it, as it is known: a card is read once a day."""
-    latency: Latency | None = None
+    latency: LatencySummary | None = None
     """Of what was asked in the period; null: nothing was answered."""
 
 
@@ -94,7 +94,7 @@ class NamedGroups(_Shown):
 
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
     """Of the part."""
-    groups: Groups
+    groups: GroupCounts
     """How its targets divide."""
     alive_ratio: Ratio | None
     """Of the measured, 0 to 1; null if none was."""
@@ -105,7 +105,7 @@ class OtherPlatforms(_Shown):
 
     platforms: Count
     """How many."""
-    groups: Groups
+    groups: GroupCounts
     """Of all of them together."""
     alive_ratio: Ratio | None
     """Of the measured, 0 to 1; null if none was."""
@@ -126,14 +126,14 @@ class NamedCount(_Shown):
     """Of all kinds, 0 to 1."""
 
 
-class Run(_Shown):
+class CensusPass(_Shown):
     """One pass over all targets, and how it differs from the pass before."""
 
     began_at: Time
     """When the first probe began."""
     ended_at: Time | None
     """When all were probed; null: it goes on, or was broken off."""
-    groups: Groups
+    groups: GroupCounts
     """How the targets divide by what it saw of them; of whom it learned nothing, that is unknown here."""
     alive_ratio: Ratio | None
     """Of the measured, 0 to 1; null if none was."""
@@ -166,7 +166,7 @@ class Census(_Shown):
     """Directories that could not be read for the last pass: who they listed before counts."""
     listed: Count
     """How many targets there are."""
-    groups: Groups
+    groups: GroupCounts
     """How they divide."""
     alive_ratio: Ratio | None
     """Of the measured, 0 to 1; null if none was."""
@@ -188,7 +188,7 @@ class Census(_Shown):
     """By what the living live: `a card only` is no proof that anybody works behind it."""
     gone: tuple[NamedCount, ...]
     """Those that are targets no more, by reason; they are not among the listed."""
-    runs: tuple[Run, ...]
+    runs: tuple[CensusPass, ...]
     """The oldest first."""
 
 

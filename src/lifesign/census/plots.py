@@ -11,7 +11,7 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
-from lifesign.census.document import Groups, Latency, Run
+from lifesign.census.document import CensusPass, GroupCounts, LatencySummary
 from lifesign.census.result_groups import Group
 from lifesign.census.tables import GROUP_WORDS, duration, of_groups, percent
 
@@ -42,13 +42,13 @@ def bar(parts: Iterable[tuple[Group, float]]) -> str:
     return _bar("".join(drawn))
 
 
-def groups_bar(groups: Groups) -> str:
+def groups_bar(groups: GroupCounts) -> str:
     """Draw how a part's targets divide into the groups."""
     whole = groups.listed or 1
     return bar((group, count / whole) for group, count in of_groups(groups))
 
 
-def latency_bar(took: Latency) -> str:
+def latency_bar(took: LatencySummary) -> str:
     """Draw from p50 to p99 on a logarithmic scale, with a stroke at p90."""
     low, middle, high = (_latency_place(ms) for ms in (took.p50_ms, took.p90_ms, took.p99_ms))
     half = BAR_HEIGHT / 2
@@ -67,7 +67,7 @@ def latency_bar(took: Latency) -> str:
     )
 
 
-def trend(runs: Sequence[Run]) -> str:
+def trend(runs: Sequence[CensusPass]) -> str:
     """Draw the share of the living from run to run; a run of which nothing is known leaves a gap.
 
     So does one that had another list: between two lists there is no way to go.

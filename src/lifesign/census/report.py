@@ -17,14 +17,14 @@ from publicsuffixlist import PublicSuffixList
 from lifesign.census.document import (
     MAX_NAME_CHARS,
     Census,
-    Groups,
-    Latency,
+    CensusPass,
+    GroupCounts,
+    LatencySummary,
     LayerShares,
     NamedCount,
     NamedGroups,
     OtherPlatforms,
     ResultCount,
-    Run,
     ratio,
 )
 from lifesign.census.result_groups import GROUPS, Group
@@ -99,7 +99,7 @@ class CensusFacts:
     directories: Iterable[tuple[str, ResultClass | None, int]] = ()
     """Name, result, count; a target that two directories list counts in both."""
     layers: Iterable[LayerCount] = ()
-    latencies: Mapping[str, Latency] = field(default_factory=dict)
+    latencies: Mapping[str, LatencySummary] = field(default_factory=dict)
     """By layer."""
     health: Mapping[HealthStatus, int] = field(default_factory=dict)
     """What living agents say of themselves, in a document that is valid and fresh; of the others nothing
@@ -192,15 +192,15 @@ def _no_targets() -> _Tally:
     return [0] * len(Group)
 
 
-def _groups(counts: Mapping[ResultClass | None, int]) -> Groups:
+def _groups(counts: Mapping[ResultClass | None, int]) -> GroupCounts:
     tally = _no_targets()
     for result, count in counts.items():
         tally[_PLACES[result]] += count
     return _of_tally(tally)
 
 
-def _of_tally(tally: _Tally) -> Groups:
-    return Groups(**{group.value: count for group, count in zip(Group, tally, strict=True)})
+def _of_tally(tally: _Tally) -> GroupCounts:
+    return GroupCounts(**{group.value: count for group, count in zip(Group, tally, strict=True)})
 
 
 def _results(counts: Mapping[ResultClass | None, int], whole: int) -> tuple[ResultCount, ...]:
@@ -285,16 +285,16 @@ def _named(counts: Mapping[str, int]) -> tuple[NamedCount, ...]:
     )
 
 
-def _runs(facts: Sequence[RunFacts]) -> tuple[Run, ...]:
+def _runs(facts: Sequence[RunFacts]) -> tuple[CensusPass, ...]:
     """Return the latest MAX_RUNS, the oldest of them first."""
-    runs: list[Run] = []
+    runs: list[CensusPass] = []
     before: float | None = None
     listed: int | None = None
     for run in sorted(facts, key=lambda run: run.began_at_s)[-MAX_RUNS:]:
         groups = _groups(run.counts)
         now = groups.alive_ratio
         runs.append(
-            Run(
+            CensusPass(
                 began_at=_time(run.began_at_s),
                 ended_at=None if run.ended_at_s is None else _time(run.ended_at_s),
                 groups=groups,

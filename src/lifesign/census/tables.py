@@ -7,13 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.census.document import Census, Groups, LayerShares, NamedCount, NamedGroups, Run, ratio
+from lifesign.census.document import (
+    Census,
+    CensusPass,
+    GroupCounts,
+    LayerShares,
+    NamedCount,
+    NamedGroups,
+    ratio,
+)
 from lifesign.census.result_groups import Group
 from lifesign.domain.base.clock_skew import lies_ahead
 from lifesign.domain.observation.evidence_age import REASON_WORDS, UnknownReason
 from lifesign.domain.observation.probe_summary import LAYER_WORDS
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
@@ -91,7 +99,7 @@ def _old_text(census: Census) -> str:
         f"{REASON_WORDS[UnknownReason(row.name)]} ({number(row.count)})" for row in census.old
     )
     verb = plural(old, "is", "are")
-    return f"{counted(old, 'target')} {verb} unknown, since the last measured result is too old: {reasons}."
+    return f"{pluralize(old, 'target')} {verb} unknown, since the last measured result is too old: {reasons}."
 
 
 def _has_no_answer(census: Census) -> bool:
@@ -109,9 +117,9 @@ def _share(census: Census) -> str:
     if not census.listed:
         return "There are no targets."
     if census.alive_ratio is None:
-        return f"Of {counted(census.listed, 'target')} nothing is known yet."
+        return f"Of {pluralize(census.listed, 'target')} nothing is known yet."
     verb = plural(1 if 1 in {groups.alive, groups.measured} else 2, "is", "are")
-    told = f"{number(groups.alive)} of {counted(groups.measured, 'measured target')} {verb} alive"
+    told = f"{number(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
     told = f"{told} ({percent(census.alive_ratio)})"
     gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
     # An agent, or a wall before whatever there may be: nobody sees which.
@@ -128,7 +136,7 @@ def _measured_before(census: Census) -> int:
     return 0 if last is None else max(0, census.groups.measured - last.groups.measured)
 
 
-def _last_run(census: Census) -> Run | None:
+def _last_run(census: Census) -> CensusPass | None:
     """Return the last run, if it has ended and was over the same list; None if there is none."""
     last = next((run for run in reversed(census.runs) if not _is_ahead(run, census)), None)
     is_whole = last is not None and last.ended_at is not None and last.groups.listed == census.listed
@@ -273,7 +281,7 @@ def _platform_note(census: Census) -> str:
     if not more:
         return note
     targets = sum(group.listed for group in groups)
-    note += f" {counted(more, 'more platform')} with {counted(targets, 'target')}"
+    note += f" {pluralize(more, 'more platform')} with {pluralize(targets, 'target')}"
     return f"{note}: {percent(min(ratios))} to {percent(max(ratios))} alive." if ratios else f"{note}."
 
 
@@ -308,18 +316,20 @@ def _runs(census: Census) -> Table:
     )
 
 
-def _is_ahead(run: Run, census: Census) -> bool:
+def _is_ahead(run: CensusPass, census: Census) -> bool:
     return lies_ahead(run.began_at.timestamp(), census.made_at.timestamp())
 
 
-def _change(run: Run) -> str:
+def _change(run: CensusPass) -> str:
     told = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
     if run.other_list_of is None:
         return told
-    return f"{told} ({number(run.other_list_of)} → {counted(run.groups.listed, 'target')}: not the same list)"
+    return (
+        f"{told} ({number(run.other_list_of)} → {pluralize(run.groups.listed, 'target')}: not the same list)"
+    )
 
 
-def of_groups(groups: Groups) -> tuple[tuple[Group, int], ...]:
+def of_groups(groups: GroupCounts) -> tuple[tuple[Group, int], ...]:
     """Return the groups and their counts, the living first."""
     return (
         (Group.ALIVE, groups.alive),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from lifesign.census.document import Census, Groups
+from lifesign.census.document import Census, GroupCounts
 from lifesign.census.tables import Table, headline, of_groups, tables
 from lifesign.domain.models.census import Deadlines
 from lifesign.domain.text.safe_text import harmless
@@ -167,7 +167,7 @@ def _of_results(census: Census) -> Iterator[_Fact]:
             yield "latencies", layer.layer, "p99_ms", layer.latency.p99_ms
 
 
-def _of_groups(part: str, name: str, groups: Groups, alive_ratio: float | None) -> Iterator[_Fact]:
+def _of_groups(part: str, name: str, groups: GroupCounts, alive_ratio: float | None) -> Iterator[_Fact]:
     yield part, name, "listed", groups.listed
     for group, count in of_groups(groups):
         yield part, name, group, count

@@ -36,7 +36,7 @@ from lifesign.cli.options.completion import completion, is_asked
 from lifesign.cli.options.config_file import told_by_source
 from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT
 from lifesign.cli.output.terminal import printable
-from lifesign.errors import AgentHealthError, InvalidFile, InvalidSetting
+from lifesign.errors import AgentHealthError, InvalidFile, InvalidValue
 
 EXIT_FAILED = 1
 """What was asked for could not be done."""
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str] | None) -> int:
         command = _named_command(arguments) if context is None else context.command_path
         _complain(f"{told_by_source(error)} (see {command} --help)")
         return EXIT_USAGE
-    except InvalidSetting as error:
+    except InvalidValue as error:
         _complain(str(error))
         return EXIT_USAGE
     except InvalidFile as error:

@@ -16,8 +16,8 @@ from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.net.public_address import is_address
-from lifesign.domain.net.target_address import Refused, judge_url
-from lifesign.errors import InvalidSetting
+from lifesign.domain.net.target_address import AddressRefused, judge_url
+from lifesign.errors import InvalidValue
 from lifesign.http.redirects import is_same_origin, joined, parsed
 
 _EXPECTED: Final = (
@@ -30,7 +30,7 @@ _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class GivenPlace:
+class GivenUrl:
     """An address that somebody gave for an agent, understood."""
 
     url: URL
@@ -60,7 +60,7 @@ class GivenPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthPlace:
+class CandidateUrl:
     """One address where the health document may be."""
 
     url: URL
@@ -90,21 +90,21 @@ ANOTHERS_CARD: Final = "nothing at this address; the origin's root has a card, w
 ANOTHERS_DOCUMENT: Final = "a document is at the origin's root, but nothing there names this path"
 
 
-def read_place(url: str) -> GivenPlace:
+def read_place(url: str) -> GivenUrl:
     """Understand an agent's base URL, card URL or health URL; InvalidSetting if it is none of them."""
     given = _parse(url)
     path = given.raw_path
     for card_path in CARD_PATHS:
         if path.endswith(card_path):
-            return GivenPlace(given, path.removesuffix(card_path), is_card=True, is_health=False)
+            return GivenUrl(given, path.removesuffix(card_path), is_card=True, is_health=False)
     if path.endswith(DEFAULT_HEALTH_PATH):
-        return GivenPlace(given, path.removesuffix(DEFAULT_HEALTH_PATH), is_card=False, is_health=True)
+        return GivenUrl(given, path.removesuffix(DEFAULT_HEALTH_PATH), is_card=False, is_health=True)
     if path.endswith(".json"):
-        return GivenPlace(given, path.rpartition("/")[0], is_card=True, is_health=False)
-    return GivenPlace(given, path.rstrip("/"), is_card=False, is_health=False)
+        return GivenUrl(given, path.rpartition("/")[0], is_card=True, is_health=False)
+    return GivenUrl(given, path.rstrip("/"), is_card=False, is_health=False)
 
 
-def read_given_place(url: str) -> GivenPlace:
+def read_given_place(url: str) -> GivenUrl:
     """Do the same with what somebody gave whose host no prober judges: it has to be one that can exist.
 
     Where it lies is not judged. Systems read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address too,
@@ -112,7 +112,7 @@ def read_given_place(url: str) -> GivenPlace:
     """
     given = read_place(url)
     judged, host = judge_url(str(given.url.origin())), given.url.raw_host or ""
-    is_no_host = isinstance(judged, Refused) and judged.name == "invalid_url"
+    is_no_host = isinstance(judged, AddressRefused) and judged.name == "invalid_url"
     # A name may end with a dot; nobody connects to an address that does.
     if is_no_host or (host.endswith(".") and is_address(host[:-1])):
         raise _refused(url, _without_password(url))
@@ -121,7 +121,7 @@ def read_given_place(url: str) -> GivenPlace:
 
 def _parse(url: object) -> URL:
     if not isinstance(url, str):
-        raise InvalidSetting("url", url, _EXPECTED)
+        raise InvalidValue("url", url, _EXPECTED)
     # Whatever may be a password must not reach a log.
     shown = _without_password(url)
     if not url.isascii():
@@ -140,13 +140,13 @@ def _without_password(url: str) -> str:
     return url if "@" not in url else "..." + url[url.rindex("@") :]
 
 
-def _refused(url: str, shown: str) -> InvalidSetting:
+def _refused(url: str, shown: str) -> InvalidValue:
     """Return what tells why this is no place of an agent, by what is wrong with it if that has a name."""
     judged = judge_url(url)
     expected = _EXPECTED
-    if isinstance(judged, Refused) and judged.name == "invalid_url":
+    if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         expected = f"an agent's URL, such as https://agent.example ({judged.reason})"
-    return InvalidSetting("url", shown[:MAX_URL_CHARS], expected)
+    return InvalidValue("url", shown[:MAX_URL_CHARS], expected)
 
 
 def _in_ascii(url: str, shown: str) -> str:
@@ -155,8 +155,8 @@ def _in_ascii(url: str, shown: str) -> str:
     from lifesign.domain.net.international_host import with_ascii_host  # noqa: PLC0415
 
     spelled = with_ascii_host(url)
-    if isinstance(spelled, Refused):
-        raise InvalidSetting("url", shown[:MAX_URL_CHARS], f"{_EXPECTED} ({spelled.reason})")
+    if isinstance(spelled, AddressRefused):
+        raise InvalidValue("url", shown[:MAX_URL_CHARS], f"{_EXPECTED} ({spelled.reason})")
     return spelled
 
 
@@ -172,7 +172,7 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
     return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
 
 
-def is_named_by(card: AgentCard, given: GivenPlace) -> bool:
+def is_named_by(card: AgentCard, given: GivenUrl) -> bool:
     """Whether the card says that its agent is called at the given address, or below it.
 
     Scheme and port do not count: behind a proxy cards often have those of the inside.
@@ -180,12 +180,12 @@ def is_named_by(card: AgentCard, given: GivenPlace) -> bool:
     return any(_is_at_or_below(interface.url, given) for interface in card.interfaces)
 
 
-def is_anothers(card: AgentCard, card_url: URL, given: GivenPlace) -> bool:
+def is_anothers(card: AgentCard, card_url: URL, given: GivenUrl) -> bool:
     """Whether a card, asked for at `card_url`, is the origin's and does not name the given address."""
     return given.is_at_root(card_url) and not is_named_by(card, given)
 
 
-def _is_at_or_below(text: str, given: GivenPlace) -> bool:
+def _is_at_or_below(text: str, given: GivenUrl) -> bool:
     try:
         url = parsed(text)
     except ValueError:
@@ -225,13 +225,13 @@ def _is_followed(card_url: URL, url: URL) -> bool:
 
 
 def health_places(
-    given: GivenPlace, card_url: URL | None, announced: Announced = NOTHING_ANNOUNCED
-) -> tuple[HealthPlace, ...]:
+    given: GivenUrl, card_url: URL | None, announced: Announced = NOTHING_ANNOUNCED
+) -> tuple[CandidateUrl, ...]:
     """Return where the health document may be, in the order of asking, at most five.
 
     `card_url` is where a card was read, None if none was; `announced` is what it announces.
     """
-    places = [HealthPlace(given.url)] if given.is_health else []
+    places = [CandidateUrl(given.url)] if given.is_health else []
     origin, prefix = given.url, given.prefix
     is_card_of_root = False
     if card_url is not None:
@@ -242,15 +242,15 @@ def health_places(
             prefix = prefix if is_card_of_root else card_url.raw_path.removesuffix(path)
     told = []
     if announced.url is not None:
-        told.append(HealthPlace(announced.url, is_guess=announced.is_private, is_root=is_card_of_root))
-    own = [HealthPlace(place_under(origin, prefix, DEFAULT_HEALTH_PATH))]
+        told.append(CandidateUrl(announced.url, is_guess=announced.is_private, is_root=is_card_of_root))
+    own = [CandidateUrl(place_under(origin, prefix, DEFAULT_HEALTH_PATH))]
     if not given.is_health and given.url.raw_path.rstrip("/") and not given.url.raw_path.endswith(CARD_PATHS):
-        own.append(HealthPlace(given.url, is_guess=True))
+        own.append(CandidateUrl(given.url, is_guess=True))
     places += [*own, *told] if is_card_of_root else [*told, *own]
     if given.prefix:
         root = place_under(given.url, "", DEFAULT_HEALTH_PATH)
-        places.append(HealthPlace(root, is_guess=True, is_root=True))
-    unique: dict[URL, HealthPlace] = {}
+        places.append(CandidateUrl(root, is_guess=True, is_root=True))
+    unique: dict[URL, CandidateUrl] = {}
     for place in places:
         unique.setdefault(place.url, place)
     return tuple(unique.values())

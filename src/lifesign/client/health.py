@@ -17,8 +17,8 @@ from lifesign.client.candidate_urls import (
     ANOTHERS_DOCUMENT,
     NOTHING_ANNOUNCED,
     Announced,
-    GivenPlace,
-    HealthPlace,
+    CandidateUrl,
+    GivenUrl,
     announced_health,
     health_places,
     is_anothers,
@@ -35,7 +35,7 @@ from lifesign.domain.observation.decision import Decision, age_seconds, decide, 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import is_absent, judge_card, judge_document
 from lifesign.domain.text.durations import duration_text
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.http.answer import Answer
 from lifesign.http.bounded_get import Ask, bounded_get
 from lifesign.http.guarded_sessions import GuardedSessions
@@ -156,12 +156,12 @@ async def fetch_document(
 def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
     if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
         expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
-        raise InvalidSetting("timeout_seconds", timeout_seconds, expected)
+        raise InvalidValue("timeout_seconds", timeout_seconds, expected)
     if detail_token is not None and (
         len(detail_token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(detail_token)
     ):
         expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters"
-        raise InvalidSetting("detail_token", "something else (not shown)", expected)
+        raise InvalidValue("detail_token", "something else (not shown)", expected)
 
 
 def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
@@ -177,7 +177,7 @@ class _Visit:
     """What was asked of us, and until when."""
 
     url: str
-    given: GivenPlace
+    given: GivenUrl
     started_s: float
     timeout_seconds: float
     token: str | None
@@ -200,7 +200,7 @@ class _CardAnswer:
 @dataclass(frozen=True, slots=True)
 class _HealthAnswer:
     answer: Answer
-    place: HealthPlace
+    place: CandidateUrl
     document: HealthDocument | None = None
     findings: tuple[Finding, ...] = ()
     is_at_root: bool = False
@@ -241,7 +241,7 @@ async def _find_card(get: Get, visit: _Visit) -> _CardAnswer:
     return first
 
 
-async def _find_health(get: Get, visit: _Visit, places: Iterable[HealthPlace]) -> _HealthAnswer:
+async def _find_health(get: Get, visit: _Visit, places: Iterable[CandidateUrl]) -> _HealthAnswer:
     """Ask for the document in its places until one has an answer; the first place's answer if none has."""
     first = None
     for place in places:
@@ -269,7 +269,7 @@ def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
     return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
 
 
-def _takes_token(visit: _Visit, place: HealthPlace) -> bool:
+def _takes_token(visit: _Visit, place: CandidateUrl) -> bool:
     """Whether a token for the given address may be shown there."""
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 
@@ -281,7 +281,7 @@ def _judge_card(answer: Answer) -> _CardAnswer:
     return _CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
 
 
-def _judge_document(place: HealthPlace, answer: Answer) -> _HealthAnswer:
+def _judge_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
     if answer.result is not ResultClass.OK:
         return _HealthAnswer(answer, place)
     served = judge_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)

@@ -26,7 +26,7 @@ _ANY: Final = "*"
 Way = tuple[str, ...]
 
 
-class LeftOut:
+class UnknownMembers:
     """Members that one registry does not know, by the ways to them."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ from lifesign.domain.models.agents import (
     StatusChange,
 )
 from lifesign.domain.models.history import AgentHistory
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 ANY_VERSION = "*"
 """As `if_match`: whatever version the record has."""
@@ -48,7 +48,7 @@ MAX_PAGES = 100_000
 """That `each` turns: a registry that never ends is not followed for ever."""
 
 
-class AgentFilter(TypedDict, total=False):
+class AgentQuery(TypedDict, total=False):
     """Which agents are wanted; what is absent matches any, but `status`: active ones."""
 
     capabilities: Sequence[str]
@@ -88,7 +88,7 @@ class _Maintenance(Body):
     until: Time | None = None
 
 
-class PoolMaintenance(BaseModel):
+class MaintenanceChange(BaseModel):
     """Whose maintenance began or ended together; who was in none is not named at the end."""
 
     role_id: str
@@ -192,7 +192,7 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentHistory, question)
 
     async def list(
-        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[AgentFilter]
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[AgentQuery]
     ) -> AgentList:
         """Return one page, at most 1000; `cursor` is that of the page before, with the same filter."""
         given: dict[str, object] = dict(wanted)
@@ -203,7 +203,7 @@ class RegistryAgents:
         question = Question(method="GET", path=path_of("agents"), query=query, may_repeat=True)
         return await self._connection.ask_for(AgentList, question)
 
-    async def each(self, *, page: int = 100, **wanted: Unpack[AgentFilter]) -> AsyncIterator[AgentSummary]:
+    async def each(self, *, page: int = 100, **wanted: Unpack[AgentQuery]) -> AsyncIterator[AgentSummary]:
         """Yield the agents of all pages, `page` at a time: the next one is asked for when it is needed."""
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -323,22 +323,22 @@ class RegistryAgents:
         reason: str,
         seconds: float | None = None,
         until: datetime | None = None,
-    ) -> PoolMaintenance:
+    ) -> MaintenanceChange:
         """Let nothing take the living members of a pool down for a while; who joins later is not in it."""
         body = _decree(reason, seconds, until)
         question = Question(method="PUT", path=path_of("pools", role_id, "maintenance"), body=body)
-        return await self._connection.ask_for(PoolMaintenance, question)
+        return await self._connection.ask_for(MaintenanceChange, question)
 
-    async def end_pool_maintenance(self, role_id: str) -> PoolMaintenance:
+    async def end_pool_maintenance(self, role_id: str) -> MaintenanceChange:
         """Judge the members of a pool by the usual rules again."""
         path = path_of("pools", role_id, "maintenance")
         question = Question(method="DELETE", path=path, may_repeat=True)
-        return await self._connection.ask_for(PoolMaintenance, question)
+        return await self._connection.ask_for(MaintenanceChange, question)
 
 
 def _decree(reason: str, seconds: float | None, until: datetime | None) -> bytes:
     if (seconds is None) == (until is None):
-        raise InvalidSetting("until", until, "exactly one of seconds and until")
+        raise InvalidValue("until", until, "exactly one of seconds and until")
     return body_of(_Maintenance, **_given({"reason": reason, "seconds": seconds, "until": until}))
 
 

@@ -11,7 +11,7 @@ from lifesign.domain.models.census import (
     CensusCounts,
     CensusRun,
     Deadlines,
-    HostCount,
+    HostCountModel,
     HostCounts,
     RunRequest,
 )
@@ -47,7 +47,7 @@ class RegistryCensus:
         question = Question(method="GET", path=path_of("census"), query=query, may_repeat=True)
         return await self._connection.ask_for(CensusCounts, question)
 
-    async def hosts(self, *, run: str | None = None) -> AsyncIterator[HostCount]:
+    async def hosts(self, *, run: str | None = None) -> AsyncIterator[HostCountModel]:
         """Yield how many targets there are on each host; a host may come in several rows.
 
         `run`: the id of a run, up to whose end results do not age.

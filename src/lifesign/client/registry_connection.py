@@ -31,7 +31,7 @@ from lifesign.client.registry_errors import (
 )
 from lifesign.domain.base.finding import json_pointer
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.http.bounded_body import read_bounded, read_piece
 from lifesign.http.bounded_get import user_agent
 from lifesign.http.byte_counter import READ_BYTES
@@ -77,7 +77,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class RegistryReply:
     """What a registry answered with 2xx."""
 
     status: int
@@ -93,7 +93,7 @@ def path_of(*segments: str) -> str:
     for segment in segments:
         if segment in {"", ".", ".."}:
             # Whatever is on the way may take them for directories.
-            raise InvalidSetting("id", segment, "something that can stand in a path")
+            raise InvalidValue("id", segment, "something that can stand in a path")
     return "/".join(("/api/v1", *(quote(segment, safe=":~") for segment in segments)))
 
 
@@ -130,7 +130,7 @@ def texts(name: str, given: object) -> list[str]:
             return many
     shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
     is_plain = isinstance(given, str | int | float)
-    raise InvalidSetting(name, shown if is_plain else None, "texts in a list or a tuple")
+    raise InvalidValue(name, shown if is_plain else None, "texts in a list or a tuple")
 
 
 def members_of(given: object) -> object:
@@ -161,7 +161,7 @@ class RegistryConnection:
         check_key(key)
         if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
             expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
-            raise InvalidSetting("timeout_seconds", timeout_seconds, expected)
+            raise InvalidValue("timeout_seconds", timeout_seconds, expected)
         self.timeout_seconds = timeout_seconds
         self.sleep = sleep
         self._key = key
@@ -182,7 +182,7 @@ class RegistryConnection:
         """Return the answer as the model; members that it does not know are passed over."""
         return read_answer(model, await self.ask(question))
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> RegistryReply:
         """Return the answer if it is 2xx; raise RegistryError for any other, and for none in time."""
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self.timeout_seconds + question.waits_s
@@ -191,7 +191,7 @@ class RegistryConnection:
             is_alone = not question.may_repeat or tries == MAX_TRIES
             share = 1.0 if is_alone else TRY_SHARE
             outcome = await self._ask_once(question, now_s() + (deadline_s - now_s()) * share)
-            if isinstance(outcome, Reply):
+            if isinstance(outcome, RegistryReply):
                 return outcome
             outcome.may_be_repeat = may_have_been_done
             may_have_been_done = may_have_been_done or _may_have_been_done(outcome)
@@ -235,7 +235,7 @@ class RegistryConnection:
         # Outside of `except`: an error of the HTTP library carries the request's headers along.
         raise failure
 
-    async def _ask_once(self, question: Question, deadline_s: float) -> Reply | RegistryError:
+    async def _ask_once(self, question: Question, deadline_s: float) -> RegistryReply | RegistryError:
         sent_at_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(deadline_s), await self._send(question) as response:
@@ -246,7 +246,7 @@ class RegistryConnection:
             return InvalidAnswer(f"the answer has more than {MAX_BODY_BYTES} bytes", status=response.status)
         if not 200 <= response.status < 300:
             return _refusal(response, body)
-        return Reply(
+        return RegistryReply(
             status=response.status, content_type=media_type(response.headers), body=body, sent_at_s=sent_at_s
         )
 
@@ -281,7 +281,7 @@ class RegistryConnection:
         return self._own_session
 
 
-def read_answer(model: type[M], reply: Reply) -> M:
+def read_answer(model: type[M], reply: RegistryReply) -> M:
     """Return an answer's body as the model; InvalidAnswer says where it is not one."""
     nobody = f"HTTP {reply.status}: this is no agent-health registry"
     if reply.content_type != "application/json":
@@ -343,9 +343,9 @@ def _failure(url: URL, error: BaseException) -> RegistryError:
 def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
     url = read_place(text).url
     if url.raw_query_string:
-        raise InvalidSetting("url", text, _EXPECTED_URL)
+        raise InvalidValue("url", text, _EXPECTED_URL)
     if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):
-        raise InvalidSetting("url", text, "https, since the key must not travel in the clear")
+        raise InvalidValue("url", text, "https, since the key must not travel in the clear")
     return URL(str(url).rstrip("/"), encoded=True)
 
 
@@ -363,4 +363,4 @@ def check_key(key: str | None) -> None:
     """Raise InvalidSetting, which does not show it, for a key that cannot stand in a header."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
         expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters"
-        raise InvalidSetting("key", "something else (not shown)", expected)
+        raise InvalidValue("key", "something else (not shown)", expected)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
-    Reply,
+    RegistryReply,
     body_of,
     life,
     path_of,
@@ -19,7 +19,7 @@ from lifesign.client.registry_connection import (
 )
 from lifesign.domain.models.leases import LeaseList, LeaseRecord, StateRecord
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, TTL_SECONDS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 TOKEN_HEADER = "X-Fencing-Token"  # noqa: S105 - the name of a header
 
@@ -158,9 +158,9 @@ def _json_of(state: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(dict(state), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSetting("state", "something else", f"JSON values ({error})") from None
+        raise InvalidValue("state", "something else", f"JSON values ({error})") from None
 
 
-def _held(reply: Reply, ttl_seconds: float) -> HeldLease:
+def _held(reply: RegistryReply, ttl_seconds: float) -> HeldLease:
     lease = read_answer(HeldLease, reply)
     return lease.model_copy(update={"deadline_s": reply.sent_at_s + ttl_seconds})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from lifesign.client.older_registry import LeftOut
+from lifesign.client.older_registry import UnknownMembers
 from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
@@ -63,7 +63,7 @@ class RegistryShards:
     def __init__(self, connection: RegistryConnection, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
         self._wall_s = wall_s
-        self.left_out = LeftOut()
+        self.left_out = UnknownMembers()
         """What is not reported, since this registry does not know it."""
         self._is_older = False
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_SECRET_BYTES: Final = 8192
 NOT_THE_OWNERS: Final = 0o077
@@ -44,7 +44,7 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
     except OSError as error:
         raise _unreadable(file, setting, error.strerror) from None
     if len(content) > MAX_SECRET_BYTES:
-        raise InvalidSetting(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
+        raise InvalidValue(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
     complain_if_open(file, found.st_mode, what, complain)
     return content.decode("ascii", "replace").strip()
 
@@ -75,5 +75,5 @@ def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> No
         complain(f"the {what} in {file} is open to others ({shown}): chmod 600 {quote(str(file))}")
 
 
-def _unreadable(file: Path, setting: str, why: str | None) -> InvalidSetting:
-    return InvalidSetting(setting, str(file), f"a readable file ({why})")
+def _unreadable(file: Path, setting: str, why: str | None) -> InvalidValue:
+    return InvalidValue(setting, str(file), f"a readable file ({why})")

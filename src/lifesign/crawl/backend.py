@@ -24,12 +24,12 @@ from lifesign.client import RegistryClient
 from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from lifesign.crawl.process import registry_client
-from lifesign.crawl.worker_config import RegistryPlace, Share, worker_name
+from lifesign.crawl.worker_config import RegistryPlace, WorkerConfig, worker_name
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import AgentHealthError, ForeignDatabase, InvalidSetting
+from lifesign.errors import AgentHealthError, ForeignDatabase, InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.jobs import Deed
 from lifesign.registry.backup.prune_history import PRUNE_SECONDS, ROUND_SECONDS, finish_imports, prune_history
@@ -54,7 +54,7 @@ MAX_LEFT_BEHIND: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CrawlPass:
     """One pass over all targets."""
 
     run_id: str
@@ -69,7 +69,7 @@ class Run:
     """Whether a pass before it lies ahead of now: the clock was set back since."""
 
 
-class Home(Protocol):
+class CrawlBackend(Protocol):
     """Where a crawl has its home."""
 
     lists: TakesLists
@@ -82,23 +82,25 @@ class Home(Protocol):
     is_alone: bool
     """Whether nobody else can crawl for it."""
 
-    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+    def shares(
+        self, definition: ProbeDefinition, processes: int, since_s: float | None
+    ) -> list[WorkerConfig]:
         """Return what each process has to know."""
         ...
 
-    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+    async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
         """Begin a pass over all targets, or go on with one that was broken off; `deadlines` are ours."""
         ...
 
-    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+    async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
         """Note which directories could not be read for it."""
         ...
 
-    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+    async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
         """Note that all targets were probed; return how many there are by what the pass saw of them."""
         ...
 
-    async def drop_run(self, run: Run) -> None:
+    async def drop_run(self, run: CrawlPass) -> None:
         """Note that nobody was asked in it."""
         ...
 
@@ -115,7 +117,7 @@ class Home(Protocol):
         ...
 
 
-class LocalHome:
+class LocalBackend:
     """A database of the crawl's own."""
 
     def __init__(self, url: str, database: Database, report: Report | None, *, is_alone: bool) -> None:
@@ -128,10 +130,12 @@ class LocalHome:
         self._url = url
         self._report = report
 
-    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+    def shares(
+        self, definition: ProbeDefinition, processes: int, since_s: float | None
+    ) -> list[WorkerConfig]:
         """Return what each process has to know."""
         return [
-            Share(
+            WorkerConfig(
                 definition=definition,
                 worker=worker_name(number, is_alone=self.is_alone),
                 since_s=since_s,
@@ -141,15 +145,15 @@ class LocalHome:
             for number in range(1, processes + 1)
         ]
 
-    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+    async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
         """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
 
-        def deed(transaction: Transaction) -> Run:
+        def deed(transaction: Transaction) -> CrawlPass:
             latest = census_counts.runs(transaction, name, 1)
             is_set_back = bool(latest) and lies_ahead(latest[0].began_at_s, transaction.now_s)
             run_id = uuid4().hex
             run = begin_or_join(transaction, run_id, name, deadlines)
-            return Run(
+            return CrawlPass(
                 run_id=run.run_id,
                 name=name,
                 since_s=run.began_at_s,
@@ -160,20 +164,20 @@ class LocalHome:
 
         return await self.database.write(deed)
 
-    async def drop_run(self, run: Run) -> None:
+    async def drop_run(self, run: CrawlPass) -> None:
         """Forget that it began, unless others may have asked somebody meanwhile. StoreUnavailable."""
         if self.is_alone:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
             await self.end_run(run)
 
-    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+    async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
         """Note which directories could not be read for it. StoreUnavailable."""
         await self.database.write(
             partial(census_counts.note_not_read, run_id=run.run_id, names=names[:MAX_NOT_READ])
         )
 
-    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+    async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
         """Note that all targets were probed, and count them. StoreUnavailable."""
         counts = await self.database.read(partial(census_counts.results_since, since_s=run.since_s))
         await self.database.write(partial(census_counts.end_run, run_id=run.run_id, counts=counts))
@@ -221,7 +225,7 @@ class LocalHome:
             await registry.do(leave_shards, query=LeavingWorker(worker=name))
 
 
-class RegistryHome:
+class RegistryBackend:
     """A registry far away; the work is shared with whoever else crawls for it."""
 
     option = ""
@@ -235,10 +239,12 @@ class RegistryHome:
         self._client = client
         self._report = report
 
-    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+    def shares(
+        self, definition: ProbeDefinition, processes: int, since_s: float | None
+    ) -> list[WorkerConfig]:
         """Return what each process has to know."""
         return [
-            Share(
+            WorkerConfig(
                 definition=definition,
                 worker=worker_name(number, is_alone=False),
                 since_s=since_s,
@@ -248,7 +254,7 @@ class RegistryHome:
             for number in range(1, processes + 1)
         ]
 
-    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+    async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
         """Begin a pass over all targets, or go on with one: others may be at work on it. RegistryError."""
         counts = await self._client.census.counts(name=name)
         now_s, known = counts.made_at.timestamp(), counts.runs
@@ -260,7 +266,7 @@ class RegistryHome:
             if may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
                 run_id = last.run_id
         begun = await self._client.census.begin_run(run_id, name, deadlines)
-        return Run(
+        return CrawlPass(
             run_id=begun.run_id,
             name=begun.name,
             since_s=begun.began_at.timestamp(),
@@ -269,16 +275,16 @@ class RegistryHome:
             is_set_back=is_set_back,
         )
 
-    async def drop_run(self, run: Run) -> None:
+    async def drop_run(self, run: CrawlPass) -> None:
         """Note that it is over: others may have asked everybody meanwhile. RegistryError."""
         await self.end_run(run)
 
-    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+    async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
         """Note which directories could not be read here, beside those of others. RegistryError."""
         if names:
             await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
 
-    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+    async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
         """Note that all targets were probed, and have them counted. RegistryError."""
         ended = await self._client.census.end_run(run.run_id, run.name)
         return {row.result: row.count for row in ended.counts}
@@ -307,7 +313,7 @@ class RegistryHome:
 @asynccontextmanager
 async def open_registry_home(
     place: RegistryPlace, report: Report | None = None
-) -> AsyncIterator[RegistryHome]:
+) -> AsyncIterator[RegistryBackend]:
     """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
 
     `report` says where a census is written now and then, and at the end.
@@ -317,7 +323,7 @@ async def open_registry_home(
         await client.directories.all()
         # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
         await client.shards.leave(worker_name(0, is_alone=False))
-        home = RegistryHome(place, client, report)
+        home = RegistryBackend(place, client, report)
         yield home
         await home.write_report()
 
@@ -325,7 +331,7 @@ async def open_registry_home(
 @asynccontextmanager
 async def open_local_home(
     url: str, report: Report | None = None, *, is_once: bool = False
-) -> AsyncIterator[LocalHome]:
+) -> AsyncIterator[LocalBackend]:
     """Open a database, set up if it is empty; it is closed at the end of the block.
 
     `report` says where a census is written now and then, and at the end. `is_once`: an SQLite
@@ -341,7 +347,7 @@ async def open_local_home(
         try:
             await database.write(schema.set_up_or_check)
             is_empty = False
-            home = LocalHome(url, database, report, is_alone=file is not None)
+            home = LocalBackend(url, database, report, is_alone=file is not None)
             if file is not None:
                 await home.clear()
             try:
@@ -374,14 +380,14 @@ def _alone_with(file: Path | None) -> Iterator[None]:
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InvalidSetting("database", str(file), f"a file that can be made ({error.strerror})") from None
+        raise InvalidValue("database", str(file), f"a file that can be made ({error.strerror})") from None
     try:
         if not _has_locked(fd, lock):
             expected = (
                 "a database that no other crawl is using: one is under way, so wait for its end or name "
                 "another database (--workers and --registry share the work of one)"
             )
-            raise InvalidSetting("database", str(file), expected)
+            raise InvalidValue("database", str(file), expected)
         try:
             yield
         except ForeignDatabase:

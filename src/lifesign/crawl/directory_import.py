@@ -25,8 +25,8 @@ from lifesign.domain.models.directories import (
     ImportState,
 )
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import AgentHealthError, ImportOver, InvalidSetting
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import AgentHealthError, ImportOver, InvalidValue
 from lifesign.prober.definition.file import unreadable
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories import (
@@ -35,9 +35,9 @@ from lifesign.prober.directories import (
     Get,
     Kind,
     LeftOut,
+    ListSource,
     NotRead,
     Snapshot,
-    Source,
     Unchanged,
     read_directory,
 )
@@ -68,7 +68,7 @@ class TakesLists(KnowsLists, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ImportOutcome:
     """What became of one reading of one directory."""
 
     directory: str
@@ -114,7 +114,7 @@ class DirectoryImporter:
         names = set(self.names)
         return [record for record in await self._lists.all() if record.size and record.name not in names]
 
-    async def import_inline(self) -> Outcome | None:
+    async def import_inline(self) -> ImportOutcome | None:
         """Hand over the targets that stand in the definition itself; None if there are none."""
         targets = self._definition.targets
         if not targets:
@@ -126,22 +126,22 @@ class DirectoryImporter:
             self.step = None
         return replace(done, told=done.told + _told_findings(inline_findings(self._definition)))
 
-    async def import_directory(self, source: DirectorySource) -> Outcome:
+    async def import_directory(self, source: DirectorySource) -> ImportOutcome:
         """Read one directory and hand over what it lists; what goes wrong is told."""
         try:
             return await self._import_directory(source)
-        except InvalidSetting:
+        except InvalidValue:
             raise
         except (ImportOver, Conflict):
             told = f"{source.label}: another crawl has handed over a later list meanwhile"
-            return Outcome(directory=source.label, told=told)
+            return ImportOutcome(directory=source.label, told=told)
         except AgentHealthError as error:
             told = f"{source.label}: not stored: {error}"
-            return Outcome(directory=source.label, told=told, has_failed=True)
+            return ImportOutcome(directory=source.label, told=told, has_failed=True)
         finally:
             self.step = None
 
-    async def _import_directory(self, source: DirectorySource) -> Outcome:
+    async def _import_directory(self, source: DirectorySource) -> ImportOutcome:
         name = source.label
         records = {record.name: record for record in await self._lists.all()}
         record = records.get(name)
@@ -155,12 +155,14 @@ class DirectoryImporter:
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
             kept = f"; what it listed before is kept ({targets_text(size)})" if size else ""
-            return Outcome(directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True)
+            return ImportOutcome(
+                directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True
+            )
         if isinstance(read, Unchanged):
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
             if record.held is not None:
                 return _held(name, record.held)
-            unchanged = Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+            unchanged = ImportOutcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
             return _with_findings(unchanged, read)
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
@@ -171,10 +173,10 @@ class DirectoryImporter:
         outcome = await self._hand_over(name, urls, version, source=place, allow_shrink=source.allow_shrink)
         return _with_findings(outcome, read)
 
-    def _source(self, source: DirectorySource, others: int) -> Source:
+    def _source(self, source: DirectorySource, others: int) -> ListSource:
         """Return what is read, and how; `others` is how many targets the other directories list."""
         key = None if source.key_file is None else read_key(source.key_file)
-        return Source(
+        return ListSource(
             url=source.url,
             file=source.file if source.file is None or self._is_shared else whole_path(source.file),
             format=source.format,
@@ -192,12 +194,12 @@ class DirectoryImporter:
 
     async def _hand_over(
         self, name: str, urls: Sequence[str], version: str, *, source: str | None, allow_shrink: bool
-    ) -> Outcome:
+    ) -> ImportOutcome:
         """Hand over a list, and wait until it is applied or held."""
         record = await self._record(name)
         applied = None if record is None or record.held is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
-            return Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+            return ImportOutcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
         wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
         import_id = uuid4().hex
         pages = [wanted[first : first + MAX_PAGE_URLS] for first in range(0, len(wanted), MAX_PAGE_URLS)]
@@ -218,7 +220,7 @@ class DirectoryImporter:
         opted_out = len(urls) - len(wanted)
         if opted_out:
             changes += f", {opted_out:,} opted out"
-        return Outcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
+        return ImportOutcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,18 +260,18 @@ def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
     found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
     for name in definition.opt_out.files:
         if why := unreadable(name):
-            raise InvalidSetting("opt_out.files", str(name), f"a readable file ({why})")
+            raise InvalidValue("opt_out.files", str(name), f"a readable file ({why})")
         try:
             with name.open(encoding="utf-8-sig", errors="replace") as file:
                 found |= read_opt_outs(file, str(name))
         except OSError as error:
-            raise InvalidSetting("opt_out.files", str(name), f"a readable file ({error.strerror})") from None
+            raise InvalidValue("opt_out.files", str(name), f"a readable file ({error.strerror})") from None
     return found
 
 
 def targets_text(count: int) -> str:
     """Return so many targets in words."""
-    return counted(count, "target")
+    return pluralize(count, "target")
 
 
 def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:
@@ -292,12 +294,12 @@ def _without_prefix(etag: str | None, prefix: str) -> str | None:
     return version if before == prefix and version else None
 
 
-def _held(name: str, record: ImportRecord) -> Outcome:
+def _held(name: str, record: ImportRecord) -> ImportOutcome:
     why = record.explanation or "it has shrunk: what it listed before stays until this is confirmed"
-    return Outcome(directory=name, told=f"{name}: held: {why}", is_held=True)
+    return ImportOutcome(directory=name, told=f"{name}: held: {why}", is_held=True)
 
 
-def _with_findings(outcome: Outcome, read: Snapshot | Unchanged) -> Outcome:
+def _with_findings(outcome: ImportOutcome, read: Snapshot | Unchanged) -> ImportOutcome:
     """Add to what is told what was left out, and why."""
     left_out = [
         f"{found.count:,} {SKIP_REASONS[reason]}{_examples(found)}" for reason, found in read.left_out.items()

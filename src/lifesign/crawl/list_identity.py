@@ -13,9 +13,9 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from lifesign.domain.models.directories import DirectoryRecord
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
-from lifesign.prober.directories import PROBED_KINDS, Kind, NotRead, Source, read_directory
+from lifesign.prober.directories import PROBED_KINDS, Kind, ListSource, NotRead, read_directory
 from lifesign.prober.directories.formats import AUTO, BUILT_IN
 from lifesign.prober.directories.snapshot import read_version
 
@@ -51,7 +51,7 @@ async def refuse_other_lists(
             continue
         if is_shared and await _lists_the_same(source, definition, last.etag):
             continue
-        raise InvalidSetting(
+        raise InvalidValue(
             f"the list {source.label}",
             source.url or told_place(str(source.file), source, is_shared=is_shared),
             f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
@@ -66,9 +66,9 @@ def told_place(read_at: str, source: DirectorySource, *, is_shared: bool) -> str
     return f"{read_at} (place {_place_digest(source.file)})"
 
 
-def listed_in(source: DirectorySource, definition: ProbeDefinition) -> Source:
+def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSource:
     """Return a file of a definition as it is read without asking anybody."""
-    return Source(
+    return ListSource(
         file=source.file,
         format=source.format,
         kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
@@ -118,5 +118,5 @@ def _place_digest(file: Path) -> str:
 
 def _places_of_hosts() -> set[str]:
     """Return the paths at which a host alone is asked for its list, in any format of ours."""
-    host = Source(url="https://agent.example/")
+    host = ListSource(url="https://agent.example/")
     return {urlsplit(place).path for each in (None, *BUILT_IN.values()) for place in host.places(each)}

@@ -20,9 +20,9 @@ from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     LedgerAway,
+    ReportAnswer,
     ShardBatch,
     ShardClaim,
-    Taken,
     TargetEntry,
     TargetPage,
     WitnessStanding,
@@ -117,11 +117,11 @@ class LocalLedger:
         newest = await self._read(lambda transaction: target_rows.newest_versions(transaction, oldest))
         return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """Hand over results of several shards. LedgerAway."""
         reports = [report for batch in batches for report in batch.reports]
         if not reports:
-            return Taken()
+            return ReportAnswer()
         # They are what this process has made: nothing is left to check.
         body = ObservationBatch.model_construct(
             observations=[report.observation for report in reports],
@@ -136,7 +136,7 @@ class LocalLedger:
         )
         answer = await self._do(accept_observations, body=body)
         assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the deed answers
-        return Taken(lost=answer.lost, news=news_of(answer.silent_classes, answer.confirmed_classes))
+        return ReportAnswer(lost=answer.lost, news=news_of(answer.silent_classes, answer.confirmed_classes))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)

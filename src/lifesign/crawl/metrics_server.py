@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from lifesign.errors import CannotListen, InvalidSetting
+from lifesign.errors import CannotListen, InvalidValue
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -26,9 +26,9 @@ def place_in(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not (colon and host and port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))):
-        raise InvalidSetting("--metrics", text, EXPECTED)
+        raise InvalidValue("--metrics", text, EXPECTED)
     if int(port) > MAX_PORT or (":" in host and not text.startswith("[")):
-        raise InvalidSetting("--metrics", text, EXPECTED)
+        raise InvalidValue("--metrics", text, EXPECTED)
     return host, int(port)
 
 
@@ -49,7 +49,7 @@ async def serving_metrics(
     async def answer(request: "web.Request") -> "web.Response":
         encode, media_type = choose_encoder(request.headers.get("Accept", "")[:MAX_ACCEPT_CHARACTERS])
         headers = {"Content-Type": media_type, "Cache-Control": "no-store"}
-        return web.Response(body=encode(_Collected(families())), headers=headers)
+        return web.Response(body=encode(_CrawlMetrics(families())), headers=headers)
 
     host, port = place_in(place)
     app = web.Application(client_max_size=0)
@@ -67,7 +67,7 @@ async def serving_metrics(
         await runner.cleanup()
 
 
-class _Collected:
+class _CrawlMetrics:
     """What prometheus-client's encoders take: something that collects."""
 
     def __init__(self, found: "Iterable[Metric]") -> None:

@@ -9,7 +9,7 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.layers import Prober
-from lifesign.prober.results.evidence import Evidence
+from lifesign.prober.results.evidence import EvidenceStore
 from lifesign.prober.witness.contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessRequests
 
@@ -30,7 +30,7 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
 
     InvalidSetting for a directory of evidence, a resolver or a list of those who opted out that cannot be.
     """
-    evidence = Evidence.from_settings(definition.evidence)
+    evidence = EvidenceStore.from_settings(definition.evidence)
     opt_outs = opt_outs_of(definition)
     try:
         async with (

@@ -18,12 +18,18 @@ from lifesign.cli.output.log_output import LogFormat, logging_to
 from lifesign.client import RegistryClient
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.prober_assembly import open_prober
-from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, RegistryPlace, Said, Share
+from lifesign.crawl.worker_config import (
+    EXIT_HELD_UP,
+    EXIT_UNFINISHED,
+    RegistryPlace,
+    WorkerConfig,
+    WorkerStatus,
+)
 from lifesign.errors import AgentHealthError, PassHeldUp
 from lifesign.prober.results.ledger import Ledger
 from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
 from lifesign.prober.results.registry_ledger import RegistryLedger
-from lifesign.prober.worker.main_loop import Worker
+from lifesign.prober.worker.main_loop import ProbeWorker
 from lifesign.prober.worker.outbox import MAX_HELD_SECONDS
 from lifesign.serving.log_lines import LogLine
 from lifesign.storage.engine.database import open_database
@@ -57,13 +63,13 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         gc.set_threshold(*usual)
 
 
-async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], None]) -> bool:
+async def probe_share(share: WorkerConfig, stop: asyncio.Event, tell: Callable[[WorkerStatus], None]) -> bool:
     """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
 
     PassHeldUp if a census can store nothing for too long.
     """
     async with open_ledger(share) as ledger, open_prober(share.definition) as opened:
-        worker = Worker(
+        worker = ProbeWorker(
             ledger,
             opened.prober,
             share.definition,
@@ -81,11 +87,11 @@ async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], 
             return await worker.run_once(share.since_s, stop)
         finally:
             telling.cancel()
-            tell(Said(worker.progress))
+            tell(WorkerStatus(worker.progress))
 
 
 @asynccontextmanager
-async def open_ledger(share: Share) -> AsyncIterator[Ledger]:
+async def open_ledger(share: WorkerConfig) -> AsyncIterator[Ledger]:
     """Open where work comes from; it is closed at the end of the block."""
     async with AsyncExitStack() as stack:
         ledger: Ledger
@@ -108,10 +114,10 @@ def registry_client(place: RegistryPlace) -> RegistryClient:
     return RegistryClient(place.url, key=place.key, allow_plain_http=place.allow_plain_http)
 
 
-async def _tell_on(worker: Worker, tell: Callable[[Said], None]) -> None:
+async def _tell_on(worker: ProbeWorker, tell: Callable[[WorkerStatus], None]) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
-        tell(Said(worker.progress))
+        tell(WorkerStatus(worker.progress))
 
 
 class LogTo(logging.Handler):
@@ -128,7 +134,7 @@ class LogTo(logging.Handler):
             self._tell(self.format(record))
 
 
-def run_share(share: Share, pipe: Connection) -> None:
+def run_share(share: WorkerConfig, pipe: Connection) -> None:
     """Be one process of a crawl, from its first line to its exit; called in a process of its own.
 
     It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, with EXIT_HELD_UP if
@@ -137,16 +143,16 @@ def run_share(share: Share, pipe: Connection) -> None:
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with logging_to(LogTo(lambda line: pipe.send(Said(logged=line)), share.log_format)):
+    with logging_to(LogTo(lambda line: pipe.send(WorkerStatus(logged=line)), share.log_format)):
         try:
             is_done = run_loop(_be_told(share, pipe))
         except PassHeldUp as error:
             with suppress(OSError):
-                pipe.send(Said(held_up=(error.why, error.seconds)))
+                pipe.send(WorkerStatus(held_up=(error.why, error.seconds)))
             sys.exit(EXIT_HELD_UP)
         except AgentHealthError as error:
             with suppress(OSError):
-                pipe.send(Said(line=str(error)))
+                pipe.send(WorkerStatus(line=str(error)))
             sys.exit(1)
         except BaseException:
             logging.getLogger("lifesign.prober").exception("a process of the crawl ended in a defect")
@@ -154,7 +160,7 @@ def run_share(share: Share, pipe: Connection) -> None:
     sys.exit(0 if is_done else EXIT_UNFINISHED)
 
 
-async def _be_told(share: Share, pipe: Connection) -> bool:
+async def _be_told(share: WorkerConfig, pipe: Connection) -> bool:
     """Probe; stop on SIGTERM, and when the other end of the pipe is closed, however that came."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -162,7 +168,7 @@ async def _be_told(share: Share, pipe: Connection) -> bool:
     # Nobody ever writes to us: it becomes readable when the other end has gone.
     loop.add_reader(pipe.fileno(), stop.set)
 
-    def tell(said: Said) -> None:
+    def tell(said: WorkerStatus) -> None:
         with suppress(OSError):
             pipe.send(said)
 

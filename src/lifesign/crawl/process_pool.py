@@ -16,10 +16,10 @@ from typing import Final
 
 from lifesign.crawl.process import probe_share, run_share
 from lifesign.crawl.progress import CrawlState
-from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
+from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.errors import CrawlStopped, PassHeldUp
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
 from lifesign.prober.worker.progress import Progress
@@ -141,23 +141,23 @@ class Standings:
 
 def _elsewhere_text(shards: int, targets: int | None, lease_s: float) -> str:
     """Tell how much of the work is not ours, and why."""
-    with_targets = "" if targets is None else f" with {counted(targets, 'target')}"
+    with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (
         f"{shards:,} of {SHARDS:,} shards{with_targets} are another crawl's; those of one that was killed "
         f"come within {takeover_s(lease_s):.0f} s"
     )
 
 
-Tell = Callable[[str, Said], None]
+Tell = Callable[[str, WorkerStatus], None]
 """Takes what a worker says, by its name."""
 
 
 async def probe_all(
-    shares: Sequence[Share],
+    shares: Sequence[WorkerConfig],
     stop: asyncio.Event,
     tell: Tell,
     died: Callable[[str], None],
-    main: Callable[[Share, Connection], None] = run_share,
+    main: Callable[[WorkerConfig, Connection], None] = run_share,
 ) -> bool:
     """Probe all shares until `stop` is set or a census is through; return whether all is done.
 
@@ -167,7 +167,7 @@ async def probe_all(
     """
     if len(shares) == 1:
         return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
-    places = [asyncio.create_task(_Place(share, tell, died, main).keep(stop)) for share in shares]
+    places = [asyncio.create_task(_ProcessSlot(share, tell, died, main).keep(stop)) for share in shares]
     try:
         return all(await asyncio.gather(*places))
     finally:
@@ -176,15 +176,15 @@ async def probe_all(
         await asyncio.gather(*places, return_exceptions=True)
 
 
-class _Place:
+class _ProcessSlot:
     """One process of a crawl, and its successors."""
 
     def __init__(
         self,
-        share: Share,
+        share: WorkerConfig,
         tell: Tell,
         died: Callable[[str], None],
-        main: Callable[[Share, Connection], None],
+        main: Callable[[WorkerConfig, Connection], None],
     ) -> None:
         self._share = share
         self._main = main
@@ -212,7 +212,7 @@ class _Place:
             self._died(self._share.worker)
             wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
             told = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"
-            self._tell(Said(line=told))
+            self._tell(WorkerStatus(line=told))
             if await _is_set_within(stop, wait_s):
                 return False
 
@@ -245,7 +245,7 @@ class _Place:
         """Pass on what the process says."""
         try:
             while pipe.poll():
-                said: Said = pipe.recv()
+                said: WorkerStatus = pipe.recv()
                 self._held_up = said.held_up or self._held_up
                 self._tell(said)
         except (EOFError, OSError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 from lifesign.cli.output.log_output import LogFormat
 from lifesign.cli.output.terminal import printable
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 
 if TYPE_CHECKING:
     from lifesign.domain.observation.results import ResultClass
@@ -112,7 +112,7 @@ def results_text(state: CrawlState) -> str:
     """Tell what came of it so far; a crawl without an end probes its targets often, and counts each once."""
     if state.total is not None:
         return counts_text(state.results)
-    targets = counted(max(sum(state.results.values()), state.listed or 0), "target")
+    targets = pluralize(max(sum(state.results.values()), state.listed or 0), "target")
     return f"{targets}: {counts_text(state.results)}" if any(state.results.values()) else targets
 
 
@@ -120,7 +120,7 @@ def pace_text(state: CrawlState, rate: float | None) -> str:
     """Tell how many are probed, how fast that goes, and how long it may still take."""
     from lifesign.census.tables import number  # noqa: PLC0415
 
-    told = counted(state.probed, "probe")
+    told = pluralize(state.probed, "probe")
     if state.total is not None:
         told = f"{number(state.probed)} of {number(state.total)} probed"
     if rate is not None:
@@ -165,7 +165,7 @@ def seconds_left(state: CrawlState, rate: float | None) -> float | None:
     return max(0, state.total - state.probed) / rate
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Shows how far a crawl is."""
 
     def __enter__(self) -> Self: ...
@@ -323,7 +323,7 @@ def printable_lines(lines: Iterable[str]) -> str:
     return "\n".join(printable(line) for line in lines if line)
 
 
-def progress_on(name: str, stream: TextIO, log_format: LogFormat = LogFormat.CONSOLE) -> Progress:
+def progress_on(name: str, stream: TextIO, log_format: LogFormat = LogFormat.CONSOLE) -> ProgressDisplay:
     """Return what suits a stream: JSON if that is wanted, drawn on a terminal that can, else in lines."""
     if log_format == LogFormat.JSON:
         return LoggedProgress(stream)

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Final
 
 from lifesign.cli.options.ending_signals import ending_signals, leave_closed_terminal
-from lifesign.crawl.backend import Home, Run
-from lifesign.crawl.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
+from lifesign.crawl.backend import CrawlBackend, CrawlPass
+from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
 from lifesign.crawl.process_pool import Standings, probe_all
-from lifesign.crawl.progress import Progress, counts_text
-from lifesign.crawl.worker_config import Said
+from lifesign.crawl.progress import ProgressDisplay, counts_text
+from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import AgentHealthError
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
@@ -78,7 +78,7 @@ class Crawl:
     """One crawl of a definition, until it is through or `stop` is set."""
 
     def __init__(
-        self, definition: ProbeDefinition, home: Home, progress: Progress, stop: asyncio.Event
+        self, definition: ProbeDefinition, home: CrawlBackend, progress: ProgressDisplay, stop: asyncio.Event
     ) -> None:
         self._definition = definition
         self._home = home
@@ -86,7 +86,7 @@ class Crawl:
         self._stop = stop
         self.standings: Standings | None = None
         """How far all processes are, once they probe."""
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, ImportOutcome] = {}
         """Of the last reading of each directory."""
 
     async def watch(self, *, processes: int) -> Crawled:
@@ -116,7 +116,7 @@ class Crawl:
                 self._progress.say(f"{told}: agent-health targets list {self._home.option}")
         return crawled
 
-    async def _run(self, processes: int, run: Run | None = None) -> Crawled:
+    async def _run(self, processes: int, run: CrawlPass | None = None) -> Crawled:
         """Read the directories, and probe; without a pass it never ends."""
         since_s = None if run is None else run.since_s
         async with self._importer() as importer:
@@ -163,7 +163,7 @@ class Crawl:
             if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
                 self._progress.say(CLOSED_NETWORKS)
             if unanswered := standings.state.unanswered:
-                self._progress.say(f"{counted(unanswered, 'look-up')} {UNANSWERED}")
+                self._progress.say(f"{pluralize(unanswered, 'look-up')} {UNANSWERED}")
         return Crawled(
             is_done=is_done,
             probed=standings.state.probed,
@@ -205,7 +205,7 @@ class Crawl:
             await asyncio.gather(task, stopping, return_exceptions=True)
 
     async def _probe(self, standings: Standings, processes: int, since_s: float | None) -> bool:
-        def tell(worker: str, said: Said) -> None:
+        def tell(worker: str, said: WorkerStatus) -> None:
             if said.progress is not None:
                 standings.note(worker, said.progress)
             if said.line is not None:
@@ -308,7 +308,7 @@ class Crawl:
             if last is not None and last.has_failed:
                 await self._read_again(importer, source)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: ImportOutcome) -> None:
         self.outcomes[outcome.directory] = outcome
         self._progress.say(outcome.told)
         if outcome.is_held:

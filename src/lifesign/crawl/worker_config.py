@@ -26,7 +26,7 @@ class RegistryPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class WorkerConfig:
     """What one process has to know; it travels through a pipe, for it may hold a secret."""
 
     definition: ProbeDefinition
@@ -43,7 +43,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WorkerStatus:
     """What a process tells whoever started it: how far it is, some words, or a line of its log."""
 
     progress: Progress | None = None

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from lifesign.census.document import Census, Latency
+from lifesign.census.document import Census, LatencySummary
 from lifesign.census.report import MAX_RUNS, CensusFacts, HostCount, LayerCount, RunFacts, take_census
 from lifesign.domain.a2a.interfaces import GENERATIONS, major_minor
 from lifesign.domain.base.clock_skew import last_not_ahead
@@ -20,7 +20,7 @@ from lifesign.storage.probing.result_history import (
     sums_between,
 )
 from lifesign.storage.targets import census_counts, target_rows
-from lifesign.storage.targets.census_counts import StoredRun
+from lifesign.storage.targets.census_counts import StoredPass
 
 WATCHED_SECONDS: Final = 86_400.0
 """Over which probes are counted, by whole hours, where there was no pass over all targets."""
@@ -120,7 +120,7 @@ def _kept_cards(counted: Mapping[tuple[str, str], int]) -> int:
     return max(0, min(probes - asked, counted.get((Layer.OVERALL, ResultClass.OK), 0)))
 
 
-def latencies_of(sums: Iterable[SumRow]) -> dict[str, Latency]:
+def latencies_of(sums: Iterable[SumRow]) -> dict[str, LatencySummary]:
     """Return how long answers took, of each layer that was ever answered."""
     buckets: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for layer, _, bucket, count in sums:
@@ -130,7 +130,7 @@ def latencies_of(sums: Iterable[SumRow]) -> dict[str, Latency]:
         p50_ms, p90_ms, p99_ms = (percentile_ms(counts, percentile) for percentile in (50, 90, 99))
         if p50_ms is not None and p90_ms is not None and p99_ms is not None:
             answers = sum(count for bucket, count in counts.items() if bucket != NO_LATENCY)
-            latencies[layer] = Latency(count=answers, p50_ms=p50_ms, p90_ms=p90_ms, p99_ms=p99_ms)
+            latencies[layer] = LatencySummary(count=answers, p50_ms=p50_ms, p90_ms=p90_ms, p99_ms=p99_ms)
     return latencies
 
 
@@ -139,7 +139,7 @@ def ended_of(results: Iterable[str | None]) -> list[tuple[Layer, ResultClass]]:
     return [(layer, ResultClass(result)) for layer, result in zip(_ASKED, results, strict=True) if result]
 
 
-def _run(run: StoredRun) -> RunFacts:
+def _run(run: StoredPass) -> RunFacts:
     counts: Mapping[ResultClass | None, int] = {
         _result(result): count for result, count in run.counts.items()
     }

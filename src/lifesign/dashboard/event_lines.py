@@ -15,7 +15,7 @@ from lifesign.domain.events.chain import Event, whose
 from lifesign.domain.events.event import EventType
 from lifesign.domain.tasks.task_states import told_of_end
 from lifesign.domain.text.durations import precise_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.views.key_names import keys_in, names_of_keys
 from lifesign.registry.views.target_names import places_in
 from lifesign.storage.engine.database import Transaction
@@ -202,18 +202,18 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
         f"its clock differs by {precise_text(abs(said['drift_seconds']))}"
     ),
     EventType.AGENT_TASKS_MISMATCH: lambda said: (
-        f"names {counted(len(said['without_lease']), 'task')} that it does not hold, "
+        f"names {pluralize(len(said['without_lease']), 'task')} that it does not hold, "
         f"and holds {len(said['not_in_progress'])} that it does not name"
     ),
     EventType.AGENT_DRAIN_WARNING: lambda said: (
-        f"did not drain in time: {counted(said['leases_held'], 'lease')} left"
+        f"did not drain in time: {pluralize(said['leases_held'], 'lease')} left"
     ),
     EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
     EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
     EventType.AGENT_COMMAND_SENT: lambda said: f"is told to {said['command']} at its next heartbeat",
     EventType.AGENT_COMMAND_HONOURED: lambda said: f"does as it was told: {said['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
-    EventType.AGENT_ERASED: lambda said: f"erased, with what {counted(said['events'], 'event')} told",
+    EventType.AGENT_ERASED: lambda said: f"erased, with what {pluralize(said['events'], 'event')} told",
     EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({spaced(said['reason'])})",
     EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
     EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({spaced(said['reason'])})",
@@ -236,9 +236,9 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
         f"the database's clock jumped {'ahead' if said['jump_seconds'] > 0 else 'back'} "
         f"by {precise_text(abs(said['jump_seconds']))}"
     ),
-    EventType.SHARDS_GRANTED: lambda said: f"probes {counted(len(said['shards']), 'more shard')}",
+    EventType.SHARDS_GRANTED: lambda said: f"probes {pluralize(len(said['shards']), 'more shard')}",
     EventType.SHARDS_ENDED: lambda said: (
-        f"probes {counted(len(said['shards']), 'shard')} less ({said['reason']})"
+        f"probes {pluralize(len(said['shards']), 'shard')} less ({said['reason']})"
     ),
     EventType.DIRECTORY_APPLIED: lambda said: (
         f"lists {said['listed']}: {said['added']} came, {said['removed']} left"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from lifesign.dashboard.labels import sight_of
-from lifesign.dashboard.pages.maintenances import Maintenance, maintenances
+from lifesign.dashboard.pages.maintenances import MaintenanceGroup, maintenances
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.tasks.task_states import TaskStatus
@@ -112,7 +112,7 @@ class FleetFacts:
     def __init__(self, database: Database) -> None:
         self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
         self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
-        self.maintained: Kept[Sequence[Maintenance]] = Kept(database, maintenances, FRESH_SECONDS)
+        self.maintained: Kept[Sequence[MaintenanceGroup]] = Kept(database, maintenances, FRESH_SECONDS)
         self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
 
     async def count(self) -> None:

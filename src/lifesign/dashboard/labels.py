@@ -12,15 +12,15 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import AgentRecord, LayerSeen, Seen
+from lifesign.domain.models.agents import AgentRecord, LayerSeen, ObservedState
 from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
-from lifesign.domain.observation.probe_summary import LAYER_WORDS, beside_card, sight, signs_of_life
+from lifesign.domain.observation.probe_summary import LAYER_WORDS, beside_card, probe_summary, signs_of_life
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from lifesign.domain.schedule.no_prober_hint import NO_PROBER, nobody_looks
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.safe_text import harmless
 
 MAX_SHOWN_CHARACTERS: Final = 300
@@ -107,7 +107,7 @@ def sight_of_agent(agent: AgentRecord, now_s: float) -> Sight:
     return Sight("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
 
 
-def sight_of_seen(seen: Seen | None) -> Sight:
+def sight_of_seen(seen: ObservedState | None) -> Sight:
     """Return the word for what probers saw last of an agent, layer by layer."""
     if seen is None:
         return NEVER_MEASURED
@@ -127,7 +127,7 @@ def sight_of_seen(seen: Seen | None) -> Sight:
     if signs_of_life(layers):
         standing = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
         is_ok = any(layer.result is ResultClass.OK for _, layer in standing)
-        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(standing))
+        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(standing))
     last = decisive(layers)
     if last is None:
         return NEVER_MEASURED
@@ -137,7 +137,7 @@ def sight_of_seen(seen: Seen | None) -> Sight:
     return sight_of(last.result, last.reason)
 
 
-def layers_seen(seen: Seen) -> list[tuple[str, LayerSeen]]:
+def layers_seen(seen: ObservedState) -> list[tuple[str, LayerSeen]]:
     """Return the layers that were ever asked, in the order in which a probe asks them."""
     named = (
         (Layer.DISCOVERY, seen.discovery),
@@ -157,7 +157,7 @@ def standing_of(agent: AgentRecord) -> str:
 
 def failing_text(agent: AgentRecord) -> str:
     """Return that the last probes of an active agent failed, in words; empty if they did not."""
-    return f"last {counted(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
+    return f"last {pluralize(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
 
 
 def why_unread(agent: AgentRecord) -> str:

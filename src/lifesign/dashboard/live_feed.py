@@ -21,12 +21,12 @@ from starlette.types import Receive, Scope, Send
 
 from lifesign.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from lifesign.dashboard.fleet_facts import FleetCounts, FleetFacts
-from lifesign.dashboard.page_handler import Desk, caller_of
+from lifesign.dashboard.page_handler import PageHandler, caller_of
 from lifesign.dashboard.responses import HEADERS
 from lifesign.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good
 from lifesign.domain.events.chain import Event
 from lifesign.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
-from lifesign.registry.events.credential_monitor import Standing
+from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.events import event_log
@@ -60,7 +60,7 @@ _log = logging.getLogger("lifesign.dashboard")
 class LiveFeed:
     """Answers at `/live`; one per server process."""
 
-    def __init__(self, desk: Desk, feed: EventFeed, facts: FleetFacts, stops: asyncio.Event) -> None:
+    def __init__(self, desk: PageHandler, feed: EventFeed, facts: FleetFacts, stops: asyncio.Event) -> None:
         self.desk = desk
         self._feed = feed
         self._stops = stops
@@ -73,7 +73,7 @@ class LiveFeed:
         self._wanted = asyncio.Event()
         self.watchers: Counter[str] = Counter()
         """How many watch, by their address."""
-        self._standing = Standing(desk.database, digests_still_good, self._wake)
+        self._standing = CredentialMonitor(desk.database, digests_still_good, self._wake)
         self.is_closed = False
 
     @property

@@ -75,7 +75,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RequestContext:
     """One visitor's look into the registry, within one transaction."""
 
     transaction: Transaction
@@ -111,7 +111,7 @@ class Look:
         return reply.content
 
 
-class Desk:
+class PageHandler:
     """Takes the requests of one server process."""
 
     def __init__(self, registry: Registry) -> None:
@@ -124,7 +124,7 @@ class Desk:
         self._pages = RateLimiter(PAGES_PER_VISITOR, MAX_VISITORS_COUNTED)
         self._logins = RateLimiter(LOGINS_PER_VISITOR, MAX_VISITORS_COUNTED)
 
-    def shown(self, template: str, deed: Callable[[Look, Request], Mapping[str, Any]]) -> Answer:
+    def shown(self, template: str, deed: Callable[[RequestContext, Request], Mapping[str, Any]]) -> Answer:
         """Return what answers with a page: of what `deed` reads, its template shows."""
 
         async def answer(request: Request) -> Response:
@@ -156,17 +156,17 @@ class Desk:
             self.set_cookie(answer, request, SESSION_COOKIE, "", 0)
         return answer
 
-    async def look(self, request: Request, deed: Callable[[Look], T]) -> tuple[Visitor, T]:
+    async def look(self, request: Request, deed: Callable[[RequestContext], T]) -> tuple[Visitor, T]:
         """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
         token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
             visitor = visitors.visitor_of(transaction, token, is_open=self.is_open)
-            return visitor, deed(Look(transaction, visitor))
+            return visitor, deed(RequestContext(transaction, visitor))
 
         return await self.database.read(read)
 
-    def done(self, deed: Callable[[Look, Request, Mapping[str, str]], str]) -> Answer:
+    def done(self, deed: Callable[[RequestContext, Request, Mapping[str, str]], str]) -> Answer:
         """Return what answers to a form: `deed` does what it says, and returns the word for what was done.
 
         Its page has words for that; where the word is empty, it says nothing.
@@ -180,7 +180,7 @@ class Desk:
 
                 def write(transaction: Transaction) -> str:
                     visitor = visitors.visitor_of(transaction, token, is_open=False)
-                    return deed(Look(transaction, visitor), request, form)
+                    return deed(RequestContext(transaction, visitor), request, form)
 
                 done, where = await self.database.write(write), flash.page_of(request).where
                 answer = RedirectResponse(where, 303, HEADERS)

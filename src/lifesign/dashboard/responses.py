@@ -22,7 +22,7 @@ from lifesign.domain.models import agents
 from lifesign.domain.models.agents import AgentSummary
 from lifesign.domain.net.display_name import called
 from lifesign.domain.text.durations import precise_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.safe_text import harmless
 from lifesign.domain.text.times import utc_text
 
@@ -73,7 +73,7 @@ def _environment() -> Environment:
         "moment": labels.moment_text,
         "machine": _machine,
         "number": labels.number,
-        "counted": counted,
+        "pluralize": pluralize,
         "percent": labels.percent,
         "ms": labels.duration_ms,
         "seconds": labels.duration_s,

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from lifesign.dashboard import assets, live_feed
 from lifesign.dashboard.fleet_facts import FleetFacts
 from lifesign.dashboard.live_feed import LiveFeed
-from lifesign.dashboard.page_handler import Desk
+from lifesign.dashboard.page_handler import PageHandler
 from lifesign.dashboard.pages import agent, events, pool_maintenance, targets, tasks
 from lifesign.dashboard.pages.agents import AgentsTable
 from lifesign.dashboard.pages.census import CensusPage
@@ -30,7 +30,7 @@ class Dashboard:
     """The pages of one server process."""
 
     def __init__(self, registry: Registry) -> None:
-        self.desk = Desk(registry)
+        self.desk = PageHandler(registry)
         self.facts = FleetFacts(registry.database)
         self.census = CensusPage(self.desk, registry.database)
         self.overview = Overview(self.desk, self.facts, registry.settings.clock_offset_seconds)

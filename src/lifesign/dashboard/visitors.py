@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.domain.access.permissions import (
-    Action,
+    Permission,
     Principal,
     Role,
     digest_of,
@@ -43,11 +43,11 @@ TOKEN_BYTES = 32
 MAX_TOKEN_CHARACTERS = 64
 
 _NEEDED = (
-    Action.LIST_AGENTS,
-    Action.READ_EVENTS,
-    Action.READ_TARGETS,
-    Action.READ_TASKS,
-    Action.READ_MONITOR,
+    Permission.LIST_AGENTS,
+    Permission.READ_EVENTS,
+    Permission.READ_TARGETS,
+    Permission.READ_TASKS,
+    Permission.READ_MONITOR,
 )
 _ANYBODY = Principal("anybody", Role.READER, None)
 
@@ -69,7 +69,7 @@ class Visitor:
         """Whether a key stands behind it."""
         return self.key_name is not None
 
-    def may(self, action: Action, agent_id: str | None = None) -> bool:
+    def may(self, action: Permission, agent_id: str | None = None) -> bool:
         """Whether a button for this is of any use; nobody acts without a key."""
         return self.is_logged_in and may(self.principal, action, agent_id)
 

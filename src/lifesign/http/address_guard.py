@@ -9,7 +9,14 @@ from collections.abc import Iterable, Sequence
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.net.target_address import Address, Network, Refused, TargetUrl, judge_address, judge_url
+from lifesign.domain.net.target_address import (
+    Address,
+    AddressRefused,
+    Network,
+    TargetUrl,
+    judge_address,
+    judge_url,
+)
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.redirects import MAX_SHOWN_CHARS
 
@@ -19,7 +26,7 @@ class PrivateAddressRefused(aiohttp.ClientError):
 
     result = ResultClass.BLOCKED_ADDRESS
 
-    def __init__(self, host: str, refused: Refused) -> None:
+    def __init__(self, host: str, refused: AddressRefused) -> None:
         """`host` is quoted in ASCII."""
         super().__init__(f"{host[:MAX_SHOWN_CHARS]!a} is not contacted: {refused.reason}")
         self.refused = refused
@@ -32,14 +39,14 @@ class AddressGuard:
         """`allowed`: networks that may be contacted besides the public internet."""
         self._allowed = tuple(allowed)
 
-    def vet_url(self, url: URL) -> TargetUrl | Refused:
+    def vet_url(self, url: URL) -> TargetUrl | AddressRefused:
         """Return whom a URL leads to, or why that is not contacted."""
         return _read_alike(url, judge_url(str(url), self._allowed))
 
-    def vetted(self, found: Iterable[Address]) -> tuple[list[Address], Refused | None]:
+    def vetted(self, found: Iterable[Address]) -> tuple[list[Address], AddressRefused | None]:
         """Return the addresses that may be contacted, and why the first of the others may not be."""
         vetted: list[Address] = []
-        first_refused: Refused | None = None
+        first_refused: AddressRefused | None = None
         for address in found:
             refused = judge_address(address, self._allowed)
             if refused is None:
@@ -48,11 +55,11 @@ class AddressGuard:
         return vetted, first_refused
 
 
-def _read_alike(url: URL, target: TargetUrl | Refused) -> TargetUrl | Refused:
+def _read_alike(url: URL, target: TargetUrl | AddressRefused) -> TargetUrl | AddressRefused:
     """Refuse a URL in which the guard reads another scheme, host or port than the sender of the request."""
-    if isinstance(target, Refused):
+    if isinstance(target, AddressRefused):
         return target
     host = (url.raw_host or "").removesuffix(".")
     if (url.scheme, host, url.port) == (target.scheme, target.host, target.port):
         return target
-    return Refused("invalid_url", "the URL is read in two ways")
+    return AddressRefused("invalid_url", "the URL is read in two ways")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.failures import UNPACKED, undecodable
 from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links, whole_number
@@ -20,7 +20,7 @@ MAX_DATES: Final = 64
 """Times of answers that are remembered as they were read."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Answer:
     """What came back. All but `url`, `result` and `reason` is empty if nothing did."""
 

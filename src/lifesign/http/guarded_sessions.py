@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from lifesign.domain.net.target_address import Network, Refused
+from lifesign.domain.net.target_address import AddressRefused, Network
 from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
 from lifesign.http.counted_sessions import CountedConnector, counted_session
 
@@ -133,7 +133,7 @@ class GuardedConnector(CountedConnector):
         host = req.url.raw_host or ""
         if host != self._trusted_host:
             target = self._guard.vet_url(req.url.origin())
-            if isinstance(target, Refused):
+            if isinstance(target, AddressRefused):
                 raise PrivateAddressRefused(host, target)
             return await super().connect(req, traces, timeout)
         connection = await super().connect(req, traces, timeout)

@@ -27,9 +27,9 @@ from lifesign.client.registry_errors import (
 )
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.text.safe_text import visible
-from lifesign.errors import InvalidSetting
-from lifesign.mcp.refusal_code import RefusalCode
-from lifesign.mcp.tool import Reach, Told, Tool, ToolFailed
+from lifesign.errors import InvalidValue
+from lifesign.mcp.refusal_code import ToolRefusalCode
+from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
 """Of the name of a tool that is not there, as it is told."""
@@ -59,21 +59,21 @@ async def read_at_once(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
 
 
 async def answer(
-    tool: Tool, arguments: dict[str, Any], reach: Reach, *, read: Read = read_at_once
+    tool: Tool, arguments: dict[str, Any], reach: ToolContext, *, read: Read = read_at_once
 ) -> CallToolResult:
     """Run a tool; whatever it raises becomes words."""
     try:
         told = await tool.run(await read(tool, arguments), reach)
     except ToolFailed as error:
         failed = error
-    except InvalidSetting as error:
-        failed = ToolFailed(str(error), code=RefusalCode.INVALID_ARGUMENT)
+    except InvalidValue as error:
+        failed = ToolFailed(str(error), code=ToolRefusalCode.INVALID_ARGUMENT)
     except RegistryError as error:
         failed = _refused(error)
     except Exception:  # noqa: BLE001 - one call must not end the server for all that follow
         _log.exception("the tool %s failed", tool.name)
         what = "a fault of this server, which its log tells; asking again may help"
-        failed = ToolFailed(what, code=RefusalCode.INTERNAL_ERROR)
+        failed = ToolFailed(what, code=ToolRefusalCode.INTERNAL_ERROR)
     else:
         return _written(tool, told)
     return failure(failed)
@@ -87,17 +87,17 @@ def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
         raise invalid_setting(error, "arguments", model=tool.takes) from None
     except ValueError:
         # Half a surrogate pair, a number without end.
-        raise InvalidSetting("arguments", None, "plain JSON") from None
+        raise InvalidValue("arguments", None, "plain JSON") from None
 
 
 def _refused(error: RegistryError) -> ToolFailed:
     remedy = next((words for kind, words in _REMEDIES if isinstance(error, kind)), "")
     is_away = isinstance(error, RegistryFailure | RateLimited)
-    code = RefusalCode.UNAVAILABLE if is_away else error.code or RefusalCode.REFUSED
+    code = ToolRefusalCode.UNAVAILABLE if is_away else error.code or ToolRefusalCode.REFUSED
     return ToolFailed(f"{error}: {remedy}" if remedy else str(error), code=code)
 
 
-def _written(tool: Tool, told: Told) -> CallToolResult:
+def _written(tool: Tool, told: ToolAnswer) -> CallToolResult:
     content = told.content.model_dump(mode="json", by_alias=True, exclude_none=not tool.shows_absent)
     return CallToolResult(
         content=[TextContent(type="text", text=visible(told.text))],
@@ -140,7 +140,7 @@ def code_of(result: CallToolResult) -> str | None:
 def busy(most: int) -> CallToolResult:
     """Return what is told of a call beyond those that go on at once."""
     what = f"{most} calls are under way: wait for one of them, then ask again"
-    return failure(ToolFailed(what, code=RefusalCode.BUSY))
+    return failure(ToolFailed(what, code=ToolRefusalCode.BUSY))
 
 
 def listed(tool: Tool) -> ListedTool:

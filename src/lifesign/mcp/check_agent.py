@@ -10,8 +10,17 @@ from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
-from lifesign.mcp.refusal_code import RefusalCode
-from lifesign.mcp.tool import MAX_ANSWER_BYTES, NOTICE, Arguments, QuotesAgents, Reach, Told, Tool, ToolFailed
+from lifesign.mcp.refusal_code import ToolRefusalCode
+from lifesign.mcp.tool import (
+    MAX_ANSWER_BYTES,
+    NOTICE,
+    Arguments,
+    QuotesAgents,
+    Tool,
+    ToolAnswer,
+    ToolContext,
+    ToolFailed,
+)
 from lifesign.mcp.vetted_get import MAX_SECONDS
 
 DEFAULT_SECONDS: Final = 10.0
@@ -99,7 +108,7 @@ class CheckedAgent(QuotesAgents):
     findings: list[ShownFinding]
 
 
-async def check_agent(asked: AgentToCheck, reach: Reach) -> Told:
+async def check_agent(asked: AgentToCheck, reach: ToolContext) -> ToolAnswer:
     """Ask an agent for its card and its health document, and decide.
 
     ToolFailed for an address that is not contacted, InvalidSetting for what is no URL.
@@ -109,9 +118,9 @@ async def check_agent(asked: AgentToCheck, reach: Reach) -> Told:
         raise ToolFailed(
             f"{checked.card_reason}. Only agents on the public internet are asked, and networks "
             "that whoever runs this server has allowed (--allow-network)",
-            code=RefusalCode.NOT_ASKED,
+            code=ToolRefusalCode.NOT_ASKED,
         )
-    return Told(content=_bounded(checked), text=_text(checked))
+    return ToolAnswer(content=_bounded(checked), text=_text(checked))
 
 
 def _bounded(checked: HealthCheck) -> CheckedAgent:

@@ -9,7 +9,7 @@ from lifesign.domain.models.agents import AgentId, RoleId
 from lifesign.domain.models.tasks import Attempts, JsonObject, Needs, Title
 from lifesign.domain.tasks.budget import Spend
 from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
-from lifesign.mcp.tool import Reach, Told, Tool
+from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "delegate_subtask"
 
@@ -35,7 +35,7 @@ class Subtask(TaskArguments):
     ] = None
 
 
-async def delegate_subtask(asked: Subtask, reach: Reach) -> Told:
+async def delegate_subtask(asked: Subtask, reach: ToolContext) -> ToolAnswer:
     """Put a child into the queue; the task stays held."""
     run = run_of(asked, reach)
     members = set(Subtask.model_fields) - set(TaskArguments.model_fields)

@@ -7,20 +7,20 @@ from pydantic import Field, StringConstraints
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.agents import MAX_CAPABILITIES, AgentList, AgentSummary, Capability, RoleId
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.mcp.tool import (
     MAX_ANSWER_BYTES,
     NOTICE,
     Arguments,
     QuotesAgents,
-    Reach,
-    Told,
     Tool,
+    ToolAnswer,
+    ToolContext,
     registry_of,
 )
 
 if TYPE_CHECKING:
-    from lifesign.client.registry_agents import AgentFilter
+    from lifesign.client.registry_agents import AgentQuery
 
 DEFAULT_AGENTS: Final = 20
 MAX_AGENTS: Final = 100
@@ -65,10 +65,10 @@ class FoundAgents(QuotesAgents, AgentList):
     """A page of the registry's listing, and how to read it."""
 
 
-async def find_agents(asked: AgentSearch, reach: Reach) -> Told:
+async def find_agents(asked: AgentSearch, reach: ToolContext) -> ToolAnswer:
     """Return a page of the registry's listing that fits into MAX_ANSWER_BYTES."""
     agents = registry_of(reach).agents
-    wanted: AgentFilter = {
+    wanted: AgentQuery = {
         "capabilities": asked.capabilities,
         "status": asked.status,
         "health": asked.health,
@@ -83,13 +83,13 @@ async def find_agents(asked: AgentSearch, reach: Reach) -> Told:
         page = await agents.list(limit=limit, cursor=asked.cursor, **wanted)
         found = FoundAgents(**dict(page))
         # Asked for anew, since the cursor stands behind the last one that is shown.
-        told = Told(content=found, text=_text(found))
+        told = ToolAnswer(content=found, text=_text(found))
         if limit == 1 or _size(told) <= MAX_ANSWER_BYTES:
             return told
         limit //= 2
 
 
-def _size(told: Told) -> int:
+def _size(told: ToolAnswer) -> int:
     return max(len(told.content.model_dump_json(exclude_none=True)), len(told.text.encode()))
 
 
@@ -97,7 +97,7 @@ def _text(found: AgentList) -> str:
     if not found.agents:
         return "no agent matches"
     more = "; more with the cursor" if found.cursor is not None else ""
-    lines = [f"{len(found.agents)} of {counted(found.total, 'matching agent')}{more}", NOTICE]
+    lines = [f"{len(found.agents)} of {pluralize(found.total, 'matching agent')}{more}", NOTICE]
     lines += [_line(agent) for agent in found.agents]
     return "\n".join(lines)
 
@@ -107,7 +107,7 @@ def _line(agent: AgentSummary) -> str:
     # What who is gone said last of its work is over.
     is_alive = agent.status in ALIVE
     load = (
-        f", {agent.capacity.current_load} of {'? tasks' if most is None else counted(most, 'task')}"
+        f", {agent.capacity.current_load} of {'? tasks' if most is None else pluralize(most, 'task')}"
         if is_alive
         else ""
     )

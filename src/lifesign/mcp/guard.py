@@ -18,7 +18,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 262_144
@@ -47,7 +47,7 @@ def check_token(token: str, name: str) -> str:
     """Return a token that was given; InvalidSetting, naming `name` and not the token, for a weak one."""
     if not (MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS and _TOKEN.fullmatch(token)):
         expected = f"a token of {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} visible ASCII characters"
-        raise InvalidSetting(name, None, expected)
+        raise InvalidValue(name, None, expected)
     return token
 
 

@@ -18,8 +18,8 @@ from lifesign.client.registry_errors import Gone, NotAuthorized, NotFound, NotPe
 from lifesign.domain.health.document import Time
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentId, AgentRecord
-from lifesign.errors import InvalidSetting
-from lifesign.mcp.tool import Reach, Told, Tool, registry_of
+from lifesign.errors import InvalidValue
+from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, registry_of
 
 METADATA_MEMBER: Final = "heartbeat"
 """Of a record's metadata: what the agent said last by this tool."""
@@ -70,7 +70,7 @@ class HeartbeatOutput(BaseModel):
     error: Annotated[str | None, Field(description="What went wrong; absent on success")] = None
 
 
-async def heartbeat(asked: HeartbeatInput, reach: Reach) -> Told:
+async def heartbeat(asked: HeartbeatInput, reach: ToolContext) -> ToolAnswer:
     """Tell the registry that an agent is alive, then what it says of its work."""
     agents = registry_of(reach).agents
     try:
@@ -82,11 +82,11 @@ async def heartbeat(asked: HeartbeatInput, reach: Reach) -> Told:
     except (NotAuthorized, NotPermitted) as error:
         what = "whoever runs this server must give it the agent's own key"
         return _failed(f"Failed to update heartbeat: {error}: {what}")
-    except (RegistryError, InvalidSetting) as error:
+    except (RegistryError, InvalidValue) as error:
         return _failed(f"Failed to update heartbeat: {error}")
 
 
-async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> Told:
+async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> ToolAnswer:
     record = await _record_of(asked.agent_id, agents)
     if record.role_id != asked.team_name:
         return _failed(_not_found(asked.agent_id))
@@ -110,7 +110,9 @@ async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> Told:
     )
     text = f"{asked.agent_id} is {status}; the next heartbeat is due before {deadline:%H:%M:%S} UTC"
     waiting = ", ".join(f"{command.command}" for command in reply.pending_commands)
-    return Told(content=content, text=f"{text}; the registry asks it to: {waiting}" if waiting else text)
+    return ToolAnswer(
+        content=content, text=f"{text}; the registry asks it to: {waiting}" if waiting else text
+    )
 
 
 async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
@@ -167,8 +169,8 @@ def _not_found(agent_id: str) -> str:
     return f"Agent '{agent_id}' not found"
 
 
-def _failed(error: str) -> Told:
-    return Told(content=HeartbeatOutput(success=False, error=error), text=error, is_error=True)
+def _failed(error: str) -> ToolAnswer:
+    return ToolAnswer(content=HeartbeatOutput(success=False, error=error), text=error, is_error=True)
 
 
 HEARTBEAT: Final = Tool(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 DEFAULT_PORT: Final = 8441
 
@@ -15,7 +15,7 @@ LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ListenAddress:
     """Where it is served, and under which names."""
 
     host: str = "127.0.0.1"
@@ -37,7 +37,7 @@ class Place:
         """Return the hosts that requests may name; InvalidSetting if nobody could name any."""
         is_everywhere = self.host in {"", "0.0.0.0", "::"}  # noqa: S104 - they are compared, not listened on
         if is_everywhere and not self.names:
-            raise InvalidSetting("--allow-host", None, f"a name by which clients reach {self.host}")
+            raise InvalidValue("--allow-host", None, f"a name by which clients reach {self.host}")
         own = f"[{self.host}]" if ":" in self.host else self.host
         hosts = [*self.names, *([] if is_everywhere else [own]), *LOOPBACK_NAMES]
         return list(dict.fromkeys(hosts))

@@ -8,7 +8,7 @@ from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import JsonObject
 from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
-from lifesign.mcp.tool import Reach, Told, Tool
+from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "mark_complete"
 
@@ -20,7 +20,7 @@ class CompletionArguments(TaskArguments):
     report: Annotated[ProgressReport | None, Field(description="A last progress report")] = None
 
 
-async def mark_complete(asked: CompletionArguments, reach: Reach) -> Told:
+async def mark_complete(asked: CompletionArguments, reach: ToolContext) -> ToolAnswer:
     """Hand in the result, and with it the lease."""
     run = run_of(asked, reach)
     report = None if asked.report is None else asked.report.members()

@@ -13,7 +13,7 @@ from mcp.server import Server
 from lifesign.mcp.guard import PATH, Guard
 from lifesign.mcp.http_app import app_of
 from lifesign.mcp.http_server import config_of
-from lifesign.mcp.listen_address import Place
+from lifesign.mcp.listen_address import ListenAddress
 from lifesign.serving.listening_socket import bound, url_of
 from lifesign.serving.log_lines import log_config
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("lifesign.mcp")
 
 
 async def over_http(
-    server: Server[Any], place: Place, token: str, *, say_ready: Callable[[str], None]
+    server: Server[Any], place: ListenAddress, token: str, *, say_ready: Callable[[str], None]
 ) -> None:
     """Serve until SIGTERM, which is SystemExit(0), or Ctrl-C; CannotListen.
 
@@ -38,14 +38,14 @@ async def over_http(
         config = config_of(app, grace_seconds=GRACE_SECONDS)
         # uvicorn hears it while it serves, and repeats it afterwards.
         signal.signal(signal.SIGTERM, _end)
-        await _Server(config, lambda: say_ready(url_of(opened, place.host) + PATH)).serve([opened])
+        await _HttpServer(config, lambda: say_ready(url_of(opened, place.host) + PATH)).serve([opened])
 
 
 def _end(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
-class _Server(uvicorn.Server):
+class _HttpServer(uvicorn.Server):
     """Says so once it answers."""
 
     def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:

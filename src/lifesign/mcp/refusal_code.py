@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class RefusalCode(StrEnum):
+class ToolRefusalCode(StrEnum):
     """What programs may compare; docs/mcp.md and docs/tool-proxy.md say what each means.
 
     What the registry refuses has the registry's own code, where that is none of these.

@@ -7,7 +7,7 @@ from pydantic import Field
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import MAX_ENTRIES, Attempt, Text
 from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
-from lifesign.mcp.tool import Reach, Told, Tool
+from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "report_progress"
 
@@ -34,7 +34,7 @@ class ProgressArguments(TaskArguments):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, include=members)
 
 
-async def report_progress(asked: ProgressArguments, reach: Reach) -> Told:
+async def report_progress(asked: ProgressArguments, reach: ToolContext) -> ToolAnswer:
     """Write a progress report."""
     run = run_of(asked, reach)
     try:

@@ -8,7 +8,7 @@ from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import Comment
 from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
-from lifesign.mcp.tool import Reach, Told, Tool
+from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "request_human_help"
 
@@ -22,7 +22,7 @@ class HelpArguments(TaskArguments):
     ] = None
 
 
-async def request_human_help(asked: HelpArguments, reach: Reach) -> Told:
+async def request_human_help(asked: HelpArguments, reach: ToolContext) -> ToolAnswer:
     """Hand the task to people, and with it the lease."""
     run = run_of(asked, reach)
     report = None if asked.report is None else asked.report.members()

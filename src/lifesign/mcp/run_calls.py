@@ -27,9 +27,9 @@ from lifesign.client.registry_tasks import HeldRun, RegistryTasks
 from lifesign.domain.models.leases import Token
 from lifesign.domain.models.tasks import TASK_ID_PATTERN, IdempotencyKey, RunId, TaskWritten
 from lifesign.domain.tasks.task_states import TaskStatus
-from lifesign.errors import InvalidSetting
-from lifesign.mcp.refusal_code import RefusalCode
-from lifesign.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
+from lifesign.errors import InvalidValue
+from lifesign.mcp.refusal_code import ToolRefusalCode
+from lifesign.mcp.tool import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
 
 TASK_VARIABLE: Final = "AGENT_HEALTH_TASK_ID"
 RUN_VARIABLE: Final = "AGENT_HEALTH_RUN_ID"
@@ -78,12 +78,12 @@ def of_any_run(tool: Tool) -> Tool:
     return replace(tool, takes=takes)
 
 
-def run_of(asked: TaskArguments, reach: Reach) -> HeldRun:
+def run_of(asked: TaskArguments, reach: ToolContext) -> HeldRun:
     """Return in whose name a call writes; ToolFailed where neither the call nor the server knows."""
     if isinstance(asked, ShownRun):
         return HeldRun(task_id=asked.task_id, run_id=asked.run_id, fencing_token=asked.fencing_token)
     if reach.run is None:
-        raise ToolFailed("this server is bound to no run", code=RefusalCode.NOT_ALLOWED)
+        raise ToolFailed("this server is bound to no run", code=ToolRefusalCode.NOT_ALLOWED)
     return reach.run
 
 
@@ -98,10 +98,10 @@ def run_in(environment: Mapping[str, str]) -> HeldRun | None:
         return None
     for name, value in zip(names, given, strict=True):
         if not value:
-            raise InvalidSetting(name, None, f"a value, as {' and '.join(set(names) - {name})} have one")
+            raise InvalidValue(name, None, f"a value, as {' and '.join(set(names) - {name})} have one")
     task_id, run_id, token = (value or "" for value in given)
     if not (token.isascii() and token.isdecimal() and len(token) <= 19):
-        raise InvalidSetting(TOKEN_VARIABLE, None, "a whole number")
+        raise InvalidValue(TOKEN_VARIABLE, None, "a whole number")
     return HeldRun(task_id=task_id, run_id=run_id, fencing_token=int(token))
 
 
@@ -115,40 +115,40 @@ def key_of(tool: str, asked: TaskArguments, run: HeldRun) -> str:
     return f"{tool}-{digest[:DERIVED_KEY_CHARS]}"
 
 
-def tasks_of(reach: Reach) -> RegistryTasks:
+def tasks_of(reach: ToolContext) -> RegistryTasks:
     """Return where tasks are written to."""
     return registry_of(reach).tasks
 
 
-def told(written: TaskWritten, text: str) -> Told:
+def told(written: TaskWritten, text: str) -> ToolAnswer:
     """Return what a write did, as a tool answers."""
     shown = Written(
         task_id=written.task_id, status=written.status, report=written.report, child_id=written.child_id
     )
-    return Told(content=shown, text=text)
+    return ToolAnswer(content=shown, text=text)
 
 
 def refusal(error: RegistryError) -> ToolFailed:
     """Return what a registry's error means to whoever works at a task, and what it can do about it."""
-    if error.code == RefusalCode.BUDGET_EXCEEDED:
+    if error.code == ToolRefusalCode.BUDGET_EXCEEDED:
         what = (
             "nothing was carried out and nothing was spent. Do it for less, say so with report_progress "
             "(blockers), or give the task to people with request_human_help"
         )
-        return ToolFailed(f"{error}; {what}", code=RefusalCode.BUDGET_EXCEEDED)
+        return ToolFailed(f"{error}; {what}", code=ToolRefusalCode.BUDGET_EXCEEDED)
     if isinstance(error, Stale | Gone) or error.code == "not_holder":
         what = (
             "this task is not yours any more: it has ended, or somebody else has it. Stop working at it; "
             "nothing that you write counts"
         )
-        return ToolFailed(f"{what} ({error})", code=RefusalCode.STALE_TOKEN)
+        return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.STALE_TOKEN)
     if isinstance(error, RegistryFailure | RateLimited):
         what = (
             "the registry cannot be reached now, so nothing is written. Wait a few seconds, then make the "
             "same call once more: it counts once"
         )
-        return ToolFailed(f"{what} ({error})", code=RefusalCode.UNAVAILABLE)
+        return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.UNAVAILABLE)
     if isinstance(error, NotAuthorized | NotPermitted):
         what = "whoever runs this server must give it the key of the agent that holds the task"
-        return ToolFailed(f"{error}: {what}", code=RefusalCode.NOT_ALLOWED)
-    return ToolFailed(str(error), code=error.code or RefusalCode.REFUSED)
+        return ToolFailed(f"{error}: {what}", code=ToolRefusalCode.NOT_ALLOWED)
+    return ToolFailed(str(error), code=error.code or ToolRefusalCode.REFUSED)

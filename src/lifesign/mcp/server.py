@@ -24,7 +24,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from lifesign.mcp.answer import MAX_NAME_CHARS, answer, busy, listed
-from lifesign.mcp.tool import Reach, Tool
+from lifesign.mcp.tool import Tool, ToolContext
 
 MAX_CALLS: Final = 16
 """Under way at once: a model that asks for a hundred checks in one breath is told to ask for fewer."""
@@ -80,7 +80,7 @@ def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Serv
     )
 
 
-def new_server(tools: Sequence[Tool], reach: Reach) -> Server[dict[str, Any]]:
+def new_server(tools: Sequence[Tool], reach: ToolContext) -> Server[dict[str, Any]]:
     """Return a server that offers these tools."""
     offer = _OfferedTools(tools, reach)
     return server_of(offer, "agent-health", title="agent-health", instructions=INSTRUCTIONS)
@@ -96,7 +96,7 @@ def no_such_tool(name: str, names: Sequence[str]) -> MCPError:
 class _OfferedTools:
     """Answers calls, a bounded number at once."""
 
-    def __init__(self, tools: Sequence[Tool], reach: Reach) -> None:
+    def __init__(self, tools: Sequence[Tool], reach: ToolContext) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._listed = {tool.name: listed(tool) for tool in tools}
         self._reach = reach

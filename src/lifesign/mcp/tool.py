@@ -10,7 +10,7 @@ from lifesign.client.health import Get
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.errors import AgentHealthError
-from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import ToolRefusalCode
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Of what a tool answers, as JSON: a model pays for every line that it reads."""
@@ -39,7 +39,7 @@ class Arguments(BaseModel):
 class ToolFailed(AgentHealthError):
     """A tool could not do what it was asked for; the text says why, and what can be done about it.
 
-    `code` is what programs may compare: a `RefusalCode`, or the registry's own; the text begins with it.
+    `code` is what programs may compare: a `ToolRefusalCode`, or the registry's own; the text begins with it.
     """
 
     def __init__(self, text: str, *, code: str) -> None:
@@ -48,7 +48,7 @@ class ToolFailed(AgentHealthError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ToolContext:
     """What tools may use."""
 
     get: Get
@@ -59,7 +59,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ToolAnswer:
     """What a tool answers."""
 
     content: BaseModel
@@ -78,7 +78,7 @@ class Tool:
     description: str
     takes: type[BaseModel]
     gives: type[BaseModel]
-    run: Callable[[Any, Reach], Awaitable[Told]]
+    run: Callable[[Any, ToolContext], Awaitable[ToolAnswer]]
     """Takes an object of `takes`; raises ToolFailed, RegistryError and InvalidSetting."""
     needs_registry: bool = True
     is_in_run: bool = False
@@ -90,9 +90,9 @@ class Tool:
     """Whether what is None is shown as null."""
 
 
-def registry_of(reach: Reach) -> RegistryClient:
+def registry_of(reach: ToolContext) -> RegistryClient:
     """Return the registry; ToolFailed where none is named, though then no tool that needs it is offered."""
     if reach.registry is None:
         what = "no registry is named; whoever runs this server can name one (--registry URL)"
-        raise ToolFailed(what, code=RefusalCode.UNAVAILABLE)
+        raise ToolFailed(what, code=ToolRefusalCode.UNAVAILABLE)
     return reach.registry

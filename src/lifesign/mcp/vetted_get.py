@@ -13,7 +13,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.client.health import Get
-from lifesign.domain.net.target_address import Network, Refused
+from lifesign.domain.net.target_address import AddressRefused, Network
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import Answer
@@ -36,7 +36,7 @@ async def vetted_get(allowed: Sequence[Network]) -> AsyncIterator[Get]:
             answer = await bounded_get(sessions, url, ask)
             if answer.result is not ResultClass.BLOCKED_ADDRESS:
                 return answer
-            if isinstance(guard.vet_url(answer.url.origin()), Refused):
+            if isinstance(guard.vet_url(answer.url.origin()), AddressRefused):
                 return answer
             # The name was resolved. Which addresses the names of this network have is for its operator only.
             host = answer.url.raw_host

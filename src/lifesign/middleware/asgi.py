@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.domain.health.outcome import Outcome
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.middleware.body import Message
 from lifesign.middleware.endpoint import HealthEndpoint
-from lifesign.middleware.exchange import Exchange, Receive, Scope, Send, sends_may_raise
+from lifesign.middleware.exchange import Receive, RequestExchange, Scope, Send, sends_may_raise
 from lifesign.middleware.recorder import QUICK_NS, AgentHealth
 from lifesign.middleware.settings import MiddlewareSettings, Moment
-from lifesign.middleware.windows import Clock
+from lifesign.middleware.windows import RecorderClock
 
 if TYPE_CHECKING:
     from lifesign.middleware.metrics import MetricsPage
@@ -79,7 +79,7 @@ class AgentHealthMiddleware:
         metrics_path: str | None = None,
         max_inspected_bytes: int = 1_048_576,
         stream_latency: Literal["first_byte", "last_byte"] = "first_byte",
-        clock: Clock | None = None,
+        clock: RecorderClock | None = None,
     ) -> None:
         settings = MiddlewareSettings.checked(
             path=path,
@@ -93,7 +93,7 @@ class AgentHealthMiddleware:
             stream_latency=stream_latency,
         )
         if not callable(app):
-            raise InvalidSetting("app", repr(app), "an ASGI application, which is callable")
+            raise InvalidValue("app", repr(app), "an ASGI application, which is callable")
         self.app = app
         self.health = AgentHealth(
             agent_id=agent_id,
@@ -119,7 +119,7 @@ class AgentHealthMiddleware:
         # Nearly every path lacks it, which is told in a third of the time of `endswith`.
         self._own_mark = _WELL_KNOWN if all(_WELL_KNOWN in path for path in self._own_paths) else ""
         self._is_excluded = settings.excludes()
-        self._in_flight: set[Exchange] = set()
+        self._in_flight: set[RequestExchange] = set()
         self.health.count_overdue = self._count_overdue
         # What an exchange needs; it looks them up several times for each request.
         self.now_ns = self.health.clock.monotonic_ns
@@ -164,7 +164,7 @@ class AgentHealthMiddleware:
             return
         if self.sends_may_raise is None:
             self.sends_may_raise = sends_may_raise(scope)
-        exchange = Exchange()
+        exchange = RequestExchange()
         exchange.begin(self, scope, receive, send)
         self._in_flight.add(exchange)
         try:

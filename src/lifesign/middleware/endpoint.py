@@ -10,7 +10,7 @@ from lifesign.middleware.body import Message
 from lifesign.middleware.exchange import Scope
 from lifesign.middleware.recorder import AgentHealth
 from lifesign.middleware.settings import MiddlewareSettings
-from lifesign.middleware.shared_state import Notice
+from lifesign.middleware.shared_state import PublishedDocument
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -62,7 +62,7 @@ class HealthEndpoint:
         self._is_coarse = settings.detail == "coarse"
         token = settings.detail_token
         self._token = None if token is None else token.get_secret_value().encode()
-        self._notice: Notice | None = None
+        self._notice: PublishedDocument | None = None
         self._forms: dict[tuple[bool, bool], _Representation] = {}
         """By (is full detail, is application/health+json)."""
         self._now_ns = recorder.clock.monotonic_ns
@@ -93,7 +93,7 @@ class HealthEndpoint:
             return _messages(304, [header for header in headers if header[0] not in _OF_THE_BODY], b"")
         return _messages(form.status, headers, b"" if method == "HEAD" else form.body)
 
-    def _form(self, notice: Notice, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
+    def _form(self, notice: PublishedDocument, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
         caching = b"private, max-age=%d" if is_full and self._is_coarse else b"max-age=%d"
         form = _represent(notice.document, caching, is_full=is_full, is_health_json=is_health_json)
         self._forms[is_full, is_health_json] = form

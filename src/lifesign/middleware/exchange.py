@@ -89,7 +89,7 @@ class Observer(Protocol):
         """Log the exception being handled."""
 
 
-class Exchange:
+class RequestExchange:
     """One request and its answer. The app gets `receive` and `send` in place of the server's.
 
     It is told to `begin`, as a class takes 50 ns longer to call with arguments; and functions that

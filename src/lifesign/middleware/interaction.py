@@ -7,15 +7,15 @@ from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from lifesign.domain.health.outcome import Outcome, outcome_named, outcome_of_exception
-from lifesign.errors import InvalidSetting
-from lifesign.middleware.windows import Clock
+from lifesign.errors import InvalidValue
+from lifesign.middleware.windows import RecorderClock
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class _Recorder(Protocol):
-    clock: Clock
+    clock: RecorderClock
 
     def record(
         self, outcome: Outcome | str, *, latency_ms: float, first_byte_ms: float | None = None
@@ -41,7 +41,7 @@ class Interaction:
         health = self._health
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             expected = "a function or a coroutine function; within a generator, use `with` instead"
-            raise InvalidSetting("function", function, expected)
+            raise InvalidValue("function", function, expected)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)

@@ -18,12 +18,12 @@ from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.latency_histogram import LONGEST_LATENCY_NS, bin_of, clamped
 from lifesign.domain.health.outcome import SIDES, Outcome, outcome_named
 from lifesign.domain.health.rolling_window import WindowReader, WindowWriter
-from lifesign.domain.health.self_report import Declared, no_report, self_report
-from lifesign.errors import InvalidSetting
+from lifesign.domain.health.self_report import OperatorFacts, no_report, self_report
+from lifesign.errors import InvalidValue
 from lifesign.middleware.interaction import Interaction
 from lifesign.middleware.settings import Moment, RecorderSettings, moment_now
-from lifesign.middleware.shared_state import Notice
-from lifesign.middleware.windows import Clock, Windows, check_state_dir, open_windows
+from lifesign.middleware.shared_state import PublishedDocument
+from lifesign.middleware.windows import RecorderClock, Windows, check_state_dir, open_windows
 
 _log = logging.getLogger("agent_health")
 
@@ -79,7 +79,7 @@ class AgentHealth:
         state_dir: str | Path | None = None,
         model_changed_at: Moment = None,
         capabilities_updated_at: Moment = None,
-        clock: Clock | None = None,
+        clock: RecorderClock | None = None,
     ) -> None:
         self.settings = RecorderSettings.checked(
             agent_id=agent_id,
@@ -91,7 +91,7 @@ class AgentHealth:
             model_changed_at=model_changed_at,
             capabilities_updated_at=capabilities_updated_at,
         )
-        self.clock = clock or Clock()
+        self.clock = clock or RecorderClock()
         self._is_sampled = tuple(side is not None for side in SIDES[self.settings.counting].values())
         self._complaint_due_ns: dict[str, int] = {}
         if self.settings.state_dir is not None:
@@ -158,7 +158,7 @@ class AgentHealth:
             self._catch_up(now_ns)
             return self._report(self._opened(now_ns), now_ns, self.clock.wall_ns())
 
-    def published(self, now_ns: int) -> Notice:
+    def published(self, now_ns: int) -> PublishedDocument:
         """Return what is published: at most `refresh_seconds` old, and the same in all workers.
 
         `now_ns` is the time of this recorder's monotonic clock. If the document cannot be made, it
@@ -270,7 +270,7 @@ class AgentHealth:
         self._lock = threading.RLock()
         self._windows: Windows | None = None
         self._reader = WindowReader(self.settings.window_ns)
-        self._held: Notice | None = None
+        self._held: PublishedDocument | None = None
         self._is_refreshing = False
         self._healthy_ms = 0
         self._refresh_due_ns = 0
@@ -382,7 +382,7 @@ class AgentHealth:
             return wall_ns > self._held_from_ns
         return self._look_again_ns is not None and now_ns >= self._look_again_ns
 
-    def _refresh(self, now_ns: int) -> Notice:
+    def _refresh(self, now_ns: int) -> PublishedDocument:
         """Adopt what another worker has published, or make and publish the document."""
         # First of all: an operator's function may record, or ask for the document, in its turn.
         self._refresh_due_ns = now_ns + self.settings.refresh_ns
@@ -412,12 +412,12 @@ class AgentHealth:
         self._held = notice
         return notice
 
-    def _unknown(self, now_ns: int) -> Notice:
+    def _unknown(self, now_ns: int) -> PublishedDocument:
         wall_ns = self._held_from_ns if self.is_on_grid else self.clock.wall_ns()
         document = no_report(self.settings.agent_id, _utc(wall_ns)).to_json()
-        return Notice(now_ns, self._refresh_due_ns, 0, document)
+        return PublishedDocument(now_ns, self._refresh_due_ns, 0, document)
 
-    def _renewed(self, windows: Windows, now_ns: int, wall_ns: int) -> Notice:
+    def _renewed(self, windows: Windows, now_ns: int, wall_ns: int) -> PublishedDocument:
         offset_ns = windows.offset_ns
         time_ns = now_ns + offset_ns
         with windows.publishing() as is_ours:
@@ -436,12 +436,12 @@ class AgentHealth:
                 # Good for one refresh, unless another worker is about to publish after all.
                 expires_ns = time_ns
                 self._refresh_due_ns = now_ns + _RETRY_NS
-            notice = Notice(time_ns, expires_ns, self._healthy_ms, document.to_json())
+            notice = PublishedDocument(time_ns, expires_ns, self._healthy_ms, document.to_json())
             if is_ours:
                 windows.publish(notice)
             return notice
 
-    def _renewed_on_grid(self, windows: Windows, now_ns: int, wall_ns: int) -> Notice:
+    def _renewed_on_grid(self, windows: Windows, now_ns: int, wall_ns: int) -> PublishedDocument:
         """Return what is good until the next grid point, as of the last one.
 
         Each worker comes by here before it counts anything after a grid point. So the one that publishes
@@ -456,7 +456,7 @@ class AgentHealth:
                 grid_point_ns = now_ns - (wall_ns - self._held_from_ns)
                 document = self._report(windows, grid_point_ns, self._held_from_ns).to_json()
                 time_ns = now_ns + windows.offset_ns
-                notice = Notice(time_ns, self._held_until_ns, self._healthy_ms, document)
+                notice = PublishedDocument(time_ns, self._held_until_ns, self._healthy_ms, document)
             if self._is_provisional:
                 return notice
             if is_ours:
@@ -485,9 +485,9 @@ class AgentHealth:
         self._healthy_ms = (healthy_at - _EPOCH) // timedelta(milliseconds=1) if healthy_at else 0
         return document
 
-    def _declared(self) -> Declared:
+    def _declared(self) -> OperatorFacts:
         settings = self.settings
-        return Declared(
+        return OperatorFacts(
             agent_id=settings.agent_id,
             window_seconds=settings.window_seconds,
             counting=settings.counting,
@@ -512,7 +512,7 @@ def _utc(wall_ns: int) -> datetime:
 def _nanoseconds(name: str, milliseconds: object) -> int:
     if isinstance(milliseconds, int) or (isinstance(milliseconds, float) and isfinite(milliseconds)):
         return int(min(max(milliseconds, 0), LONGEST_LATENCY_NS / 1e6) * 1e6)
-    raise InvalidSetting(name, milliseconds, "a number of milliseconds")
+    raise InvalidValue(name, milliseconds, "a number of milliseconds")
 
 
 def living_recorders() -> list[AgentHealth]:

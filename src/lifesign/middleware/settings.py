@@ -23,7 +23,7 @@ from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.outcome import Counting
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 Moment = datetime | Callable[[], datetime | None] | None
 """A time with its zone, or what returns one (None if unknown) whenever the document is made."""
@@ -52,7 +52,7 @@ _Glob = Annotated[str, Field(pattern=r"^[/*]")]
 _GLOBS = "a list of path patterns such as ['/internal/*'], each beginning with / or *"
 
 
-class _Settings(BaseModel):
+class _DescribedSettings(BaseModel):
     """Settings whose field descriptions say what is expected, in error messages too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -69,10 +69,10 @@ class _Settings(BaseModel):
             expected = cls.model_fields[name].description or ""
             shown = "(not shown)" if name == "detail_token" else given[name]
             # Neither the message nor the chain of causes may show a secret.
-            raise InvalidSetting(name, shown, expected) from None
+            raise InvalidValue(name, shown, expected) from None
 
 
-class RecorderSettings(_Settings):
+class RecorderSettings(_DescribedSettings):
     """The settings of `AgentHealth`."""
 
     agent_id: Annotated[_Text, Field(min_length=1, max_length=2048)] = Field(
@@ -105,7 +105,7 @@ class RecorderSettings(_Settings):
         return int(self.refresh_seconds * 1e9)
 
 
-class MiddlewareSettings(_Settings):
+class MiddlewareSettings(_DescribedSettings):
     """The settings that only `AgentHealthMiddleware` has."""
 
     path: Annotated[_Text, Field(pattern=r"^/[^/?#* ][^?#* ]*$", max_length=1024)] = Field(
@@ -167,5 +167,5 @@ def moment_now(moment: Moment) -> datetime | None:
     if value is None:
         return None
     if value.utcoffset() is None:
-        raise InvalidSetting("the returned moment", value, "a datetime with a time zone, or None")
+        raise InvalidValue("the returned moment", value, "a datetime with a time zone, or None")
     return value.astimezone(UTC)

@@ -29,7 +29,7 @@ _SIZE = 4096 + 2 * _PLACE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class PublishedDocument:
     """What one worker publishes for all. Nanoseconds of the common time base."""
 
     computed_ns: int
@@ -40,7 +40,7 @@ class Notice:
     document: bytes
 
 
-class Board:
+class SharedState:
     """The shared file. Raises OSError if there is no room or no right to make it."""
 
     def __init__(self, path: Path) -> None:
@@ -89,12 +89,12 @@ class Board:
         fields = _TIME_BASE.pack(_MAGIC, _LAYOUT_VERSION, boot, offset)
         self._view[: len(fields) + _CHECKSUM.size] = fields + _checksum(fields)
 
-    def read(self) -> Notice | None:
+    def read(self) -> PublishedDocument | None:
         """Return the newest sound notice, None if there is none."""
         notices = [notice for place in _PLACES if (notice := self._read(place))]
         return max(notices, key=lambda notice: notice.computed_ns, default=None)
 
-    def write(self, notice: Notice) -> None:
+    def write(self, notice: PublishedDocument) -> None:
         """Put up a notice; only by the holder of the lock. Raises ValueError if it is too long."""
         if len(notice.document) > MOST_DOCUMENT_BYTES:
             raise ValueError(f"a document of {len(notice.document)} bytes; {MOST_DOCUMENT_BYTES} at most")
@@ -113,7 +113,7 @@ class Board:
             return None
         return int(offset) if written_boot.rstrip(b"\0") == boot else None
 
-    def _read(self, place: int) -> Notice | None:
+    def _read(self, place: int) -> PublishedDocument | None:
         computed_ns, expires_ns, last_healthy_ms, length = _NOTICE.unpack_from(self._view, place)
         if not 0 < length <= MOST_DOCUMENT_BYTES:
             return None
@@ -121,7 +121,7 @@ class Board:
         body = bytes(self._view[place:end])
         if self._view[end : end + _CHECKSUM.size] != _checksum(body):
             return None
-        return Notice(computed_ns, expires_ns, last_healthy_ms, body[_NOTICE.size :])
+        return PublishedDocument(computed_ns, expires_ns, last_healthy_ms, body[_NOTICE.size :])
 
     def _computed_ns(self, place: int) -> int:
         notice = self._read(place)

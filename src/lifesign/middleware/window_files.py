@@ -38,7 +38,7 @@ from lifesign.middleware.private_file import (
     try_lock,
     unlock,
 )
-from lifesign.middleware.shared_state import Board, Notice
+from lifesign.middleware.shared_state import PublishedDocument, SharedState
 
 MOST_WORKERS = 256
 """How many worker processes of one agent share a state directory at most."""
@@ -80,7 +80,7 @@ class WindowFiles:
         self._directory = state_dir / f"{agent}-{shape.counting}-{shape.window_ns // 1_000_000}ms"
         _make_private_directory(self._directory)
         self._peers: dict[int, _WindowFile] = {}
-        self._board = Board(self._directory / "board")
+        self._board = SharedState(self._directory / "board")
         self.offset_ns = self._board.agree_on_offset(monotonic_ns, wall_ns)
         self._own = self._claim(monotonic_ns + self.offset_ns)
         self.block = self._own.block
@@ -97,7 +97,7 @@ class WindowFiles:
         starts = (peer.started_ns for peer in self._peers.values() if peer.has_owner())
         return min((self._own.started_ns, *starts))
 
-    def notice(self) -> Notice | None:
+    def notice(self) -> PublishedDocument | None:
         """Return what was last published, None if there is nothing sound."""
         return self._board.read()
 
@@ -105,7 +105,7 @@ class WindowFiles:
         """Hold the right to publish; gives True if no other worker holds it."""
         return lock_held(self._board.fd)
 
-    def publish(self, notice: Notice) -> None:
+    def publish(self, notice: PublishedDocument) -> None:
         """Put up a notice for all workers; only while `publishing`."""
         self._board.keep_offset()
         self._board.write(notice)

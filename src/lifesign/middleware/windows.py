@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from lifesign.domain.health.rolling_window import WINDOW_BYTES
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.middleware.settings import RecorderSettings
-from lifesign.middleware.shared_state import Notice
+from lifesign.middleware.shared_state import PublishedDocument
 
 _log = logging.getLogger("agent_health")
 
@@ -22,7 +22,7 @@ _DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RecorderClock:
     """The two clocks of a recorder: even time for durations, calendar time for the document."""
 
     monotonic_ns: Callable[[], int] = time.perf_counter_ns
@@ -44,13 +44,13 @@ class Windows(Protocol):
     def oldest_living_start_ns(self) -> int:
         """Return the start of the oldest living worker."""
 
-    def notice(self) -> Notice | None:
+    def notice(self) -> PublishedDocument | None:
         """Return what was last published."""
 
     def publishing(self) -> AbstractContextManager[bool]:
         """Hold the right to publish; gives True if it was free."""
 
-    def publish(self, notice: Notice) -> None:
+    def publish(self, notice: PublishedDocument) -> None:
         """Put up a notice, only while `publishing`."""
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class _PrivateWindows:
         self.block = memoryview(bytearray(WINDOW_BYTES))
         self.offset_ns = 0
         self._started_ns = now_ns
-        self._notice: Notice | None = None
+        self._notice: PublishedDocument | None = None
 
     def blocks(self, now_ns: int) -> list[memoryview]:  # noqa: ARG002 - as shared windows take it
         return [self.block]
@@ -72,20 +72,20 @@ class _PrivateWindows:
     def oldest_living_start_ns(self) -> int:
         return self._started_ns
 
-    def notice(self) -> Notice | None:
+    def notice(self) -> PublishedDocument | None:
         return self._notice
 
     def publishing(self) -> AbstractContextManager[bool]:
         return nullcontext(enter_result=True)
 
-    def publish(self, notice: Notice) -> None:
+    def publish(self, notice: PublishedDocument) -> None:
         self._notice = notice
 
     def close(self) -> None:
         pass
 
 
-def open_windows(settings: RecorderSettings, clock: Clock, now_ns: int) -> Windows:
+def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) -> Windows:
     """Open the windows that the settings ask for; where the disk fails, private ones, with a warning."""
     if settings.state_dir is None:
         return _PrivateWindows(now_ns)
@@ -114,8 +114,8 @@ def check_state_dir(state_dir: Path | None) -> None:
         if error.errno in _DISK_TROUBLES:
             return
         expected = f"a directory that can be made and written to ({error.strerror})"
-        raise InvalidSetting("state_dir", str(state_dir), expected) from error
+        raise InvalidValue("state_dir", str(state_dir), expected) from error
     if os.statvfs(state_dir).f_flag & os.ST_RDONLY:
         return
     if not os.access(state_dir, os.R_OK | os.W_OK | os.X_OK):
-        raise InvalidSetting("state_dir", str(state_dir), "a directory that we may read and write")
+        raise InvalidValue("state_dir", str(state_dir), "a directory that we may read and write")

@@ -31,9 +31,9 @@ from lifesign.registry.agents import (
     update_agent,
 )
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
-from lifesign.registry.api.call import Door
-from lifesign.registry.api.database_deadline import PromptDatabase
-from lifesign.registry.api.error_pages import Pages, Refusals
+from lifesign.registry.api.call import OperationDispatcher
+from lifesign.registry.api.database_deadline import DeadlineDatabase
+from lifesign.registry.api.error_pages import ErrorPages, Pages
 from lifesign.registry.api.error_responses import REFUSAL_MEMBER, error_response
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.api.operations import Operation
@@ -52,7 +52,7 @@ from lifesign.registry.log_decisions import DecisionLog
 from lifesign.registry.marker.marker_updates import MarkerTracker
 from lifesign.registry.metrics.show_metrics import METRICS_PATH, MetricsEndpoint
 from lifesign.registry.openapi.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocuments
-from lifesign.registry.openapi.endpoints import JSON_TYPE, ROOT_PATH, SIGNPOST
+from lifesign.registry.openapi.endpoints import JSON_TYPE, ROOT_LINKS, ROOT_PATH
 from lifesign.registry.openintent_dialect import dialect_routes
 from lifesign.registry.probing import accept_observations, claim_shards, monitor_api, show_census
 from lifesign.registry.settings import RegistrySettings
@@ -116,7 +116,7 @@ OPERATIONS: tuple[Operation, ...] = (
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Face(Pages, Protocol):
+class Frontend(Pages, Protocol):
     """What people see of a server in a browser; one per process, above all that stands here."""
 
     @property
@@ -133,7 +133,7 @@ class Face(Pages, Protocol):
         """Do what has to be done while the server runs."""
 
 
-MakeFace = Callable[["Registry"], Face]
+MakeFrontend = Callable[["Registry"], Frontend]
 
 
 class _TaskId(StringConvertor):
@@ -164,10 +164,10 @@ class Registry:
         self.database.writes.listener = self._note_committed
         limit = RateLimit(settings.requests_per_second, settings.request_burst)
         networks = read_networks(settings.webhook_networks, "webhook_networks")
-        prompt = PromptDatabase(self.database, settings.answer_seconds)
+        prompt = DeadlineDatabase(self.database, settings.answer_seconds)
         policies = settings.policies
         self.heard = HeardAgents(monotonic_s)
-        self.door = Door(
+        self.door = OperationDispatcher(
             prompt,
             RateLimiter(limit, MAX_KEYS_COUNTED),
             monotonic_s,
@@ -249,7 +249,7 @@ class Registry:
             await self.database.close()
 
 
-def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHealthMiddleware:
+def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> AgentHealthMiddleware:
     """Return the ASGI app; its own health is served by our own middleware."""
     face = None if make_face is None else make_face(registry)
 
@@ -262,7 +262,7 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
             yield {STOPS: registry.claims.stops}
 
     pages, others = [] if face is None else [*face.routes()], [*_routes(registry)]
-    refusals = Refusals(face, pages, others)
+    refusals = ErrorPages(face, pages, others)
     routed = Starlette(
         routes=[*pages, *others],
         lifespan=lifespan,
@@ -342,7 +342,7 @@ def _paths(routed: Starlette) -> Iterable[tuple[str, str]]:
             yield from ((method, route.path) for method in sorted(route.methods or ()))
 
 
-def _taker(registry: Registry, routed: ASGIApp, refusals: Refusals, scope: Scope) -> ASGIApp:
+def _taker(registry: Registry, routed: ASGIApp, refusals: ErrorPages, scope: Scope) -> ASGIApp:
     """Return who takes a request: those that are asked most stand before the routes."""
     if scope["type"] != "http":
         return routed
@@ -377,7 +377,7 @@ def _routes(registry: Registry) -> Iterable[BaseRoute]:
         yield from dialect_routes(registry.door)
 
 
-def _answer(door: Door, operations: dict[str, Operation]) -> Answer:
+def _answer(door: OperationDispatcher, operations: dict[str, Operation]) -> Answer:
     async def answer(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         return await door.answer(operations[method], request)
@@ -389,7 +389,7 @@ async def _signpost(_request: Request) -> Response:
     """Say what this is, and where to go on."""
     # A browser may be shown a page here.
     headers = {"Cache-Control": "public, max-age=300", "Vary": "Accept"}
-    return Response(to_json(dict(SIGNPOST)), headers=headers, media_type=JSON_TYPE)
+    return Response(to_json(dict(ROOT_LINKS)), headers=headers, media_type=JSON_TYPE)
 
 
 def _healthz(registry: Registry) -> Answer:

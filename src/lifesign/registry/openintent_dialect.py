@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.agents import (
     AgentRecord,
@@ -43,10 +43,10 @@ from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, existing_age
 from lifesign.registry.agents.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
 from lifesign.registry.agents.receive_heartbeat import Arrival, receive_heartbeats
 from lifesign.registry.agents.register_agent import register_agent
-from lifesign.registry.api.call import Door, checked, incarnation_in
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.call import OperationDispatcher, checked, incarnation_in
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.leases.find_leases import LeaseListing, list_leases
-from lifesign.registry.leases.hold_lease import Acquire, Asked, Release, Renew, hold_leases
+from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
 from lifesign.registry.views.agent_records import summary
 from lifesign.registry.views.lease_records import lease_record
 from lifesign.storage.engine.database import Transaction
@@ -113,35 +113,35 @@ class OpenIntentRenewal(Body):
     duration_seconds: TtlSeconds = TTL_SECONDS
 
 
-def _register(transaction: Transaction, call: Call) -> Reply:
+def _register(transaction: Transaction, call: Call) -> OperationReply:
     return _record_shown(register_agent(transaction, call))
 
 
-def _show(transaction: Transaction, call: Call) -> Reply:
+def _show(transaction: Transaction, call: Call) -> OperationReply:
     return _record_shown(show_agent(transaction, call))
 
 
-def _list(transaction: Transaction, call: Call) -> Reply:
+def _list(transaction: Transaction, call: Call) -> OperationReply:
     page = page_of(transaction, call)
     headers = {}
     if page.cursor is not None:
         headers["Link"] = f'<?cursor={page.cursor}>; rel="next"'
-    return Reply(
+    return OperationReply(
         content=[_agent_shown(summary(agent, transaction.now_s)) for agent in page.agents], headers=headers
     )
 
 
-def _beat(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def _beat(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     said = call.body_as(OpenIntentHeartbeat)
     if "client_timestamp" not in said.model_fields_set:
         said = said.model_copy(update={"client_timestamp": moment(transaction.now_s)})
     incarnation = incarnation_in(call.headers)
     arrival = Arrival(call.agent_id, call.digest, incarnation, said, call.sent_after_s)
     (answer,) = receive_heartbeats(transaction, [arrival])
-    return answer if isinstance(answer, AgentHealthError) else Reply(content=json.loads(answer))
+    return answer if isinstance(answer, AgentHealthError) else OperationReply(content=json.loads(answer))
 
 
-def _set_status(transaction: Transaction, call: Call) -> Reply:
+def _set_status(transaction: Transaction, call: Call) -> OperationReply:
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     wanted = call.headers.get("if-match", "*").strip(' "')
     if _is_version(wanted):
@@ -149,7 +149,7 @@ def _set_status(transaction: Transaction, call: Call) -> Reply:
     return _record_shown(set_status(transaction, replace(call, headers={**call.headers, "if-match": wanted})))
 
 
-def _acquire(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def _acquire(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     body = call.body_as(OpenIntentLeaseRequest)
     resource = intent_scope_resource(call.path["intent_id"], body.scope)
     answer = _asked(
@@ -161,31 +161,31 @@ def _acquire(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
     return answer
 
 
-def _renew(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def _renew(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     lease_id = _lease_of_intent(transaction, call)
     token = token_in(lease_id) or 0
     ttl_s = call.body_as(OpenIntentRenewal).duration_seconds
     return _asked(transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s))
 
 
-def _release(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def _release(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     lease_id = _lease_of_intent(transaction, call)
-    return _asked(transaction, call, Release(digest=call.digest, lease_id=lease_id))
+    return _asked(transaction, call, LeaseReleaseRequest(digest=call.digest, lease_id=lease_id))
 
 
-def _list_leases(transaction: Transaction, call: Call) -> Reply:
+def _list_leases(transaction: Transaction, call: Call) -> OperationReply:
     query = checked(LeaseListing, {"intent_id": call.path["intent_id"], "limit": MAX_PAGE})
     content = list_leases(transaction, replace(call, query=query)).content
     assert isinstance(content, LeaseList)  # noqa: S101 - what our own deed answers
-    return Reply(content={"leases": [_lease_shown(lease) for lease in content.leases]})
+    return OperationReply(content={"leases": [_lease_shown(lease) for lease in content.leases]})
 
 
-def _asked(transaction: Transaction, call: Call, asked: Asked) -> Reply | AgentHealthError:
+def _asked(transaction: Transaction, call: Call, asked: Asked) -> OperationReply | AgentHealthError:
     asked = replace(asked, incarnation=incarnation_in(call.headers))
     (answer,) = hold_leases(transaction, [asked])
     if isinstance(answer, AgentHealthError):
         return answer
-    return Reply(content=_lease_shown(lease_record(answer, transaction.now_s)))
+    return OperationReply(content=_lease_shown(lease_record(answer, transaction.now_s)))
 
 
 def _lease_of_intent(transaction: Transaction, call: Call) -> str:
@@ -199,7 +199,7 @@ def _lease_of_intent(transaction: Transaction, call: Call) -> str:
     raise LeaseNotFound(lease_id)
 
 
-def _record_shown(reply: Reply) -> Reply:
+def _record_shown(reply: OperationReply) -> OperationReply:
     record = reply.content
     assert isinstance(record, AgentRecord)  # noqa: S101 - what our own deed answers
     shown = {
@@ -207,7 +207,7 @@ def _record_shown(reply: Reply) -> Reply:
         **record.model_dump(include=_MORE_MEMBERS, mode="json", exclude_none=True),
         "registered_at": _naive(record.registered_at),
     }
-    return Reply(content=shown, headers={"ETag": str(record.version)})
+    return OperationReply(content=shown, headers={"ETag": str(record.version)})
 
 
 _SHOWN_OTHERWISE = {"capacity", "last_heartbeat_at", "endpoint", "card_url"}
@@ -259,7 +259,7 @@ OPERATIONS = (
         path=f"{PREFIX}/agents/register",
         summary="Register an agent",
         action=None,
-        one_of=(Action.REGISTER, Action.RE_REGISTER),
+        one_of=(Permission.REGISTER, Permission.RE_REGISTER),
         deed=_register,
         body=OpenIntentRegistration,
     ),
@@ -267,7 +267,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PREFIX}/agents",
         summary="List agents",
-        action=Action.LIST_AGENTS,
+        action=Permission.LIST_AGENTS,
         deed=_list,
         is_write=False,
         query=OpenIntentListing,
@@ -276,7 +276,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PREFIX}/agents/{{agent_id}}/record",
         summary="Show an agent",
-        action=Action.READ_AGENT,
+        action=Permission.READ_AGENT,
         deed=_show,
         is_write=False,
     ),
@@ -284,7 +284,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PREFIX}/agents/{{agent_id}}/heartbeat",
         summary="Beat",
-        action=Action.BEAT,
+        action=Permission.BEAT,
         deed=_beat,
         body=OpenIntentHeartbeat,
         max_body_bytes=MAX_HEARTBEAT_BYTES,
@@ -293,7 +293,7 @@ OPERATIONS = (
         method="PATCH",
         path=f"{PREFIX}/agents/{{agent_id}}/status",
         summary="Drain or deregister an agent",
-        action=Action.DRAIN,
+        action=Permission.DRAIN,
         deed=_set_status,
         body=StatusChange,
     ),
@@ -302,7 +302,7 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases",
         summary="Acquire a lease",
         action=None,
-        one_of=(Action.LEASE, Action.LEASE_SHARDS),
+        one_of=(Permission.LEASE, Permission.LEASE_SHARDS),
         deed=_acquire,
         body=OpenIntentLeaseRequest,
     ),
@@ -310,7 +310,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PREFIX}/intents/{{intent_id}}/leases",
         summary="List the leases of an intent",
-        action=Action.READ_LEASES,
+        action=Permission.READ_LEASES,
         deed=_list_leases,
         is_write=False,
     ),
@@ -319,7 +319,7 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases/{{lease_id}}",
         summary="Renew a lease",
         action=None,
-        one_of=(Action.LEASE, Action.LEASE_SHARDS),
+        one_of=(Permission.LEASE, Permission.LEASE_SHARDS),
         deed=_renew,
         body=OpenIntentRenewal,
     ),
@@ -328,19 +328,19 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases/{{lease_id}}",
         summary="Release a lease",
         action=None,
-        one_of=(Action.RELEASE_LEASE, Action.LEASE_SHARDS),
+        one_of=(Permission.RELEASE_LEASE, Permission.LEASE_SHARDS),
         deed=_release,
     ),
 )
 
 
-def dialect_routes(door: Door) -> Iterable[BaseRoute]:
+def dialect_routes(door: OperationDispatcher) -> Iterable[BaseRoute]:
     """Yield the routes of the dialect."""
     for operation in OPERATIONS:
         yield Route(operation.path, _answer(door, operation), methods=[operation.method])
 
 
-def _answer(door: Door, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+def _answer(door: OperationDispatcher, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         return _translated(await door.answer(operation, request))
 

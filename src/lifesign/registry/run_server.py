@@ -28,7 +28,7 @@ from sqlalchemy import make_url
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.registry.api.work_counts import SharedCounts, WorkCounts, shared_counts
 from lifesign.registry.keys.manage_keys import create_first_admin_key
 from lifesign.registry.marker.database_identity import (
@@ -54,7 +54,7 @@ from lifesign.storage.keys import key_rows
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from lifesign.registry.app import MakeFace
+    from lifesign.registry.app import MakeFrontend
 
 GRACE_SECONDS = 5
 """How long requests in flight, and streams, may go on once the server is asked to end."""
@@ -99,7 +99,7 @@ def run_server(
     settings: RegistrySettings,
     listening: Listening,
     *,
-    face: "MakeFace | None" = None,
+    face: "MakeFrontend | None" = None,
     may_show_key: bool,
     say_prepared: Callable[[Prepared], None],
     say_ready: Callable[[str], None],
@@ -146,7 +146,7 @@ def _run(
     settings: RegistrySettings,
     listening: Listening,
     *,
-    face: "MakeFace | None" = None,
+    face: "MakeFrontend | None" = None,
     may_show_key: bool,
     say_prepared: Callable[[Prepared], None],
     say_ready: Callable[[str], None],
@@ -170,7 +170,7 @@ def _run(
         scheme = "http" if listening.tls_certificate is None else "https"
         ready = partial(say_ready, url_of(opened, listening.host, scheme))
         if listening.workers == 1:
-            _Server(config, ready).run([opened])
+            _AnnouncingServer(config, ready).run([opened])
             return 0
         return Supervisor(config, [opened], ready).run_to_end()
 
@@ -225,7 +225,7 @@ def _write_marker(file: MarkerFile, known: Known, marker: DatabaseMarker) -> Non
 
 def app_of(
     settings: RegistrySettings,
-    face: "MakeFace | None",
+    face: "MakeFrontend | None",
     shared: SharedCounts | None,
     certificate_ends_s: float | None,
 ) -> "ASGIApp":
@@ -257,7 +257,7 @@ def _log_thread(failed: threading.ExceptHookArgs) -> None:
         _log.error("a thread failed", exc_info=failed.exc_value)
 
 
-class _Server(uvicorn.Server):
+class _AnnouncingServer(uvicorn.Server):
     """Says so once it answers."""
 
     def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:
@@ -276,14 +276,14 @@ class _Config(uvicorn.Config):
         if self.ssl_certfile is not None and self.ssl_keyfile is not None:
             try:
                 check_pair(Path(self.ssl_certfile), Path(self.ssl_keyfile))
-            except InvalidSetting as error:
+            except InvalidValue as error:
                 _log.error("cannot serve with this certificate: %s", error)
                 raise SystemExit(EXIT_FAILED) from None
         super().load()
 
 
 def _uvicorn_config(
-    settings: RegistrySettings, listening: Listening, face: "MakeFace | None" = None
+    settings: RegistrySettings, listening: Listening, face: "MakeFrontend | None" = None
 ) -> uvicorn.Config:
     shared = shared_counts(listening.workers) if listening.workers > 1 else None
     certificate = listening.tls_certificate
@@ -322,7 +322,7 @@ def _end_as_asked(_signal_number: int, _frame: object) -> None:
 
 def _check_database(url: str) -> None:
     if url in {"sqlite://", "sqlite:///:memory:"}:
-        raise InvalidSetting("database", url, "a file: what is in memory is gone with the process")
+        raise InvalidValue("database", url, "a file: what is in memory is gone with the process")
     read_url(url)
 
 
@@ -336,7 +336,7 @@ def _check_tls(listening: Listening) -> None:
         name, missing = (
             ("tls_key", "tls_certificate") if certificate is None else ("tls_certificate", "tls_key")
         )
-        raise InvalidSetting(name, None, f"{missing} beside it: a certificate and its key belong together")
+        raise InvalidValue(name, None, f"{missing} beside it: a certificate and its key belong together")
     check_pair(certificate, key)
 
 
@@ -348,7 +348,7 @@ def _check_directory(name: str, directory: Path | None) -> None:
     there = next(each for each in places if exists(each))  # noqa: PTH110 - Path.exists raises EACCES
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         expected = f"a directory that this user may write to, or make (look at {there})"
-        raise InvalidSetting(name, str(directory), expected)
+        raise InvalidValue(name, str(directory), expected)
 
 
 def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> None:
@@ -363,7 +363,7 @@ def _make_archive_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         expected = f"a directory that this user may write to, or make ({error.strerror})"
-        raise InvalidSetting("archive_dir", str(directory), expected) from None
+        raise InvalidValue("archive_dir", str(directory), expected) from None
 
 
 def _warn_of_trust(settings: RegistrySettings) -> None:

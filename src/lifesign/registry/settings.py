@@ -12,7 +12,7 @@ from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
 from lifesign.domain.lifecycle.mass_silence import SilencePolicy
 from lifesign.domain.net.public_address import PublicAddress
 from lifesign.domain.net.target import SHARDS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
 
 DEFAULT_DATABASE = "sqlite:///agent-health.db"
@@ -33,7 +33,7 @@ def _take_network(text: str) -> str:
 def _take_public_url(text: str) -> str:
     try:
         PublicAddress.read(text)
-    except InvalidSetting as error:
+    except InvalidValue as error:
         raise PydanticCustomError("public_url", "expected {form}", {"form": error.expected}) from None
     return text
 
@@ -169,10 +169,10 @@ class RegistrySettings(BaseModel):
             raise _told(error) from None
 
 
-def _told(error: ValidationError) -> InvalidSetting:
+def _told(error: ValidationError) -> InvalidValue:
     """Return what is wrong first, by the setting's own name, in our words."""
     first = error.errors(include_url=False)[0]
     # What concerns two settings is told of the one that its rule is named for.
     name = str(first["loc"][0] if first["loc"] else first["type"])
     fault = invalid_setting(error, name)
-    return InvalidSetting(name, fault.given, fault.expected)
+    return InvalidValue(name, fault.given, fault.expected)

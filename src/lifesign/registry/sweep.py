@@ -18,13 +18,20 @@ from ulid import ULID
 
 from lifesign.domain.lifecycle import mass_exit
 from lifesign.domain.lifecycle.heartbeat_timeout import deadline_s
-from lifesign.domain.lifecycle.mass_exit import Look, Monitor, MonitorPolicy, Monitors, MonitorState, Track
+from lifesign.domain.lifecycle.mass_exit import (
+    Assessment,
+    Monitor,
+    MonitorPolicy,
+    Monitors,
+    MonitorState,
+    Track,
+)
 from lifesign.errors import StoreUnavailable
 from lifesign.registry.api.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
-from lifesign.registry.api.work_counts import Work, WorkCounts
+from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_due, note_evidence
 from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.transitions.agent_verdicts import Change, Circumstances, judge_agents
+from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, judge_agents
 from lifesign.registry.transitions.lease_expiry import reap
 from lifesign.registry.transitions.monitor_row import excused_in, monitor_turned, monitors_in, with_look
 from lifesign.registry.transitions.status_changes import MONITOR, change_status, command_ended
@@ -126,9 +133,9 @@ class Sweeper:
                 await self.sweep_once()
             except StoreUnavailable:
                 # The database says so itself, once, and when it is over.
-                self._counts.note(Work.SWEEPS_FAILED)
+                self._counts.note(WorkKind.SWEEPS_FAILED)
             except Exception:  # noqa: BLE001 - whatever fails, silence is looked for again
-                self._counts.note(Work.SWEEPS_FAILED)
+                self._counts.note(WorkKind.SWEEPS_FAILED)
                 _log.exception("a sweep failed; the next one follows")
             await asyncio.sleep(self._period_s)
 
@@ -148,8 +155,8 @@ class Sweeper:
         await self._end_all_expired()
         if sweep.is_watching:
             await self._watch()
-        self._counts.note(Work.SWEEPS)
-        self._counts.note(Work.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
+        self._counts.note(WorkKind.SWEEPS)
+        self._counts.note(WorkKind.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
 
     def _begin(self, transaction: Transaction) -> _Sweep | None:
         """Claim the sweep and note the time in which nobody looked; None if somebody else has it."""
@@ -218,7 +225,7 @@ class Sweeper:
             return None
         now_s = transaction.now_s
         excused = excused_in(row)
-        alike = Circumstances(excused=excused.spans, holds=excused.holds)
+        alike = VerdictContext(excused=excused.spans, holds=excused.holds)
         found = agent_rows.due(transaction, sweep.began_s, limit)
         changes, unchanged = _parted(judge_agents(transaction, found, alike))
         agent_rows.put_off(transaction, _deadlines(unchanged, now_s), sweep.began_s)
@@ -246,16 +253,16 @@ class Sweeper:
         self._store(transaction, row, is_over=is_last and not sweep.looking)
         return _Judged(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
 
-    def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Look:
+    def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         """Ask whether the agents of a track that silence would take down may go."""
         if monitor.state is MonitorState.HELD:
             # Who waits is counted at the end of a sweep that meets all of them.
-            return Look(monitor=monitor, is_held=True, cohort_before_s=monitor.cohort_before_s)
+            return Assessment(monitor=monitor, is_held=True, cohort_before_s=monitor.cohort_before_s)
         return self._look_at(transaction, monitor, exits)
 
-    def _look_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Look:
+    def _look_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         alone = unwitnessed(transaction, exits.missed, self._policy) if exits.missed else ()
-        return mass_exit.look(
+        return mass_exit.assess(
             monitor,
             exits.telling_s,
             transaction.now_s,
@@ -264,7 +271,7 @@ class Sweeper:
         )
 
     def _exits(
-        self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: Circumstances
+        self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: VerdictContext
     ) -> _Exits:
         """Return those of one track that silence would take down, and that tell of us."""
         telling: list[float] = []
@@ -284,7 +291,7 @@ class Sweeper:
         return _Exits(tuple(telling), tuple(missed))
 
     def _held_back(
-        self, transaction: Transaction, held: Sequence[Change], alike: Circumstances, monitors: Monitors
+        self, transaction: Transaction, held: Sequence[Change], alike: VerdictContext, monitors: Monitors
     ) -> list[Change]:
         """Return what follows all the same for those whom silence may not take down.
 
@@ -369,7 +376,7 @@ def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
     return changes, unchanged
 
 
-def _may_go(change: Change, looks: Mapping[Track, Look]) -> bool:
+def _may_go(change: Change, looks: Mapping[Track, Assessment]) -> bool:
     return change.silent_since_s is None or looks[change.track].lets_go(change.silent_since_s)
 
 

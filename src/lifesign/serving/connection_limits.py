@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 
 from lifesign.http.byte_counter import ByteCounter
 from lifesign.registry.api.error_responses import RETRY_SECONDS, problem
-from lifesign.serving.write_coalescing import WholeAnswers
+from lifesign.serving.write_coalescing import WriteCoalescingTransport
 
 HEAD_SECONDS = 10.0
 """From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, unless there are too many."""
         super().connection_made(transport)
-        self.transport = WholeAnswers(transport, self.loop)
+        self.transport = WriteCoalescingTransport(transport, self.loop)
         watch = _watch_of(self.server_state)
         watch.begin(self.loop)
         if len(self.connections) > watch.most_connections + MAX_REFUSED:

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from lifesign.errors import CannotListen, InvalidSetting
+from lifesign.errors import CannotListen, InvalidValue
 
 BACKLOG = 4_096
 """Of connections that nobody has accepted yet."""
@@ -16,7 +16,7 @@ def check_host(host: str) -> None:
     except UnicodeError:
         is_name = False
     if not is_name:
-        raise InvalidSetting("host", host, "an address or a name")
+        raise InvalidValue("host", host, "an address or a name")
 
 
 def check_address(host: str, port: int) -> None:

@@ -62,7 +62,7 @@ class ServerProcess(Process):
 
 
 @dataclass(slots=True)
-class _Place:
+class _WorkerSlot:
     """How it went with the processes that had the same place."""
 
     began_s: float
@@ -101,7 +101,7 @@ class Supervisor(Multiprocess):
         self._say_ready: Callable[[], None] | None = say_ready
         """Until it was said."""
         self._is_hopeless = False
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _WorkerSlot] = {}
         """By where a process stands among `processes`."""
 
     def run_to_end(self) -> int:
@@ -113,7 +113,7 @@ class Supervisor(Multiprocess):
         """Start all of them."""
         for place in range(self.processes_num):
             self.processes.append(self._started())
-            self._places[place] = _Place(time.monotonic())
+            self._places[place] = _WorkerSlot(time.monotonic())
 
     def _started(self) -> ServerProcess:
         process = ServerProcess(self.config, self.sockets)
@@ -132,14 +132,14 @@ class Supervisor(Multiprocess):
         for place, process in enumerate(self.processes):
             if process.process.is_alive():
                 continue
-            history = self._places.setdefault(place, _Place(time.monotonic()))
+            history = self._places.setdefault(place, _WorkerSlot(time.monotonic()))
             if history.replace_at_s is None and not self._note_death(process, history):
                 return
             if history.replace_at_s is not None and time.monotonic() >= history.replace_at_s:
                 self.processes[place] = self._started()
                 history.note_start(time.monotonic())
 
-    def _note_death(self, process: Process, history: _Place) -> bool:
+    def _note_death(self, process: Process, history: _WorkerSlot) -> bool:
         """Say that a process is dead; return whether the others go on."""
         if process.exitcode in ENDED_WHEN_ASKED and not self.should_exit.is_set():
             # A signal to the whole process group reaches the processes before it reaches us, or was
@@ -190,7 +190,7 @@ class Supervisor(Multiprocess):
             if not has_ended:
                 _kill_late(former)
             self.processes[place] = self.processes.pop()
-            self._places[place] = _Place(time.monotonic())
+            self._places[place] = _WorkerSlot(time.monotonic())
 
     def _waits(self, is_so: Callable[[], bool], most_s: float) -> bool:
         """Wait until something is so, for so long at most or until all are asked to end; return if it is."""

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 CERTIFICATE: Final = "a certificate in PEM, with its chain"
 KEY: Final = "a key in PEM, without a password"
@@ -23,20 +23,20 @@ def check_pair(certificate: Path, key: Path) -> None:
         # Reads certificates alone: of a pair OpenSSL does not say which of the two is none.
         context.load_verify_locations(certificate)
     except (OSError, ValueError):
-        raise InvalidSetting("tls_certificate", str(certificate), CERTIFICATE) from None
+        raise InvalidValue("tls_certificate", str(certificate), CERTIFICATE) from None
     try:
         # Whoever has a password on the key would be asked for it in every process.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None)
         if reason in _TOO_WEAK:
-            raise InvalidSetting("tls_certificate", str(certificate), f"{CERTIFICATE} ({reason})") from None
+            raise InvalidValue("tls_certificate", str(certificate), f"{CERTIFICATE} ({reason})") from None
         expected = f"the key of {certificate}" if reason in _APART else KEY
-        raise InvalidSetting("tls_key", str(key), expected) from None
+        raise InvalidValue("tls_key", str(key), expected) from None
 
 
 def _check_readable(name: str, file: Path, expected: str) -> None:
     try:
         file.open("rb").close()
     except OSError as error:
-        raise InvalidSetting(name, str(file), f"{expected} ({error.strerror})") from None
+        raise InvalidValue(name, str(file), f"{expected} ({error.strerror})") from None

@@ -7,7 +7,7 @@ on the wire, and a caller who wakes for half an answer. Of a renewal that was a 
 import asyncio
 
 
-class WholeAnswers(asyncio.Transport):
+class WriteCoalescingTransport(asyncio.Transport):
     """A connection that keeps a piece back until the next one comes, for one turn of the loop at most.
 
     More than one is never kept: who writes faster than the caller takes is told so as ever.

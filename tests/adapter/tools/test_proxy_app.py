@@ -16,7 +16,7 @@ from mcp_types import (
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.tool_proxies import connected
 
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
 from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
@@ -31,7 +31,7 @@ NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_t
 async def proxy() -> AsyncIterator[OpenProxy]:
     """The tools of a run whose registry nobody asks here."""
     async with RegistryClient("http://127.0.0.1:9") as client:
-        held = HeldWork(
+        held = ToolProxyContext(
             registry=client, run=NOBODY, is_held=lambda: True, ended=lambda _: None, budget_gone=lambda: None
         )
         async with open_tool_proxy(held, None) as opened:

@@ -16,7 +16,7 @@ from tests.support.registry_server import RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, until
 from tests.support.tool_proxies import proxied, read
 
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
@@ -154,7 +154,7 @@ async def test_nobody_is_answered_without_the_runs_token_and_no_page_at_all(
 
 async def test_each_run_has_a_place_and_a_token_of_its_own_that_end_with_it() -> None:
     async with RegistryClient("http://127.0.0.1:9") as client:
-        held = HeldWork(
+        held = ToolProxyContext(
             registry=client, run=NOBODY, is_held=lambda: True, ended=lambda _: None, budget_gone=lambda: None
         )
         async with open_tool_proxy(held, None) as one, open_tool_proxy(held, read(upstreams={})) as other:

@@ -16,10 +16,10 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.adapter.run_events import SPOKEN_WITH
 from lifesign.adapter.tools import upstream_server
-from lifesign.adapter.tools.call_failed import NotCarriedOut
+from lifesign.adapter.tools.call_failed import CallNotExecuted
 from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.upstream_server import UpstreamServer
-from lifesign.adapter.tools.upstreams import Limits, Upstream
+from lifesign.adapter.tools.upstreams import CallLimits, Upstream
 from lifesign.mcp.tool import ToolFailed
 
 PROGRAM = str(REPOSITORY / "tests" / "support" / "upstream_tools.py")
@@ -39,7 +39,7 @@ async def started(
     upstream = Upstream.model_validate(
         {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **said}
     )
-    limits = Limits(start_seconds=start_seconds)
+    limits = CallLimits(start_seconds=start_seconds)
     server = UpstreamServer(name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
     try:
         yield server
@@ -241,12 +241,12 @@ async def test_an_error_of_the_servers_own_is_a_refusal_whatever_its_code(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(MISBEHAVING) as server:
-        with pytest.raises(NotCarriedOut, match="acme refused the call: not today") as refused:
+        with pytest.raises(CallNotExecuted, match="acme refused the call: not today") as refused:
             await server.call("refuse", {"code": code})
         assert refused.value.code == "upstream_refused"
         assert text_of(await server.call("run", {})) == "run"
         assert "does not run" not in caplog.text
-        with pytest.raises(NotCarriedOut, match="acme refused the call: not today"):
+        with pytest.raises(CallNotExecuted, match="acme refused the call: not today"):
             await server.call("refuse", {"code": code, "how": "and go"})
 
 
@@ -259,7 +259,7 @@ async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
 ) -> None:
     with http_misbehaving() as url:
         async with started(None, url=url) as server:
-            with pytest.raises(NotCarriedOut, match="acme refused the call: not today") as refused:
+            with pytest.raises(CallNotExecuted, match="acme refused the call: not today") as refused:
                 await server.call("refuse", {"code": code, "how": how})
             assert refused.value.code == "upstream_refused"
             assert text_of(await server.call("run", {})) == "run"
@@ -274,7 +274,7 @@ async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was
         async with started(None, url=url) as server:
             with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
                 await server.call("refuse", {"code": -32000, "how": "no event"})
-            assert not isinstance(closed.value, NotCarriedOut)
+            assert not isinstance(closed.value, CallNotExecuted)
             assert closed.value.code == "upstream_unavailable"
             await running(server, "run")
 

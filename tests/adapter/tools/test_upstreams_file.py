@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.adapter.tools.upstreams import Source
+from lifesign.adapter.tools.upstreams import SecretSource
 from lifesign.adapter.tools.upstreams_file import read_upstreams, secret_of
-from lifesign.errors import InvalidSetting, InvalidTools
+from lifesign.errors import InvalidTools, InvalidValue
 
 GOOD = """\
 limits: {calls_at_once: 4, call_seconds: 60}
@@ -179,8 +179,8 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     assert "expected a file of at most 8192 bytes" in reading(directory, GOOD)
     (directory / "docs.key").write_text("\n")
     assert "expected one that is not empty" in reading(directory, GOOD)
-    with pytest.raises(InvalidSetting, match="expected one that is set: X"):
-        secret_of(Source(variable="X"), {})
+    with pytest.raises(InvalidValue, match="expected one that is set: X"):
+        secret_of(SecretSource(variable="X"), {})
 
 
 def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
@@ -188,7 +188,7 @@ def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
 ) -> None:
     (directory / "docs.key").chmod(0o640)
     for _ in range(2):
-        assert secret_of(Source(file=directory / "docs.key"), {}) == "t0ken"
+        assert secret_of(SecretSource(file=directory / "docs.key"), {}) == "t0ken"
     file = directory / "docs.key"
     told = f"the secret in {file} is open to others (mode 0640): chmod 600 {file}"
     assert [record.getMessage() for record in caplog.records] == [told]
@@ -205,5 +205,5 @@ def test_a_program_with_a_slash_is_looked_for_where_it_is_started(directory: Pat
 
 
 def test_a_file_that_is_not_there_is_a_setting_that_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="tools: expected a readable file"):
+    with pytest.raises(InvalidValue, match="tools: expected a readable file"):
         read_upstreams(tmp_path / "none.yml")

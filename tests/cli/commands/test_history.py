@@ -11,7 +11,14 @@ from tests.support.reporting import reported
 
 from lifesign.cli import main
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.agent_history import KeptHistory, Measure, Slot, Spread, half_hour_of, packed
+from lifesign.domain.lifecycle.agent_history import (
+    HistorySlot,
+    KeptHistory,
+    Measure,
+    Spread,
+    half_hour_of,
+    packed,
+)
 from lifesign.domain.models.history import NOT_PROBED
 from lifesign.domain.models.observation_batch import ReportOutcome
 from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
@@ -38,7 +45,7 @@ def probed(registry: RegistryServer, capsys: Captured) -> str:
     """The id of an agent that was probed twice just now, and once two hours ago."""
     assert main(["agents", "register", "billing-1", "--card-url", CARD, "--monitoring", "probe"]) == 0
     spreads = {Measure.ANSWER_MS: Spread(12_345, 12_345, 12_345), Measure.RESPONSE_RATIO: Spread(1, 1, 1)}
-    earlier = Slot(half_hour_of(time.time() - 7_200), alive=1, spreads=spreads)
+    earlier = HistorySlot(half_hour_of(time.time() - 7_200), alive=1, spreads=spreads)
 
     def remember(transaction: Transaction) -> None:
         agent = agent_rows.find(transaction, "billing-1")

@@ -7,7 +7,7 @@ import pytest
 from lifesign.cli.commands import watched_agents
 from lifesign.cli.commands.watched_agents import read_watched
 from lifesign.client.environment import KEY_VARIABLE
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @pytest.fixture(autouse=True)
@@ -65,12 +65,12 @@ def test_a_directory_has_a_file_for_each_agent(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(maps: list[str], key_files: list[str], told: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         read_watched(maps, key_files)
     assert told in str(refused.value)
 
 
 def test_there_are_not_too_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_agents, "MAX_AGENTS", 1)
-    with pytest.raises(InvalidSetting, match="at most 1"):
+    with pytest.raises(InvalidValue, match="at most 1"):
         read_watched(["s=a", "t=b"], ())

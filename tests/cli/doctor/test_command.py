@@ -28,7 +28,7 @@ from tests.support.servers import free_port
 
 from lifesign.cli import main
 from lifesign.cli.doctor import http, machine_checks
-from lifesign.cli.doctor.check_result import Finding, ahead_s, of_the_clock
+from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock
 from lifesign.cli.doctor.database_checks import _of_the_sweeps
 from lifesign.cli.doctor.registry_checks import of_the_monitor
 from lifesign.cli.doctor.server_checks import held_place, of_the_server
@@ -595,7 +595,7 @@ def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> Non
 NOW_S = 1_800_000_000.0
 
 
-def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> Finding:
+def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> CheckResult:
     row = RegistryRow(
         token_floor=0, swept_at_s=NOW_S - ago_s, monitor="", excused="", sweeper="s",
         sweeper_until_s=NOW_S + claimed_s,

@@ -9,7 +9,7 @@ from contextvars import copy_context
 import pytest
 from tests.support.servers import until
 
-from lifesign.adapter.run_events import SPOKEN_WITH, Told, What
+from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind
 from lifesign.cli.output import run_lines
 from lifesign.cli.output.log_output import logging_to
 from lifesign.cli.output.run_lines import LogTeller, telling
@@ -96,13 +96,13 @@ def test_lines_that_nobody_reads_are_counted(
     monkeypatch.setattr(os, "write", wait)
     with telling(as_json=True) as tell:
         # One is being written, two wait.
-        tell(Told(what=What.TOOLS, text="0"))
+        tell(RunEvent(what=RunEventKind.TOOLS, text="0"))
         until("it is being written", is_begun.is_set)
         for number in range(1, 6):
-            tell(Told(what=What.TOOLS, text=str(number)))
+            tell(RunEvent(what=RunEventKind.TOOLS, text=str(number)))
         may_write.set()
         until("all are written", lambda: len(written) == 3)
-        tell(Told(what=What.TOOLS, text="6"))
+        tell(RunEvent(what=RunEventKind.TOOLS, text="6"))
     told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(one["what"], one["text"]) for one in told] == [
         ("tools", "0"), ("tools", "1"), ("tools", "2"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lifesign.cli.output.terminal import (
     MAX_LINE_CHARS,
     Colour,
-    Line,
+    PageLine,
     has_colours,
     listed,
     printable,
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def page(*lines: Line, colours: bool = False) -> str:
+def page(*lines: PageLine, colours: bool = False) -> str:
     stream = io.StringIO()
     write_page(stream, lines, colours=colours)
     return stream.getvalue()
@@ -61,18 +61,21 @@ def test_what_can_be_read_stays_as_it_is(text: str) -> None:
 
 @given(st.text(st.characters()), st.booleans())
 def test_a_line_stays_one_line_of_printable_text(text: str, colours: bool) -> None:  # noqa: FBT001
-    shown = page(Line("label", text), colours=colours)
+    shown = page(PageLine("label", text), colours=colours)
     assert shown.endswith("\n")
     assert shown[:-1].isprintable()
     assert len(shown) <= MAX_LINE_CHARS + 20
 
 
 def test_labels_stand_in_a_column_and_are_not_repeated() -> None:
-    assert page(Line("why", "a"), Line("why", "b"), Line("", "end")) == "why         a\n            b\nend\n"
+    assert (
+        page(PageLine("why", "a"), PageLine("why", "b"), PageLine("", "end"))
+        == "why         a\n            b\nend\n"
+    )
 
 
 def test_colours_surround_the_text_only_where_they_are_wanted() -> None:
-    line = Line("status", "healthy", Colour.GREEN)
+    line = PageLine("status", "healthy", Colour.GREEN)
     assert page(line, colours=True) == "status      \x1b[32mhealthy\x1b[0m\n"
     assert page(line) == "status      healthy\n"
 
@@ -93,5 +96,5 @@ def test_a_long_list_is_cut_and_says_so() -> None:
 
 def test_a_long_label_stands_apart_from_its_text() -> None:
     stream = io.StringIO()
-    write_page(stream, [Line("a-very-long-label", "text"), Line("short", "text")], colours=False)
+    write_page(stream, [PageLine("a-very-long-label", "text"), PageLine("short", "text")], colours=False)
     assert stream.getvalue() == "a-very-long-label text\nshort       text\n"

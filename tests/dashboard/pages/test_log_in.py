@@ -15,7 +15,7 @@ from tests.support.registry_server import registry_server
 from lifesign.dashboard.routes import Dashboard
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, form_token
 from lifesign.domain.access.permissions import Role, digest_of, key_of
-from lifesign.registry.api.database_deadline import PromptDatabase
+from lifesign.registry.api.database_deadline import DeadlineDatabase
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.keys import sessions
 
@@ -74,7 +74,7 @@ def test_no_page_that_is_merely_loaded_changes_anything(
 ) -> None:
     changes: list[object] = []
     visitor = sample.visitor(Role.ADMIN)
-    monkeypatch.setattr(PromptDatabase, "write", lambda _self, deed: changes.append(deed))
+    monkeypatch.setattr(DeadlineDatabase, "write", lambda _self, deed: changes.append(deed))
     task = next(iter(sample.tasks.values()))
     for path in (
         *PAGES,

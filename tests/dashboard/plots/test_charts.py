@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.dashboard.plots.charts import NUMBERS, WIDTH, Span, spans
+from lifesign.dashboard.plots.charts import NUMBERS, WIDTH, PlotSpan, spans
 from lifesign.dashboard.plots.scales import HEIGHT
 from lifesign.domain.lifecycle.agent_history import DAY_SECONDS, HALF_HOUR_SECONDS
 from lifesign.domain.models.agents import moment
@@ -36,7 +36,7 @@ def day(ago: int, **measures: SpreadShown) -> SlotShown:
     return SlotShown(begins_at=moment(begin_s), alive=9, failed=1, inconclusive=0, **measures)
 
 
-def drawn(*half_hours: SlotShown, days: Sequence[SlotShown] = ()) -> list[Span]:
+def drawn(*half_hours: SlotShown, days: Sequence[SlotShown] = ()) -> list[PlotSpan]:
     return spans(AgentHistory(agent_id="a", half_hours=list(half_hours), days=list(days), notes=[]), NOW_S)
 
 

@@ -36,7 +36,7 @@ from lifesign.domain.a2a.announcement import (
     Registration,
     announce_health,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 # --- reading ----------------------------------------------------------------------------------------------
 
@@ -166,14 +166,14 @@ def test_announcing_creates_what_is_absent(absent: dict[str, Any]) -> None:
     ],
 )
 def test_announcing_refuses_a_card_that_cannot_take_it(card: Any, name: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         announce_health(card)
     assert refused.value.name == name
 
 
 @pytest.mark.parametrize("path", ["health", "//evil.test/", "https://sums.test/health", "/a\r\nb"])
 def test_announcing_refuses_a_path_that_leads_elsewhere(path: str) -> None:
-    with pytest.raises(InvalidSetting, match="path"):
+    with pytest.raises(InvalidValue, match="path"):
         announce_health(CARD_10, path=path)
 
 
@@ -181,7 +181,7 @@ def test_announcing_refuses_a_path_that_leads_elsewhere(path: str) -> None:
 def test_announcing_twice_is_announcing_once_and_leaves_the_rest(card: dict[str, Any], path: str) -> None:
     try:
         announced = announce_health(card, path=path)
-    except InvalidSetting as refusal:
+    except InvalidValue as refusal:
         assert refusal.name.startswith("card.capabilities")  # noqa: PT017 - either way out is allowed
         return
     assert announce_health(announced, path=path) == announced
@@ -286,7 +286,7 @@ def test_a_card_of_sdk_1_names_the_registered_agent_as_its_dict_does() -> None:
     ],
 )
 def test_announcing_refuses_half_a_registration(given: dict[str, str], name: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         announce_health(CARD_03, **given)
     assert refused.value.name == name
 
@@ -379,7 +379,7 @@ class Model(BaseModel):
     ],
 )
 def test_what_is_no_card_is_refused_without_its_content(card: Any, name: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         announce_health(card)
     assert refused.value.name == name
     assert len(str(refused.value)) < 200
@@ -395,7 +395,7 @@ def test_every_real_card_can_announce_health_or_says_why_not() -> None:
             continue
         value = json.loads(path.read_bytes())
         if isinstance(value["capabilities"], list):
-            with pytest.raises(InvalidSetting):
+            with pytest.raises(InvalidValue):
                 announce_health(value)
             continue
         announced = interpret_agent_card(announce_health(value, path="/h"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lifesign.domain.access.permissions import (
     KEY_BYTES,
     PERMISSIONS,
-    Action,
+    Permission,
     Principal,
     Role,
     StoredKey,
@@ -25,61 +25,61 @@ from lifesign.domain.access.permissions import (
     with_earlier_end,
 )
 from lifesign.domain.net.target import target_id
-from lifesign.errors import DEEDS, InvalidSetting, NotAllowed
+from lifesign.errors import DEEDS, InvalidValue, NotAllowed
 
 READING = {
-    Action.LIST_AGENTS,
-    Action.READ_AGENT,
-    Action.READ_EVENTS,
-    Action.READ_LEASES,
-    Action.READ_TARGETS,
-    Action.READ_TASKS,
+    Permission.LIST_AGENTS,
+    Permission.READ_AGENT,
+    Permission.READ_EVENTS,
+    Permission.READ_LEASES,
+    Permission.READ_TARGETS,
+    Permission.READ_TASKS,
 }
 OF_ITS_OWN = READING | {
-    Action.RECHECK,
-    Action.RE_REGISTER,
-    Action.BEAT,
-    Action.DRAIN,
-    Action.DEREGISTER,
-    Action.UPDATE,
-    Action.LEASE,
-    Action.RELEASE_LEASE,
-    Action.WRITE_STATE,
-    Action.WORK_TASKS,
+    Permission.RECHECK,
+    Permission.RE_REGISTER,
+    Permission.BEAT,
+    Permission.DRAIN,
+    Permission.DEREGISTER,
+    Permission.UPDATE,
+    Permission.LEASE,
+    Permission.RELEASE_LEASE,
+    Permission.WRITE_STATE,
+    Permission.WORK_TASKS,
 }
 # What each role may do to anybody's record, written down a second time from the protocol.
 TO_ANYBODY = {
-    Role.ENROLL: {Action.REGISTER},
+    Role.ENROLL: {Permission.REGISTER},
     Role.AGENT: set(),
-    Role.READER: READING | {Action.READ_MONITOR},
+    Role.READER: READING | {Permission.READ_MONITOR},
     Role.PROBER: READING
     | {
-        Action.READ_MONITOR,
-        Action.REPORT_OBSERVATIONS,
-        Action.LEASE_SHARDS,
-        Action.IMPORT_TARGETS,
+        Permission.READ_MONITOR,
+        Permission.REPORT_OBSERVATIONS,
+        Permission.LEASE_SHARDS,
+        Permission.IMPORT_TARGETS,
     },
     Role.COORDINATOR: READING
     | {
-        Action.READ_MONITOR,
-        Action.REGISTER,
-        Action.RE_REGISTER,
-        Action.DRAIN,
-        Action.DEREGISTER,
-        Action.RELEASE_LEASE,
-        Action.SEND_COMMAND,
-        Action.SET_MAINTENANCE,
-        Action.RECHECK,
-        Action.IMPORT_TARGETS,
-        Action.CONFIRM_DIRECTORY,
-        Action.MANAGE_OPT_OUTS,
-        Action.CREATE_TASKS,
+        Permission.READ_MONITOR,
+        Permission.REGISTER,
+        Permission.RE_REGISTER,
+        Permission.DRAIN,
+        Permission.DEREGISTER,
+        Permission.RELEASE_LEASE,
+        Permission.SEND_COMMAND,
+        Permission.SET_MAINTENANCE,
+        Permission.RECHECK,
+        Permission.IMPORT_TARGETS,
+        Permission.CONFIRM_DIRECTORY,
+        Permission.MANAGE_OPT_OUTS,
+        Permission.CREATE_TASKS,
     },
     # A task is worked on with a key of the agent itself.
-    Role.ADMIN: set(Action) - {Action.WORK_TASKS},
+    Role.ADMIN: set(Permission) - {Permission.WORK_TASKS},
 }
 ROLES = st.sampled_from(Role)
-ACTIONS = st.sampled_from(Action)
+ACTIONS = st.sampled_from(Permission)
 AGENT_IDS = st.sampled_from(["agent_a", "agent_b", "agent_A", ""])
 PRINCIPALS = st.builds(Principal, st.just("key_1"), ROLES, st.none() | AGENT_IDS)
 AGENT = Principal("key_1", Role.AGENT, "agent_a")
@@ -97,8 +97,8 @@ STORED = StoredKey(
 )
 
 
-def allowed(principal: Principal, agent_id: str | None) -> set[Action]:
-    return {action for action in Action if may(principal, action, agent_id)}
+def allowed(principal: Principal, agent_id: str | None) -> set[Permission]:
+    return {action for action in Permission if may(principal, action, agent_id)}
 
 
 # Permissions
@@ -139,7 +139,7 @@ def test_another_role_gains_nothing_by_an_agent_on_its_key(role: Role) -> None:
 
 @given(PRINCIPALS, ACTIONS, st.none() | AGENT_IDS)
 def test_what_is_required_is_what_may_be_done(
-    principal: Principal, action: Action, agent_id: str | None
+    principal: Principal, action: Permission, agent_id: str | None
 ) -> None:
     if may(principal, action, agent_id):
         require(principal, action, agent_id)
@@ -153,21 +153,21 @@ def test_what_is_required_is_what_may_be_done(
 
 
 @given(PRINCIPALS, ACTIONS)
-def test_what_may_be_done_at_all_may_be_done_to_some_record(principal: Principal, action: Action) -> None:
+def test_what_may_be_done_at_all_may_be_done_to_some_record(principal: Principal, action: Permission) -> None:
     records = [None, "agent_c", principal.agent_id]
     assert may_at_all(principal, action) == any(may(principal, action, agent_id) for agent_id in records)
 
 
 def test_a_refusal_says_which_key_may_not_do_what_and_for_whom() -> None:
     with pytest.raises(NotAllowed, match=r"this reader key may not release leases \(agent 'agent_a'\)$"):
-        require(Principal("key_1", Role.READER, None), Action.RELEASE_LEASE, "agent_a")
+        require(Principal("key_1", Role.READER, None), Permission.RELEASE_LEASE, "agent_a")
     with pytest.raises(NotAllowed, match=r"this enroll key may not manage keys$"):
-        require(Principal("key_1", Role.ENROLL, None), Action.MANAGE_KEYS)
+        require(Principal("key_1", Role.ENROLL, None), Permission.MANAGE_KEYS)
 
 
 def test_what_somebody_may_not_do_is_told_in_words() -> None:
-    assert DEEDS.keys() <= set(Action)
-    for action in Action:
+    assert DEEDS.keys() <= set(Permission)
+    for action in Permission:
         told = str(NotAllowed("reader", action, None))
         assert "_" not in told
         assert not told.endswith((" override", " maintenance for", " release hold", " set maintenance"))
@@ -175,7 +175,7 @@ def test_what_somebody_may_not_do_is_told_in_words() -> None:
 
 def test_nobody_can_change_the_table() -> None:
     with pytest.raises(TypeError):
-        PERMISSIONS[Role.READER, Action.ERASE] = PERMISSIONS[Role.ADMIN, Action.ERASE]  # type: ignore[index]
+        PERMISSIONS[Role.READER, Permission.ERASE] = PERMISSIONS[Role.ADMIN, Permission.ERASE]  # type: ignore[index]
 
 
 # Keys
@@ -191,7 +191,7 @@ def test_a_key_holds_all_the_chance_it_was_made_of_and_looks_like_one(random_byt
 
 @pytest.mark.parametrize("length", [0, 16, KEY_BYTES - 1, KEY_BYTES + 1])
 def test_too_little_chance_makes_no_key_and_is_not_shown(length: int) -> None:
-    with pytest.raises(InvalidSetting) as raised:
+    with pytest.raises(InvalidValue) as raised:
         key_of(b"secret".ljust(length, b"x")[:length])
     assert "secret" not in str(raised.value)
 

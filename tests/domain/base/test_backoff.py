@@ -2,19 +2,19 @@
 
 import pytest
 
-from lifesign.domain.base.backoff import MAX_WAIT_SECONDS, Away
+from lifesign.domain.base.backoff import MAX_WAIT_SECONDS, Backoff
 
 
 @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (1.0, 1.0)])
 def test_longer_each_time_and_never_longer_than_half_a_minute(chance: float, share: float) -> None:
-    away = Away(lambda: chance)
+    away = Backoff(lambda: chance)
     waits = [away.wait_s() / share for _ in range(2_000)]
     assert waits[:5] == [1, 2, 4, 8, 16]
     assert set(waits[5:]) == {MAX_WAIT_SECONDS}
 
 
 def test_once_they_answered_they_are_asked_soon_again() -> None:
-    away = Away(lambda: 1.0)
+    away = Backoff(lambda: 1.0)
     for _ in range(9):
         away.wait_s()
     away.over()

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 
 
-@light_value()
+@fast_dataclass()
 class Point:
     """What the tests make."""
 
@@ -23,7 +23,7 @@ class FrozenPoint:
     y: int = 0
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Named:
     """What is made by names."""
 

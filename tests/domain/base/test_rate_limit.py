@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter, ask, caller_at
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 LIMITS = st.builds(RateLimit, st.floats(0.01, 10_000), st.integers(1, 50))
 TIMES = st.floats(0, 1_000_000)
@@ -93,14 +93,14 @@ def test_a_clock_that_was_set_back_makes_nobody_wait_longer_than_one_spacing(
 
 @pytest.mark.parametrize("per_second", [0, -1, math.nan, math.inf])
 def test_a_rate_that_is_none_is_refused(per_second: float) -> None:
-    with pytest.raises(InvalidSetting, match="per_second"):
+    with pytest.raises(InvalidValue, match="per_second"):
         RateLimit(per_second, 1)
 
 
 def test_a_burst_or_a_memory_of_nothing_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="burst"):
+    with pytest.raises(InvalidValue, match="burst"):
         RateLimit(1, 0)
-    with pytest.raises(InvalidSetting, match="max_callers"):
+    with pytest.raises(InvalidValue, match="max_callers"):
         RateLimiter(RateLimit(1, 1), max_callers=0)
 
 

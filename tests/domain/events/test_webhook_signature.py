@@ -17,7 +17,7 @@ from lifesign.domain.events.webhook_signature import (
     delivery_headers,
     secret_of,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 NOW_S = 1_763_640_000.75
 
@@ -30,7 +30,7 @@ def test_secret_is_the_base64_of_its_bytes(random_bytes: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 23, 65])
 def test_secret_of_another_size_is_refused(size: int) -> None:
-    with pytest.raises(InvalidSetting, match="24 to 64 bytes"):
+    with pytest.raises(InvalidValue, match="24 to 64 bytes"):
         secret_of(bytes(size))
 
 
@@ -57,7 +57,7 @@ def test_headers_have_the_id_whole_seconds_and_one_signature_for_each_secret() -
 
 
 def test_message_id_with_a_full_stop_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="message_id"):
+    with pytest.raises(InvalidValue, match="message_id"):
         delivery_headers("msg.1", NOW_S, b"{}", [secret_of(bytes(32))])
 
 

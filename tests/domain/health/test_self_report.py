@@ -18,12 +18,12 @@ from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.latency_histogram import BIN_COUNT, bin_of
 from lifesign.domain.health.outcome import SIDES, Counting, Outcome
 from lifesign.domain.health.rolling_window import WindowTotals
-from lifesign.domain.health.self_report import Declared, no_report, self_report
+from lifesign.domain.health.self_report import OperatorFacts, no_report, self_report
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "agent-health-0.1.0.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123456, UTC)
-DECLARED = Declared("urn:agent", 86_400, Counting.INTERACTIONS, None, None, None)
+DECLARED = OperatorFacts("urn:agent", 86_400, Counting.INTERACTIONS, None, None, None)
 A_MILLISECOND_NS = 1_000_000
 
 
@@ -64,7 +64,7 @@ def inspect(totals: WindowTotals, *, previous: bool = False, **counts: int) -> W
 
 def report(
     totals: WindowTotals,
-    declared: Declared = DECLARED,
+    declared: OperatorFacts = DECLARED,
     last_healthy_at: datetime | None = None,
     uptime_seconds: float = 60,
 ) -> HealthDocument:
@@ -105,7 +105,7 @@ def test_an_agent_that_nobody_asked_anything_says_that_it_does_not_know() -> Non
 
 def test_an_agent_with_everything_to_tell_tells_everything() -> None:
     changed_at, updated_at = NOW - timedelta(days=3, hours=23), NOW - timedelta(hours=1)
-    declared = Declared("urn:agent", 300, Counting.INTERACTIONS, 50, changed_at, updated_at)
+    declared = OperatorFacts("urn:agent", 300, Counting.INTERACTIONS, 50, changed_at, updated_at)
     current = {Outcome.ANSWERED: 99, Outcome.RAISED: 1, Outcome.NOT_INSPECTED: 5}
     totals = window(current, {Outcome.RAISED: 10}, streams=7)
     inspect(totals, INSPECTED=90, COMPRESSED=3, OVERSIZED=2)
@@ -364,7 +364,7 @@ def test_times_of_any_zone_are_published_in_utc() -> None:
 COUNTS = st.dictionaries(st.sampled_from(Outcome), st.integers(0, 10**9))
 PAST = st.datetimes(datetime(2000, 1, 1), NOW.replace(tzinfo=None), timezones=st.just(UTC))  # noqa: DTZ001
 DECLARATIONS = st.builds(
-    Declared,
+    OperatorFacts,
     agent_id=st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=30),
     window_seconds=st.floats(300, 604_800),
     counting=st.sampled_from(Counting),
@@ -386,7 +386,7 @@ DECLARATIONS = st.builds(
 )
 def test_every_document_is_valid_and_odd_to_no_reader(
     *,
-    declared: Declared,
+    declared: OperatorFacts,
     current: dict[Outcome, int],
     previous: dict[Outcome, int],
     inspections: list[int],

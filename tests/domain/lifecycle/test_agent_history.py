@@ -19,12 +19,12 @@ from lifesign.domain.lifecycle.agent_history import (
     HALF_HOURS_KEPT,
     HALF_HOURS_PER_DAY,
     RATIOS,
-    Gathered,
     History,
+    HistorySlot,
     KeptHistory,
     Measure,
+    OpenMeasure,
     OpenSlot,
-    Slot,
     Spread,
     added,
     closed,
@@ -62,9 +62,9 @@ def seen(at_s: float = NOW_S, said: dict[str, Any] | None = None, **layers: Any)
     return Observation(agent_id="a", observed_at=moment, **members)
 
 
-def slot(number: int, answer_ms: float | None = None, **counts: int) -> Slot:
+def slot(number: int, answer_ms: float | None = None, **counts: int) -> HistorySlot:
     spreads = {} if answer_ms is None else {ANSWER: Spread(answer_ms, answer_ms, answer_ms)}
-    return Slot(number, spreads=spreads, **counts)
+    return HistorySlot(number, spreads=spreads, **counts)
 
 
 def kept(*numbers: int) -> KeptHistory:
@@ -99,7 +99,12 @@ def spreads(draw: st.DrawFn) -> dict[Measure, Spread]:
 COUNTS = st.integers(0, 4095)
 SLOTS = st.lists(
     st.builds(
-        Slot, st.integers(0, 64**4 - 1), alive=COUNTS, failed=COUNTS, inconclusive=COUNTS, spreads=spreads()
+        HistorySlot,
+        st.integers(0, 64**4 - 1),
+        alive=COUNTS,
+        failed=COUNTS,
+        inconclusive=COUNTS,
+        spreads=spreads(),
     ),
     max_size=60,
     unique_by=lambda one: one.number,
@@ -170,7 +175,7 @@ def stored_slot(answer_ms: str) -> OpenSlot:
 )
 def test_what_was_gathered_is_read_as_it_is_stored_now_and_as_it_was_once(stored: str) -> None:
     slot = stored_slot(stored)
-    assert slot.gathered[Measure.ANSWER_MS] == Gathered(low=12.5, high=30.0, total=42.5, values=2)
+    assert slot.gathered[Measure.ANSWER_MS] == OpenMeasure(low=12.5, high=30.0, total=42.5, values=2)
     assert OpenSlot.model_validate_json(slot.model_dump_json()) == slot
 
 
@@ -220,13 +225,15 @@ def test_a_day_is_summed_up_once_it_is_over_also_after_a_long_silence() -> None:
     history = kept(NOW, NOW + 3)
     assert history.days == ""
     later = read(added(history, slot(NOW + 20 * HALF_HOURS_PER_DAY, alive=1)))
-    assert later.days == (Slot(TODAY, alive=2),)
+    assert later.days == (HistorySlot(TODAY, alive=2),)
     assert numbers(later.half_hours) == [NOW + 20 * HALF_HOURS_PER_DAY]
 
 
 def test_a_day_weighs_each_half_hour_the_same() -> None:
     one, other = slot(NOW, 100.0, alive=60), slot(NOW + 1, 300.0, alive=1)
-    assert summed(TODAY, [one, other]) == Slot(TODAY, alive=61, spreads={ANSWER: Spread(100, 200, 300)})
+    assert summed(TODAY, [one, other]) == HistorySlot(
+        TODAY, alive=61, spreads={ANSWER: Spread(100, 200, 300)}
+    )
 
 
 def test_the_same_half_hour_twice_is_one() -> None:
@@ -294,7 +301,7 @@ def test_going_forward_no_probe_is_lost_or_counted_twice(steps: list[int]) -> No
 
 
 @given(slots=SLOTS)
-def test_what_is_packed_comes_back_within_its_exactness(slots: list[Slot]) -> None:
+def test_what_is_packed_comes_back_within_its_exactness(slots: list[HistorySlot]) -> None:
     text = packed(slots)
     assert re.fullmatch("[0-9A-Za-z_-]*", text)
     assert json.loads(json.dumps(text)) == text
@@ -319,7 +326,7 @@ def test_what_is_packed_comes_back_within_its_exactness(slots: list[Slot]) -> No
 
 
 def test_what_lies_beyond_the_ends_is_kept_as_the_end() -> None:
-    far = Slot(NOW, 5_000, 0, 0, {ANSWER: Spread(0.0, 1e-9, 9e15)})
+    far = HistorySlot(NOW, 5_000, 0, 0, {ANSWER: Spread(0.0, 1e-9, 9e15)})
     (back,) = unpacked(packed([far]))
     assert back.alive == 4_095
     kept_spread = back.spreads[ANSWER]
@@ -328,8 +335,8 @@ def test_what_lies_beyond_the_ends_is_kept_as_the_end() -> None:
 
 
 def test_a_slot_without_numbers_is_eleven_characters() -> None:
-    assert packed([Slot(1, 2, 3, 64)]) == "00010203100"
-    assert unpacked("00010203100") == (Slot(1, 2, 3, 64),)
+    assert packed([HistorySlot(1, 2, 3, 64)]) == "00010203100"
+    assert unpacked("00010203100") == (HistorySlot(1, 2, 3, 64),)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lifesign.domain.lifecycle.heartbeat_timeout import (
     MAX_SPANS,
     PROBE_THRESHOLDS,
-    Span,
+    ExcludedSpan,
     Thresholds,
     add_span,
     clock_jump_s,
@@ -23,15 +23,15 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     is_drifting,
     silent_for_s,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 # Whole seconds: their sums are exact, so that a rule can be held to the very edge.
 MOMENTS = st.integers(0, 2000).map(float)
 LENGTHS = st.integers(0, 500).map(float)
-SPANS = st.lists(st.builds(Span, MOMENTS, MOMENTS), max_size=8)
+SPANS = st.lists(st.builds(ExcludedSpan, MOMENTS, MOMENTS), max_size=8)
 
 
-def excused_seconds(spans: Sequence[Span], begin: float, end: float) -> int:
+def excused_seconds(spans: Sequence[ExcludedSpan], begin: float, end: float) -> int:
     """Count, second by second, what the spans cover."""
     return sum(
         any(span.begin_s <= second < span.end_s for span in spans) for second in range(int(begin), int(end))
@@ -43,46 +43,46 @@ def test_silence_is_the_time_since_the_last_sign() -> None:
 
 
 def test_a_sign_from_the_future_is_no_silence() -> None:
-    assert silent_for_s(100.0, 40.0, [Span(0.0, 500.0)]) == 0.0
+    assert silent_for_s(100.0, 40.0, [ExcludedSpan(0.0, 500.0)]) == 0.0
 
 
 @pytest.mark.parametrize(
     ("spans", "silent"),
     [
-        ([Span(120, 150)], 70),
-        ([Span(150, 120)], 100),
-        ([Span(0, 100)], 100),
-        ([Span(0, 130)], 70),
-        ([Span(180, 900)], 80),
-        ([Span(0, 900)], 0),
-        ([Span(150, 180), Span(120, 160)], 40),
-        ([Span(120, 130), Span(120, 130)], 90),
+        ([ExcludedSpan(120, 150)], 70),
+        ([ExcludedSpan(150, 120)], 100),
+        ([ExcludedSpan(0, 100)], 100),
+        ([ExcludedSpan(0, 130)], 70),
+        ([ExcludedSpan(180, 900)], 80),
+        ([ExcludedSpan(0, 900)], 0),
+        ([ExcludedSpan(150, 180), ExcludedSpan(120, 160)], 40),
+        ([ExcludedSpan(120, 130), ExcludedSpan(120, 130)], 90),
     ],
 )
-def test_excused_time_is_subtracted_once(spans: list[Span], silent: float) -> None:
+def test_excused_time_is_subtracted_once(spans: list[ExcludedSpan], silent: float) -> None:
     assert silent_for_s(100.0, 200.0, spans) == silent
 
 
 @given(last=MOMENTS, now=MOMENTS, spans=SPANS)
-def test_silence_is_what_no_span_covers(last: float, now: float, spans: list[Span]) -> None:
+def test_silence_is_what_no_span_covers(last: float, now: float, spans: list[ExcludedSpan]) -> None:
     assert silent_for_s(last, now, spans) == max(0, now - last - excused_seconds(spans, last, now))
 
 
 def test_the_deadline_moves_by_the_excused_time() -> None:
     assert deadline_s(100.0, 90.0, []) == 190.0
-    assert deadline_s(100.0, 90.0, [Span(120.0, 150.0)]) == 220.0
-    assert deadline_s(100.0, 90.0, [Span(120.0, 150.0), Span(200.0, 260.0)]) == 280.0
+    assert deadline_s(100.0, 90.0, [ExcludedSpan(120.0, 150.0)]) == 220.0
+    assert deadline_s(100.0, 90.0, [ExcludedSpan(120.0, 150.0), ExcludedSpan(200.0, 260.0)]) == 280.0
 
 
 def test_a_span_that_begins_with_the_deadline_moves_it_to_its_end() -> None:
-    spans = [Span(190.0, 250.0)]
+    spans = [ExcludedSpan(190.0, 250.0)]
     assert deadline_s(100.0, 90.0, spans) == 250.0
     assert silent_for_s(100.0, 250.0, spans) == 90.0
 
 
 @given(last=MOMENTS, now=MOMENTS, threshold=LENGTHS, spans=SPANS)
 def test_beyond_the_deadline_and_only_there_silence_exceeds_the_threshold(
-    last: float, now: float, threshold: float, spans: list[Span]
+    last: float, now: float, threshold: float, spans: list[ExcludedSpan]
 ) -> None:
     deadline = deadline_s(last, threshold, spans)
     assert (now > deadline) is (silent_for_s(last, now, spans) > threshold)
@@ -113,37 +113,46 @@ def test_thresholds_may_be_exactly_twice_each_other() -> None:
 def test_thresholds_that_leave_no_room_for_a_missed_sign_are_refused(
     values: tuple[float, float, float], name: str
 ) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         Thresholds(*values)
     assert refused.value.name == name
 
 
 def test_spans_that_touch_become_one() -> None:
-    spans = add_span([Span(0.0, 10.0), Span(40.0, 50.0)], Span(10.0, 20.0), now_s=60.0, keep_s=100.0)
-    assert spans == (Span(0.0, 20.0), Span(40.0, 50.0))
+    spans = add_span(
+        [ExcludedSpan(0.0, 10.0), ExcludedSpan(40.0, 50.0)],
+        ExcludedSpan(10.0, 20.0),
+        now_s=60.0,
+        keep_s=100.0,
+    )
+    assert spans == (ExcludedSpan(0.0, 20.0), ExcludedSpan(40.0, 50.0))
 
 
 def test_a_span_that_ended_longer_ago_than_anybody_is_judged_by_is_forgotten() -> None:
-    known = [Span(0.0, 9.0), Span(0.0, 10.0), Span(20.0, 30.0)]
-    assert add_span(known[:1], Span(100.0, 110.0), now_s=110.0, keep_s=100.0) == (Span(100.0, 110.0),)
-    assert add_span(known, Span(100.0, 110.0), now_s=110.0, keep_s=100.0)[0] == Span(0.0, 10.0)
+    known = [ExcludedSpan(0.0, 9.0), ExcludedSpan(0.0, 10.0), ExcludedSpan(20.0, 30.0)]
+    assert add_span(known[:1], ExcludedSpan(100.0, 110.0), now_s=110.0, keep_s=100.0) == (
+        ExcludedSpan(100.0, 110.0),
+    )
+    assert add_span(known, ExcludedSpan(100.0, 110.0), now_s=110.0, keep_s=100.0)[0] == ExcludedSpan(
+        0.0, 10.0
+    )
 
 
 def test_an_empty_span_adds_nothing() -> None:
-    assert add_span([], Span(10.0, 10.0), now_s=10.0, keep_s=100.0) == ()
+    assert add_span([], ExcludedSpan(10.0, 10.0), now_s=10.0, keep_s=100.0) == ()
 
 
 def test_beyond_the_limit_the_two_closest_become_one() -> None:
-    spans = [Span(100.0 * number, 100.0 * number + 10) for number in range(MAX_SPANS)]
-    added = add_span(spans, Span(515.0, 520.0), now_s=3200.0, keep_s=10_000.0)
+    spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(MAX_SPANS)]
+    added = add_span(spans, ExcludedSpan(515.0, 520.0), now_s=3200.0, keep_s=10_000.0)
     assert len(added) == MAX_SPANS
-    assert Span(500.0, 520.0) in added
+    assert ExcludedSpan(500.0, 520.0) in added
 
 
 @given(st.lists(st.tuples(MOMENTS, LENGTHS), max_size=3 * MAX_SPANS))
 def test_no_excuse_is_ever_lost(steps: list[tuple[float, float]]) -> None:
-    spans: tuple[Span, ...] = ()
-    given_spans = [Span(begin, begin + length) for begin, length in steps]
+    spans: tuple[ExcludedSpan, ...] = ()
+    given_spans = [ExcludedSpan(begin, begin + length) for begin, length in steps]
     for span in given_spans:
         spans = add_span(spans, span, now_s=2500.0, keep_s=10_000.0)
         assert len(spans) <= MAX_SPANS
@@ -154,13 +163,13 @@ def test_no_excuse_is_ever_lost(steps: list[tuple[float, float]]) -> None:
 
 def test_a_gap_of_more_than_three_sweeps_is_downtime() -> None:
     assert downtime(100.0, 145.0, cadence_s=15.0) is None
-    assert downtime(100.0, 145.1, cadence_s=15.0) == Span(100.0, 145.1)
+    assert downtime(100.0, 145.1, cadence_s=15.0) == ExcludedSpan(100.0, 145.1)
     assert downtime(100.0, 40.0, cadence_s=15.0) is None
 
 
 def test_a_second_is_no_downtime_however_often_we_sweep() -> None:
     assert downtime(100.0, 101.0, cadence_s=0.05) is None
-    assert downtime(100.0, 101.1, cadence_s=0.05) == Span(100.0, 101.1)
+    assert downtime(100.0, 101.1, cadence_s=0.05) == ExcludedSpan(100.0, 101.1)
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from lifesign.domain.lifecycle.mass_exit import (
     DEFAULT_POLICY,
+    Assessment,
     Excused,
-    Look,
     Monitor,
+    MonitorChange,
     MonitorEvent,
     MonitorPolicy,
     Monitors,
     MonitorState,
     Track,
-    Turn,
+    assess,
     baseline_exits,
     exit_limit,
     from_json,
     is_unwitnessed,
-    look,
     new_monitor,
     new_monitors,
     release,
@@ -32,7 +32,7 @@ from lifesign.domain.lifecycle.mass_exit import (
     to_json,
 )
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 UNHEALTHY_AFTER_S, DEAD_AFTER_S = 90.0, 300.0
 SWEEP_S, BEAT_S, CADENCE_S = 15.0, 30.0, 60.0
@@ -61,7 +61,7 @@ class Fleet:
     events: list[MonitorEvent] = field(default_factory=list)
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[MonitorChange]:
         return [event.turn for event in self.events]
 
     def state(self) -> MonitorState:
@@ -84,7 +84,7 @@ class Fleet:
 
     def sweep(self) -> None:
         leaving = [agent for agent in self.agents if self.status_now(agent) is not agent.status]
-        seen = look(self.monitor, [agent.last_sign_s for agent in leaving], self.now_s)
+        seen = assess(self.monitor, [agent.last_sign_s for agent in leaving], self.now_s)
         self.heed(seen)
         for agent in leaving:
             if seen.lets_go(agent.last_sign_s):
@@ -92,7 +92,7 @@ class Fleet:
                 if agent.status is Status.DEAD:
                     agent.dead_at_s = self.now_s
 
-    def heed(self, seen: Look) -> None:
+    def heed(self, seen: Assessment) -> None:
         # What the row holds survives being stored.
         self.monitor = restored(seen.monitor)
         if seen.event is not None:
@@ -142,11 +142,11 @@ def test_half_of_a_fleet_silent_at_once_is_held_said_and_released_by_itself() ->
     assert fleet.statuses()[Status.UNHEALTHY] <= DEFAULT_POLICY.min_exits
     fleet.hear(stopped[::5])
     fleet.run(MAX_HOLD_S + DEAD_AFTER_S)
-    assert fleet.turns[:2] == [Turn.MASS_EXIT, Turn.MAX_HOLD]
+    assert fleet.turns[:2] == [MonitorChange.MASS_EXIT, MonitorChange.MAX_HOLD]
     assert fleet.statuses() == {Status.ACTIVE: 600, Status.DEAD: 400}
     fleet.run(600)
     assert fleet.state() is MonitorState.NORMAL
-    assert fleet.turns == [Turn.MASS_EXIT, Turn.MAX_HOLD, Turn.COHORT_PASSED]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MAX_HOLD, MonitorChange.COHORT_PASSED]
     assert exit_limit(fleet.monitor) == DEFAULT_POLICY.min_exits
 
 
@@ -157,10 +157,10 @@ def test_a_failure_of_ours_that_ends_takes_nobody_down() -> None:
     fleet.run(500)
     fleet.hear(fleet.agents)
     fleet.run(200)
-    assert fleet.turns == [Turn.MASS_EXIT, Turn.WAVE_OVER]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.WAVE_OVER]
     fleet.run(1200)
     assert fleet.statuses() == {Status.ACTIVE: 1000}
-    assert fleet.turns == [Turn.MASS_EXIT, Turn.WAVE_OVER, Turn.COHORT_PASSED]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.WAVE_OVER, MonitorChange.COHORT_PASSED]
 
 
 def test_who_really_died_with_many_others_is_dead_one_hold_later() -> None:
@@ -225,7 +225,7 @@ def test_a_loss_that_has_risen_for_good_is_believed_in_the_end() -> None:
             fleet.agents.extend(Agent(fleet.now_s) for _ in range(30))
 
     fleet.run(3600, thirty_per_cadence_are_replaced)
-    assert fleet.turns == [Turn.MASS_EXIT, Turn.MAX_HOLD, Turn.COHORT_PASSED]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MAX_HOLD, MonitorChange.COHORT_PASSED]
     fleet.run(3600, thirty_per_cadence_are_replaced)
     assert len(fleet.turns) == 3
     assert baseline_exits(fleet.monitor) == 60
@@ -239,37 +239,37 @@ def test_an_operator_who_releases_is_heeded_at_the_next_sweep() -> None:
     assert fleet.state() is MonitorState.HELD
     fleet.heed(release(fleet.monitor, fleet.now_s))
     fleet.run(DEAD_AFTER_S)
-    assert fleet.turns[:2] == [Turn.MASS_EXIT, Turn.RELEASED]
+    assert fleet.turns[:2] == [MonitorChange.MASS_EXIT, MonitorChange.RELEASED]
     assert fleet.statuses() == {Status.DEAD: 100}
 
 
 def test_agents_that_no_witness_bears_out_are_held_however_few_they_are() -> None:
     monitor = new_monitor(START_S)
     lost = START_S - 91
-    assert not look(monitor, [lost], START_S).is_held
-    seen = look(monitor, [lost], START_S, unwitnessed=[lost])
+    assert not assess(monitor, [lost], START_S).is_held
+    seen = assess(monitor, [lost], START_S, unwitnessed=[lost])
     assert (seen.is_held, seen.monitor.state, seen.monitor.unwitnessed) == (True, MonitorState.HELD, 1)
     assert seen.event is not None
-    assert (seen.event.turn, seen.event.exits, seen.event.unwitnessed) == (Turn.MASS_EXIT, 1, 1)
+    assert (seen.event.turn, seen.event.exits, seen.event.unwitnessed) == (MonitorChange.MASS_EXIT, 1, 1)
 
 
 def test_a_hold_without_witnesses_lasts_until_somebody_is_heard_or_its_time_is_over() -> None:
     lost = START_S - 91
-    held = look(new_monitor(START_S), [lost], START_S, unwitnessed=[lost]).monitor
+    held = assess(new_monitor(START_S), [lost], START_S, unwitnessed=[lost]).monitor
     monitor = held
     for seconds in range(15, int(MAX_HOLD_S), 15):
-        monitor = look(monitor, [lost], START_S + seconds, unwitnessed=[lost]).monitor
+        monitor = assess(monitor, [lost], START_S + seconds, unwitnessed=[lost]).monitor
         assert monitor.state is MonitorState.HELD
-    ended = look(monitor, [lost], START_S + MAX_HOLD_S, unwitnessed=[lost])
+    ended = assess(monitor, [lost], START_S + MAX_HOLD_S, unwitnessed=[lost])
     assert ended.event is not None
-    assert ended.event.turn is Turn.MAX_HOLD
+    assert ended.event.turn is MonitorChange.MAX_HOLD
     # Who was held once goes, though nothing bears it out.
-    again = look(ended.monitor, [lost], START_S + MAX_HOLD_S + 15, unwitnessed=[lost])
+    again = assess(ended.monitor, [lost], START_S + MAX_HOLD_S + 15, unwitnessed=[lost])
     assert again.lets_go(lost)
     # Somebody was heard: the hold ends after two quiet cadences.
     monitor = held
     for seconds in range(15, 196, 15):
-        seen = look(monitor, [lost], START_S + seconds)
+        seen = assess(monitor, [lost], START_S + seconds)
         monitor = seen.monitor
     assert monitor.state is MonitorState.RECOVERING
 
@@ -301,10 +301,10 @@ def test_tracks_are_changed_apart() -> None:
     assert changed.with_track(Track.HEARTBEAT, held).heartbeat == held
 
 
-def at(seconds: float, monitor: Monitor, exits: int, *, sign_s: float | None = None) -> Look:
+def at(seconds: float, monitor: Monitor, exits: int, *, sign_s: float | None = None) -> Assessment:
     """A look so many seconds after the start, at agents that were last heard 100 s before."""
     now_s = START_S + seconds
-    return look(monitor, [now_s - 100 if sign_s is None else sign_s] * exits, now_s)
+    return assess(monitor, [now_s - 100 if sign_s is None else sign_s] * exits, now_s)
 
 
 def held_monitor(exits: int = 50) -> Monitor:
@@ -324,7 +324,7 @@ def test_those_who_already_left_in_this_cadence_count() -> None:
     assert held.event == MonitorEvent(
         previous=MonitorState.NORMAL,
         state=MonitorState.HELD,
-        turn=Turn.MASS_EXIT,
+        turn=MonitorChange.MASS_EXIT,
         at_s=START_S + 59,
         exits=21,
         limit=20,
@@ -367,7 +367,7 @@ def test_the_look_that_ends_a_hold_lets_nobody_go_yet() -> None:
     """Its exits were judged by all of their silence; the excused part is to be taken off first."""
     seen = at(900, held_monitor(), 50)
     assert seen.event is not None
-    assert seen.event.turn is Turn.MAX_HOLD
+    assert seen.event.turn is MonitorChange.MAX_HOLD
     assert not seen.lets_go(START_S + 800)
     after = at(915, seen.monitor, 50, sign_s=START_S + 800)
     assert after.lets_go(START_S + 800)
@@ -418,7 +418,7 @@ def test_a_wave_does_not_become_the_baseline() -> None:
 def test_only_what_witnesses_bear_out_is_learned(alone: int, learned: int) -> None:
     # Two minutes after the hold began, ten had fallen silent since.
     signs = [START_S + 120] * 10
-    seen = look(held_monitor(), signs, START_S + 900, unwitnessed=signs[:alone])
+    seen = assess(held_monitor(), signs, START_S + 900, unwitnessed=signs[:alone])
     assert baseline_exits(seen.monitor) == learned
 
 
@@ -450,7 +450,7 @@ def test_a_row_of_a_newer_version_is_read_and_garbage_is_not() -> None:
 
 def test_only_a_hold_can_be_released() -> None:
     monitor = new_monitor(START_S)
-    assert release(monitor, START_S) == Look(monitor=monitor, is_held=False, cohort_before_s=0.0)
+    assert release(monitor, START_S) == Assessment(monitor=monitor, is_held=False, cohort_before_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_only_the_silence_within_a_hold_is_excused(last_sign_s: float, excused_s
 )  # fmt: skip
 def test_a_policy_out_of_range_is_refused(setting: dict[str, float]) -> None:
     (name,) = setting
-    with pytest.raises(InvalidSetting, match=name):
+    with pytest.raises(InvalidValue, match=name):
         MonitorPolicy(**setting)  # type: ignore[arg-type]  # wrong on purpose
 
 
@@ -504,7 +504,7 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
             monitor = release(monitor, now_s).monitor
         before = monitor
         exits = [now_s - age for age in ages]
-        seen = look(monitor, exits, now_s, unwitnessed=exits[:1] if deed == "alone" else ())
+        seen = assess(monitor, exits, now_s, unwitnessed=exits[:1] if deed == "alone" else ())
         monitor = seen.monitor
 
         assert restored(monitor) == monitor
@@ -534,7 +534,7 @@ def test_nobody_is_held_for_longer_than_two_holds(story: list[tuple[float, list[
         now_s += min(seconds, 60)
         is_silent = now_s > stopped_s + UNHEALTHY_AFTER_S
         exits = [now_s - age for age in ages] + [stopped_s] * is_silent
-        seen = look(monitor, exits, now_s, unwitnessed=exits[-1:] if deed == "alone" else ())
+        seen = assess(monitor, exits, now_s, unwitnessed=exits[-1:] if deed == "alone" else ())
         monitor = seen.monitor
         if is_silent and not seen.lets_go(stopped_s):
             delayed_s += now_s - looked_s
@@ -554,7 +554,7 @@ def test_up_to_twenty_exits_per_cadence_are_never_held(exits: list[int]) -> None
 
 def test_a_clock_that_is_set_back_makes_no_cohort() -> None:
     monitor = replace(new_monitor(3600.0), cohort_before_s=3600.0)
-    after = look(monitor, [], 10.0).monitor
+    after = assess(monitor, [], 10.0).monitor
     assert (after.cohort_before_s, after.since_s) == (math.nextafter(10.0, math.inf), 10.0)
 
 

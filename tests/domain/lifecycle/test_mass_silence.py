@@ -12,7 +12,7 @@ from lifesign.domain.lifecycle.mass_silence import (
     needed,
     silence_after,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 NOW_S = 1_782_900_000.0
 
@@ -60,5 +60,5 @@ def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
 
 @pytest.mark.parametrize("wrong", [{"expected_seconds": 0}, {"together_seconds": 86_401}])
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+    with pytest.raises(InvalidValue, match=next(iter(wrong))):
         SilencePolicy(**wrong)

@@ -24,7 +24,7 @@ from lifesign.domain.lifecycle.passive_heartbeat import (
     SessionState,
     sessions_in,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 BUSY, IDLE, ABSENT = SessionState.BUSY, SessionState.IDLE, SessionState.ABSENT
 INTERVAL_S = 30.0
@@ -207,13 +207,13 @@ def test_the_sessions_of_an_agent_may_change() -> None:
     assert watched.beats.agent_of("a1") is None
     watched.beats.note_asked({"a2": IDLE}, watched.now_s)
     assert len([beat for beat in watched.wind(35) if beat.agent_id == "a"]) == 4
-    with pytest.raises(InvalidSetting, match="session: expected one agent's; it is b's already; got 'b1'"):
+    with pytest.raises(InvalidValue, match="session: expected one agent's; it is b's already; got 'b1'"):
         watched.beats.watch("a", ["b1"], 10.0)
 
 
 def test_no_more_sessions_are_watched_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passive_heartbeat, "MAX_SESSIONS", 1)
-    with pytest.raises(InvalidSetting, match="at most 1 sessions"):
+    with pytest.raises(InvalidValue, match="at most 1 sessions"):
         Watched(a1=BUSY, b1=BUSY)
 
 

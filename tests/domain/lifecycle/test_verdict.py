@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, Span, Thresholds
+from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, ExcludedSpan, Thresholds
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed, fold
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
 from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge
@@ -42,7 +42,7 @@ def unhealthy(reason: Reason, monitoring: Monitoring = Monitoring.HEARTBEAT, **m
 
 
 def judged(
-    known: Facts, now_s: float = NOW, *, is_held: bool = False, excused: tuple[Span, ...] = ()
+    known: Facts, now_s: float = NOW, *, is_held: bool = False, excused: tuple[ExcludedSpan, ...] = ()
 ) -> Verdict:
     return judge(known, now_s, is_held=is_held, excused=excused)
 
@@ -152,8 +152,8 @@ def test_an_agent_that_never_beat_is_silent_since_it_has_its_status() -> None:
 
 def test_excused_time_is_no_silence() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 400)
-    assert judged(silent, excused=(Span(NOW - 390, NOW - 80),)).signals == ()
-    assert judged(silent, excused=(Span(NOW - 390, NOW - 81),)).signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert judged(silent, excused=(ExcludedSpan(NOW - 390, NOW - 80),)).signals == ()
+    assert judged(silent, excused=(ExcludedSpan(NOW - 390, NOW - 81),)).signals == (Signal.HEARTBEAT_TIMEOUT,)
 
 
 # Row 2: a heartbeat brings back what the silence of heartbeats brought down.
@@ -231,7 +231,7 @@ def test_a_measured_failure_that_is_too_old_takes_nobody_down() -> None:
 
 def test_excused_time_shortens_no_observed_silence() -> None:
     known = facts(Monitoring.PROBE, observed=failing(2, 901))
-    assert judged(known, excused=(Span(NOW - 10**6, NOW),)).signals == (Signal.PROBE_SILENCE,)
+    assert judged(known, excused=(ExcludedSpan(NOW - 10**6, NOW),)).signals == (Signal.PROBE_SILENCE,)
 
 
 @pytest.mark.parametrize(("unhealthy_after_s", "dead_after_s"), [(60, 120), (7_200, 86_400)])
@@ -753,13 +753,13 @@ ALL_FACTS = st.builds(
     override=st.none() | st.builds(Override, st.sampled_from([Status.ACTIVE, Status.UNHEALTHY]), SECONDS),
     recoveries_s=st.lists(SECONDS, max_size=8).map(tuple),
 )
-EXCUSED = st.lists(st.builds(Span, SECONDS, SECONDS), max_size=3).map(tuple)
+EXCUSED = st.lists(st.builds(ExcludedSpan, SECONDS, SECONDS), max_size=3).map(tuple)
 LATER = st.integers(0, 15_000)
 
 
 @given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED)
 def test_a_verdict_is_what_its_signals_lead_to(
-    *, known: Facts, is_held: bool, excused: tuple[Span, ...]
+    *, known: Facts, is_held: bool, excused: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, is_held=is_held, excused=excused)
     assert reduce(status_after, verdict.signals, known.status) is verdict.status
@@ -770,7 +770,7 @@ def test_a_verdict_is_what_its_signals_lead_to(
 
 @given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED)
 def test_what_was_applied_is_not_judged_again(
-    *, known: Facts, is_held: bool, excused: tuple[Span, ...]
+    *, known: Facts, is_held: bool, excused: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, is_held=is_held, excused=excused)
     again = judged(after(known, verdict, NOW), is_held=is_held, excused=excused)
@@ -780,7 +780,7 @@ def test_what_was_applied_is_not_judged_again(
 
 @given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED, seconds=LATER)
 def test_no_verdict_changes_before_its_time(
-    *, known: Facts, is_held: bool, excused: tuple[Span, ...], seconds: int
+    *, known: Facts, is_held: bool, excused: tuple[ExcludedSpan, ...], seconds: int
 ) -> None:
     verdict = judged(known, is_held=is_held, excused=excused)
     later_s = NOW + seconds
@@ -790,14 +790,16 @@ def test_no_verdict_changes_before_its_time(
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_without_a_hold_nothing_that_is_due_is_left_behind(known: Facts, excused: tuple[Span, ...]) -> None:
+def test_without_a_hold_nothing_that_is_due_is_left_behind(
+    known: Facts, excused: tuple[ExcludedSpan, ...]
+) -> None:
     verdict = judged(known, excused=excused)
     assert verdict.judge_at_s is None or verdict.judge_at_s >= NOW
 
 
 @given(ALL_FACTS, EXCUSED)
 def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
-    known: Facts, excused: tuple[Span, ...]
+    known: Facts, excused: tuple[ExcludedSpan, ...]
 ) -> None:
     known = replace(
         known, status=Status.ACTIVE, maintenance_until_s=None, override=None, observed=None, leases_held=0
@@ -816,23 +818,25 @@ def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_a_hold_only_ever_keeps_somebody_up(known: Facts, excused: tuple[Span, ...]) -> None:
+def test_a_hold_only_ever_keeps_somebody_up(known: Facts, excused: tuple[ExcludedSpan, ...]) -> None:
     held = judged(known, is_held=True, excused=excused)
     assert not {Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE} & set(held.signals)
 
 
 @given(ALL_FACTS, EXCUSED, st.integers(1, 5000))
-def test_more_excuse_never_brings_anybody_down(known: Facts, excused: tuple[Span, ...], more: int) -> None:
+def test_more_excuse_never_brings_anybody_down(
+    known: Facts, excused: tuple[ExcludedSpan, ...], more: int
+) -> None:
     ranks = {Status.ACTIVE: 0, Status.UNHEALTHY: 1, Status.DEAD: 2}
     known = replace(known, status=Status.ACTIVE)
     without = judged(known, excused=excused)
-    excusing = judged(known, excused=(*excused, Span(NOW - more, NOW)))
+    excusing = judged(known, excused=(*excused, ExcludedSpan(NOW - more, NOW)))
     assert ranks[excusing.status] <= ranks[without.status]
 
 
 @given(ALL_FACTS, EXCUSED)
 def test_whose_policy_is_heartbeat_is_not_moved_by_what_a_prober_sees(
-    known: Facts, excused: tuple[Span, ...]
+    known: Facts, excused: tuple[ExcludedSpan, ...]
 ) -> None:
     known = replace(known, monitoring=Monitoring.HEARTBEAT)
     blind = judged(replace(known, observed=None), excused=excused)

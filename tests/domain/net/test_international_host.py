@@ -8,8 +8,8 @@ from yarl import URL
 from lifesign.client.candidate_urls import read_place
 from lifesign.domain.net.international_host import ascii_host, with_ascii_host
 from lifesign.domain.net.target import read_target, target_id
-from lifesign.domain.net.target_address import Refused, judge_url
-from lifesign.errors import InvalidSetting
+from lifesign.domain.net.target_address import AddressRefused, judge_url
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.exclusion_list import read_opt_outs
 
@@ -57,11 +57,11 @@ def test_names_that_look_the_same_are_two_targets() -> None:
 )
 def test_what_cannot_be_a_name_is_refused_with_why(host: str) -> None:
     refused = ascii_host(host)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, AddressRefused)
     assert refused.reason.isascii()
     assert host not in refused.reason
-    assert isinstance(read_target(f"https://{host}/"), Refused)
-    with pytest.raises(InvalidSetting):
+    assert isinstance(read_target(f"https://{host}/"), AddressRefused)
+    with pytest.raises(InvalidValue):
         read_place(f"https://{host}/")
 
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_a_name_is_refused_with_why(host: str) -> None:
 def test_digits_of_other_alphabets_are_the_address_that_they_are(url: str) -> None:
     assert read_target(url) == "https://127.0.0.1/"
     judged = judge_url(str(with_ascii_host(url)))
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, AddressRefused)
     assert judged.name == "blocked_address"
 
 
@@ -80,7 +80,7 @@ def test_digits_of_other_alphabets_are_the_address_that_they_are(url: str) -> No
     ["https://us\u00e9r:p@agent.example/", "https://agent.example/caf\u00e9", "ftp://b\u00fccher.example"],
 )
 def test_what_else_is_odd_stays_refused(url: str) -> None:
-    assert isinstance(read_target(url), Refused)
+    assert isinstance(read_target(url), AddressRefused)
 
 
 def test_every_face_spells_it_so() -> None:
@@ -106,7 +106,7 @@ def test_every_face_spells_it_so() -> None:
 @given(st.text(max_size=30))
 def test_whatever_is_taken_is_a_host_that_other_readers_read_alike(text: str) -> None:
     host = ascii_host(text)
-    if isinstance(host, Refused) or text.isascii():
+    if isinstance(host, AddressRefused) or text.isascii():
         return
     assert set(host) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.")
     spelled = read_target(f"https://{text}/")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.net.public_address import PublicAddress, is_ours
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_public_address_is_host_and_port(url: str, host: str, place: str) -> N
     ],
 )  # fmt: skip
 def test_what_is_no_address_of_a_server_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSetting, match="expected an http or https URL of a host"):
+    with pytest.raises(InvalidValue, match="expected an http or https URL of a host"):
         PublicAddress.read(url)
 
 
@@ -61,6 +61,6 @@ def test_any_text_is_judged(text: str) -> None:
     is_ours(text, {"registry.example"})
     try:
         PublicAddress.read(text)
-    except InvalidSetting:
+    except InvalidValue:
         return
     assert text.startswith(("http", "HTTP"))

@@ -25,7 +25,7 @@ from lifesign.domain.net.target import (
     target_id,
     turn_of,
 )
-from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, Refused, TargetUrl, judge_url
+from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, AddressRefused, TargetUrl, judge_url
 from lifesign.domain.observation.results import MAX_URL_CHARS, URL_PATTERN
 
 TARGETS = 100_000
@@ -108,7 +108,7 @@ def test_what_is_written_differently_and_means_the_same_is_one_target(text: str,
 )
 def test_what_is_no_url_of_an_agent_is_refused_with_a_reason(text: str) -> None:
     refused = read_target(text)
-    assert isinstance(refused, Refused), refused
+    assert isinstance(refused, AddressRefused), refused
     assert refused.name == "invalid_url"
     assert refused.reason
 
@@ -116,7 +116,7 @@ def test_what_is_no_url_of_an_agent_is_refused_with_a_reason(text: str) -> None:
 def test_a_url_that_grows_too_long_by_its_path_is_refused() -> None:
     start = "https://agent.example?"
     longest = f"{start}{'q' * (MAX_URL_CHARACTERS - len(start))}"
-    assert isinstance(read_target(longest), Refused)
+    assert isinstance(read_target(longest), AddressRefused)
     assert (
         read_target(longest[:-1]) == f"https://agent.example/?{'q' * (MAX_URL_CHARACTERS - len(start) - 1)}"
     )
@@ -127,7 +127,7 @@ def test_a_url_that_grows_too_long_by_its_path_is_refused() -> None:
 @example("agent.example:443")
 def test_a_target_reads_as_itself_and_leads_where_its_text_led(text: str) -> None:
     url = read_target(text)
-    if isinstance(url, Refused):
+    if isinstance(url, AddressRefused):
         return
     assert read_target(url) == url
     assert len(url) <= min(MAX_URL_CHARACTERS, MAX_URL_CHARS)
@@ -156,7 +156,7 @@ def test_the_short_way_for_plain_urls_leads_where_the_long_way_does(text: str) -
 @given(URLS)
 def test_a_target_is_a_url_that_an_observation_takes(text: str) -> None:
     url = read_target(text)
-    if not isinstance(url, Refused):
+    if not isinstance(url, AddressRefused):
         assert re.fullmatch(URL_PATTERN, url)
 
 
@@ -255,7 +255,7 @@ def test_all_targets_of_a_host_lie_in_one_shard() -> None:
 def test_a_spelling_that_is_repeated_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
-    def judge(url: str) -> TargetUrl | Refused:
+    def judge(url: str) -> TargetUrl | AddressRefused:
         judged.append(url)
         return judge_url(url)
 

@@ -13,8 +13,8 @@ from lifesign.domain.net.target_address import (
     MAX_NETWORKS,
     SPECIAL_RANGES,
     Address,
+    AddressRefused,
     Network,
-    Refused,
     SpecialRange,
     TargetUrl,
     judge_address,
@@ -23,7 +23,7 @@ from lifesign.domain.net.target_address import (
     without_password,
     without_passwords,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 # First and last of every range, written down a second time from the registries of IANA.
 CLOSED_FOR_GOOD = [
@@ -94,8 +94,8 @@ def is_listed(address: Address) -> bool:
     return is_within(address, CLOSED_FOR_GOOD + OPEN_BY_NAME)
 
 
-def refusal(judged: object) -> Refused:
-    assert isinstance(judged, Refused), judged
+def refusal(judged: object) -> AddressRefused:
+    assert isinstance(judged, AddressRefused), judged
     assert judged.reason
     return judged
 
@@ -239,7 +239,7 @@ def test_networks_are_read_as_they_are_written() -> None:
      "fe80::%eth0/64", "localhost"],
 )  # fmt: skip
 def test_what_names_no_network_is_refused_with_the_name_of_the_setting(text: str) -> None:
-    with pytest.raises(InvalidSetting) as raised:
+    with pytest.raises(InvalidValue) as raised:
         read_networks(["10.0.0.0/8", text], "webhook_networks")
     assert raised.value.name == "webhook_networks"
     assert raised.value.given == text
@@ -247,7 +247,7 @@ def test_what_names_no_network_is_refused_with_the_name_of_the_setting(text: str
 
 def test_endless_networks_are_refused() -> None:
     assert len(read_networks(["10.0.0.0/8"] * MAX_NETWORKS)) == MAX_NETWORKS
-    with pytest.raises(InvalidSetting, match="at most"):
+    with pytest.raises(InvalidValue, match="at most"):
         read_networks(["10.0.0.0/8"] * (MAX_NETWORKS + 1))
 
 
@@ -457,7 +457,7 @@ def test_no_spelling_of_loopback_passes() -> None:
         host
         for host in spellings
         for ending in ("", "/", ":80/", "?", "#agent.example")
-        if not isinstance(judge_url(f"http://{host}{ending}"), Refused)
+        if not isinstance(judge_url(f"http://{host}{ending}"), AddressRefused)
     ]
     assert passed == []
 
@@ -548,8 +548,8 @@ def test_in_a_text_the_same_is_hidden_as_by_a_regular_expression(pieces: list[st
 
 def test_an_ipv6_address_without_brackets_is_told_how_to_be_written() -> None:
     judged = judge_url("http://2001:db8::1:8080/")
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, AddressRefused)
     assert "[2001:db8::1]:8080" in judged.reason
     judged = judge_url("http://a.example:b/")
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, AddressRefused)
     assert "brackets" not in judged.reason

@@ -10,7 +10,7 @@ from lifesign.domain.observation.probe_summary import (
     LAYER_WORDS,
     beside_card,
     has_lost_interface,
-    sight,
+    probe_summary,
     signs_of_life,
 )
 from lifesign.domain.observation.result_sums import Layer, layers_of
@@ -52,7 +52,7 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
     ],
 )
 def test_it_is_said_what_was_seen(seen: list[tuple[Layer, LayerResult]], told: str) -> None:
-    assert sight(seen) == told
+    assert probe_summary(seen) == told
 
 
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)))

@@ -20,7 +20,7 @@ from lifesign.domain.observation.result_sums import (
     tells_anything,
 )
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 LATENCIES_MS = st.floats(0, 200_000)
 
@@ -74,7 +74,7 @@ def test_without_an_answer_there_is_no_percentile(counts: dict[int, int]) -> Non
 
 @pytest.mark.parametrize("percentile", [0, -1, 101, float("nan")])
 def test_what_is_no_percentile_is_refused(percentile: float) -> None:
-    with pytest.raises(InvalidSetting, match="percentile"):
+    with pytest.raises(InvalidValue, match="percentile"):
         percentile_ms({1: 1}, percentile)
 
 

@@ -19,7 +19,7 @@ from lifesign.domain.observation.witness_rule import (
     is_second_request_in_time,
     ruling,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 CLASSES = st.sampled_from([PUBLIC_IPV4, PUBLIC_IPV6, "10.1.0.0/16", THIS_MACHINE])
 TIMES = st.floats(0, 1e6)
@@ -110,6 +110,6 @@ def test_a_second_request_is_void_when_the_answer_is_too_old() -> None:
 @pytest.mark.parametrize("name", [each.name for each in fields(WitnessPolicy)])
 @pytest.mark.parametrize("value_s", [-0.1, inf, nan])
 def test_a_policy_refuses_times_that_are_none(name: str, value_s: float) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(InvalidValue) as caught:
         WitnessPolicy(**{name: value_s})
     assert caught.value.name == f"{name.removesuffix('_s')}_seconds"

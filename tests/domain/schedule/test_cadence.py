@@ -31,7 +31,7 @@ from lifesign.domain.schedule.cadence import (
     wants_robots,
     without_result,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 START_S = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -763,12 +763,12 @@ def test_a_cadence_that_makes_no_sense_is_refused_by_the_name_of_its_setting(
     field: str, name: str, value: float
 ) -> None:
     wrong: dict[str, Any] = {field: value}
-    with pytest.raises(InvalidSetting, match=name):
+    with pytest.raises(InvalidValue, match=name):
         Cadence(**wrong)
 
 
 def test_a_back_off_shorter_than_the_interval_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="at least interval_seconds, 300"):
+    with pytest.raises(InvalidValue, match="at least interval_seconds, 300"):
         Cadence(max_backoff_s=299)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.schedule.directory_change import SMALL_DIRECTORY, judge_change
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_who_loses_more_is_never_held_less(size_before: int, data: st.DataObject
 
 @pytest.mark.parametrize(("size_before", "removed"), [(-1, 0), (5, 6), (5, -1)])
 def test_counts_that_cannot_be_are_a_defect_of_the_caller(size_before: int, removed: int) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         judge_change(size_before=size_before, removed=removed)

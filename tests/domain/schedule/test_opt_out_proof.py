@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.net.target_address import Refused
+from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     MAX_PROOF_BYTES,
     PROOF_PATH,
@@ -16,7 +16,7 @@ from lifesign.domain.schedule.opt_out_proof import (
     origin_of,
     token_of,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 TOKEN = token_of(bytes(range(TOKEN_BYTES)))
 OTHER = token_of(bytes(TOKEN_BYTES))
@@ -37,13 +37,13 @@ def test_an_origin_is_scheme_host_and_port(url: str, origin: str) -> None:
 
 
 def test_what_is_no_url_has_no_origin() -> None:
-    assert isinstance(origin_of("ftp://agent.example"), Refused)
+    assert isinstance(origin_of("ftp://agent.example"), AddressRefused)
 
 
 def test_a_token_is_made_of_enough_chance_and_looks_like_one() -> None:
     assert TOKEN == "aho_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
     for size in (0, TOKEN_BYTES - 1, TOKEN_BYTES + 1):
-        with pytest.raises(InvalidSetting, match="random_bytes"):
+        with pytest.raises(InvalidValue, match="random_bytes"):
             token_of(bytes(size))
 
 

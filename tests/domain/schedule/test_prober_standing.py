@@ -7,8 +7,8 @@ import pytest
 from lifesign.domain.schedule.prober_standing import (
     MAX_BAR_S,
     Idleness,
+    LivingWorker,
     WithheldReason,
-    Worker,
     count_sharers,
     makes_no_progress,
     withheld,
@@ -21,8 +21,8 @@ INTERVAL_S = 300.0
 
 def worker(
     name: str, *reached: str, reported_s: float = 0, barred_s: float = -inf, knows: bool = True
-) -> Worker:
-    return Worker(
+) -> LivingWorker:
+    return LivingWorker(
         holder=name,
         interval_s=INTERVAL_S,
         reached=frozenset(reached) if knows else None,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.schedule.shard_share import divide, fair_share
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 WORKERS = st.integers(1, 2 * SHARDS)
 SETS = st.sets(st.integers(0, SHARDS - 1), max_size=SHARDS)
@@ -21,7 +21,7 @@ def test_fair_shares_are_enough_for_all_shards_and_not_for_many_more(workers: in
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_without_workers_there_is_no_share(workers: int) -> None:
-    with pytest.raises(InvalidSetting, match="workers"):
+    with pytest.raises(InvalidValue, match="workers"):
         fair_share(workers)
 
 

@@ -36,7 +36,7 @@ from lifesign.domain.tasks.lease import (
     read_resource,
     read_window_s,
 )
-from lifesign.errors import InvalidResource, InvalidSetting, TokensExhausted
+from lifesign.errors import InvalidResource, InvalidValue, TokensExhausted
 
 FREE = Claim(resource="task:t1")
 HELD = Claim(
@@ -202,7 +202,7 @@ def test_a_raised_epoch_makes_room_where_the_counter_is_used_up() -> None:
 
 @pytest.mark.parametrize("epoch", [-1, MAX_EPOCH + 1])
 def test_an_epoch_that_does_not_fit_is_refused(epoch: int) -> None:
-    with pytest.raises(InvalidSetting, match="epoch"):
+    with pytest.raises(InvalidValue, match="epoch"):
         fencing_token(epoch, 1)
 
 
@@ -252,9 +252,9 @@ def test_who_goes_away_gets_nothing_new(status: Status | None, code: RefusalCode
 
 @pytest.mark.parametrize("ttl_seconds", [0, 0.999, -1, 86_400.5, float("inf"), float("nan")])
 def test_a_lease_is_neither_for_a_moment_nor_for_ever(ttl_seconds: float) -> None:
-    with pytest.raises(InvalidSetting, match="ttl_seconds"):
+    with pytest.raises(InvalidValue, match="ttl_seconds"):
         judge_acquire(None, None, token_floor=0, now_s=0.0, ttl_seconds=ttl_seconds)
-    with pytest.raises(InvalidSetting, match="ttl_seconds"):
+    with pytest.raises(InvalidValue, match="ttl_seconds"):
         judge_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1100.0, ttl_seconds=ttl_seconds)
 
 
@@ -532,7 +532,7 @@ def test_a_raised_floor_leaves_most_counters(at_s: float, epochs: list[int], sal
 
 
 def test_the_highest_epoch_is_not_raised() -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         raised_epoch([MAX_EPOCH], 0.0)
 
 

@@ -33,7 +33,7 @@ from lifesign.domain.tasks.task_states import (
     task_in,
     task_resource,
 )
-from lifesign.errors import InvalidSetting, InvalidTaskTransition
+from lifesign.errors import InvalidTaskTransition, InvalidValue
 
 PAGE = Path(__file__).parents[3] / "docs" / "task-lifecycle.md"
 BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"
@@ -176,7 +176,7 @@ def test_nothing_is_tried_for_ever_or_waits_for_ever(
     {"backoff_seconds": 3_601.0}, {"backoff_seconds": float("nan")}, {"backoff_seconds": float("inf")},
 ])  # fmt: skip
 def test_a_policy_beyond_all_measure_is_refused(given: dict[str, float]) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         RetryPolicy(**given)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import agent_health
 import pytest
 
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 
 SOURCES = Path(lifesign.__file__).parent
 NOUNS = "agent|event|fault|key|lease|probe|request|result|run|sample|shard|target|task|token|webhook"
@@ -35,7 +35,7 @@ MORE_THAN_ONE = (
     ],
 )
 def test_one_is_no_plural(count: int, said: str) -> None:
-    assert counted(count, "agent") == said
+    assert pluralize(count, "agent") == said
 
 
 def test_some_nouns_have_a_plural_of_their_own() -> None:

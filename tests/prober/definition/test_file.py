@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lifesign.domain.files import yaml_document
 from lifesign.domain.files.yaml_document import MAX_FAULTS, MAX_FILE_BYTES
-from lifesign.errors import InvalidDefinition, InvalidSetting
+from lifesign.errors import InvalidDefinition, InvalidValue
 from lifesign.prober.definition.file import read_definition, read_definition_file
 from lifesign.prober.definition.models import ProbeDefinition
 
@@ -164,9 +164,9 @@ def test_no_more_is_told_than_anybody_reads() -> None:
 
 
 def test_a_file_that_is_not_there_is_no_definition(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="No such file"):
+    with pytest.raises(InvalidValue, match="No such file"):
         read_definition_file(tmp_path / "absent.yml")
-    with pytest.raises(InvalidSetting, match="directory"):
+    with pytest.raises(InvalidValue, match="directory"):
         read_definition_file(tmp_path)
 
 

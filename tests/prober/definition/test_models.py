@@ -11,7 +11,7 @@ from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import (
     DEFAULT_CONTACT,
     MAX_INLINE_TARGETS,
@@ -308,7 +308,7 @@ def test_who_is_alive_for_a_look_is_alive_in_a_census() -> None:
 def test_what_a_look_may_not_be_given_is_refused_by_its_name(
     urls: list[str], settings: dict[str, Any], name: str
 ) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(InvalidValue) as caught:
         ProbeDefinition.for_urls(urls, **settings)
     assert caught.value.name == name
     assert "should" not in caught.value.expected

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.prober.directories import NotRead, Snapshot, Source, read_directory
+from lifesign.prober.directories import ListSource, NotRead, Snapshot, read_directory
 from lifesign.prober.directories.gathered import PROBED_KINDS
 from lifesign.prober.directories.page import Kind
 
@@ -37,7 +37,7 @@ SCHEMAS = {"a2a-registry_registry-agent.schema.json", "ard_ai-catalog.schema.jso
 
 
 async def snapshot(name: str, kinds: frozenset[Kind] = PROBED_KINDS) -> Snapshot:
-    found = await read_directory(Source(file=LISTS / name, kinds=kinds))
+    found = await read_directory(ListSource(file=LISTS / name, kinds=kinds))
     assert isinstance(found, Snapshot), found
     return found
 
@@ -57,7 +57,7 @@ async def test_a_directory_file_is_read_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 async def test_a_schema_is_no_directory(name: str) -> None:
-    refused = await read_directory(Source(file=LISTS / name))
+    refused = await read_directory(ListSource(file=LISTS / name))
     assert isinstance(refused, NotRead)
     assert (refused.fault, "a JSON Schema" in refused.message) == ("not_a_directory", True)
 

@@ -13,8 +13,8 @@ from tests.support.cards import CARD_10, JSON
 from tests.support.directories import document, listed
 from tests.support.properties import examples
 
-from lifesign.errors import InvalidSetting
-from lifesign.prober.directories import Snapshot, Source, read_directory
+from lifesign.errors import InvalidValue
+from lifesign.prober.directories import ListSource, Snapshot, read_directory
 from lifesign.prober.directories.formats import (
     BUILT_IN,
     TAKEN_FOR_ANYTHING,
@@ -27,7 +27,7 @@ from lifesign.prober.directories.formats import (
     told,
 )
 from lifesign.prober.directories.gathered import Gathered
-from lifesign.prober.directories.page import Document, NotReadable, Page
+from lifesign.prober.directories.page import DirectoryPage, Document, NotReadable
 from lifesign.prober.directories.snapshot import NotRead
 
 EXAMPLES = {
@@ -66,7 +66,7 @@ def test_every_format_has_an_example_and_a_name() -> None:
 
 
 def test_a_format_that_nobody_knows_is_the_callers_fault() -> None:
-    with pytest.raises(InvalidSetting, match=r"one of auto, a2a_registry, .*plain_list"):
+    with pytest.raises(InvalidValue, match=r"one of auto, a2a_registry, .*plain_list"):
         format_called("yellow_pages")
 
 
@@ -162,10 +162,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[module]
 
 
-def written(tmp_path: Path, text: str) -> Source:
+def written(tmp_path: Path, text: str) -> ListSource:
     file = tmp_path / "agents"
     file.write_text(text)
-    return Source(file=file)
+    return ListSource(file=file)
 
 
 @pytest.mark.parametrize("place", ["yellow_pages:PAGES", "yellow_pages:YellowPages"])
@@ -184,7 +184,7 @@ async def test_a_format_of_another_package_is_found_by_content_and_by_name(
 async def test_what_it_refuses_is_refused(install: Install, tmp_path: Path) -> None:
     install(GOOD, yellow_pages="yellow_pages:PAGES")
     source = written(tmp_path, "a.example")
-    found = await read_directory(Source(file=source.file, format="yellow_pages"))
+    found = await read_directory(ListSource(file=source.file, format="yellow_pages"))
     assert isinstance(found, NotRead)
     assert (found.fault, found.message.startswith("expected YELLOW")) == ("not_a_directory", True)
 
@@ -225,7 +225,7 @@ async def test_a_broken_plug_in_is_an_error_and_no_crash(why: str, install: Inst
     source, name = BROKEN[why]
     install(source, yellow_pages=f"yellow_pages:{name}")
     file = written(tmp_path, "YELLOW\na.example\nnobody").file
-    found = await read_directory(Source(file=file, format="yellow_pages"))
+    found = await read_directory(ListSource(file=file, format="yellow_pages"))
     assert isinstance(found, NotRead)
     assert found.fault == "broken_plug_in"
     assert found.message.startswith("the directory format 'yellow_pages' of another package ")
@@ -250,10 +250,10 @@ def test_an_error_of_a_plug_in_names_it_and_its_cause(install: Install) -> None:
 def test_what_a_plug_in_may_import_is_what_it_needs() -> None:
     from lifesign.prober import directories  # noqa: PLC0415 - as its author would
 
-    assert {"Document", "Format", "Kind", "Listed", "NotReadable", "Page", "Skipped"} <= set(
+    assert {"Document", "Format", "Kind", "Listed", "NotReadable", "DirectoryPage", "Skipped"} <= set(
         directories.__all__
     )
-    assert listed(Page(entries=[directories.Listed("a.example")])) == [
+    assert listed(DirectoryPage(entries=[directories.Listed("a.example")])) == [
         ("a.example", None, directories.Kind.UNKNOWN)
     ]
 

@@ -14,7 +14,7 @@ from lifesign.prober.directories.gathered import (
     PROBED_KINDS,
     Gathered,
     LeftOut,
-    TooMany,
+    TooManyEntries,
 )
 from lifesign.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
 
@@ -196,7 +196,7 @@ def test_a_directory_without_any_target_is_told_of() -> None:
 def test_more_than_so_many_targets_are_refused_and_the_same_ones_again_are_not() -> None:
     found = Gathered(max_entries=2)
     found.add([Listed("a.example"), Listed("b.example"), Listed("a.example")])
-    with pytest.raises(TooMany, match="more than 2 targets"):
+    with pytest.raises(TooManyEntries, match="more than 2 targets"):
         found.add([Listed("c.example")])
 
 
@@ -204,7 +204,7 @@ def test_more_than_so_many_targets_are_refused_and_the_same_ones_again_are_not()
 def test_urls_and_names_are_bounded_in_bytes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_TARGETS_BYTES", 4 * len("https://a.example/1abcdef"))
     found = Gathered()
-    with pytest.raises(TooMany, match="URLs and names"):
+    with pytest.raises(TooManyEntries, match="URLs and names"):
         found.add(Listed(f"https://a.example/{number}", name) for number in range(9))
     assert len(found.entries) == most
 
@@ -221,7 +221,7 @@ def test_text_that_is_far_too_long_is_not_looked_at(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_left_out_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ITEMS", 3)
-    with pytest.raises(TooMany, match="more than 3 items"):
+    with pytest.raises(TooManyEntries, match="more than 3 items"):
         gather("x", "y", "z", "x")
 
 

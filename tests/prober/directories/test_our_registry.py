@@ -12,7 +12,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import target_id
 from lifesign.domain.net.target_address import read_networks
 from lifesign.prober.definition.models import Timeouts
-from lifesign.prober.directories import NotRead, Snapshot, Source, read_directory
+from lifesign.prober.directories import ListSource, NotRead, Snapshot, read_directory
 from lifesign.prober.directories.fetching import fetching_with
 from lifesign.prober.directories.our_registry import OurRegistry
 from lifesign.prober.directories.page import Document, Kind, NotReadable
@@ -101,8 +101,8 @@ async def test_a_real_registry_is_read_with_a_key_and_not_without(tmp_path: Path
         ):
             get = fetching_with(fetcher)
             place = f"{server.url}/api/v1/agents?limit=2"
-            found = await read_directory(Source(url=place, key=KEYS[Role.PROBER]), get)
-            refused = await read_directory(Source(url=server.url, format="agent_health"), get)
+            found = await read_directory(ListSource(url=place, key=KEYS[Role.PROBER]), get)
+            refused = await read_directory(ListSource(url=server.url, format="agent_health"), get)
     assert isinstance(found, Snapshot)
     assert (found.format, len(found.entries), found.documents, found.findings) == ("agent_health", 5, 3, ())
     assert isinstance(refused, NotRead)

@@ -16,12 +16,12 @@ from yarl import URL
 
 from lifesign.domain.net.target_address import read_networks
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import Timeouts
-from lifesign.prober.directories import NotRead, Snapshot, Source, Unchanged, formats, read_directory
+from lifesign.prober.directories import ListSource, NotRead, Snapshot, Unchanged, formats, read_directory
 from lifesign.prober.directories import reader as module
 from lifesign.prober.directories.fetching import fetching_with
-from lifesign.prober.directories.page import Document, Kind, Listed, Page
+from lifesign.prober.directories.page import DirectoryPage, Document, Kind, Listed
 from lifesign.prober.directories.reader import (
     FIRST_WAIT_S,
     MAX_READING_S,
@@ -29,7 +29,7 @@ from lifesign.prober.directories.reader import (
     MAX_TRIES,
     MAX_WAIT_S,
 )
-from lifesign.prober.directories.source import Get, Got, Wanted
+from lifesign.prober.directories.source import Get, Got, WantedDocument
 from lifesign.prober.network.exclusion_list import read_opt_outs
 from lifesign.prober.network.fetch import Fetched, Fetcher
 from lifesign.prober.network.resolver import Resolver
@@ -60,7 +60,7 @@ async def test_it_is_told_how_many_entries_were_read(tmp_path: Path, monkeypatch
     file = tmp_path / "list.txt"
     file.write_text("".join(f"a{number}.example\n" for number in range(5)))
     heard: list[int] = []
-    assert isinstance(await read_directory(Source(file=file), tell=heard.append), Snapshot)
+    assert isinstance(await read_directory(ListSource(file=file), tell=heard.append), Snapshot)
     assert heard == [2, 4]
 
 
@@ -76,7 +76,7 @@ class Reader:
         self, path: str = "/list", *, known: str | None = None, **settings: Any
     ) -> Snapshot | Unchanged | NotRead:
         return await read_directory(
-            Source(url=f"{self.server.url}{path}", **settings),
+            ListSource(url=f"{self.server.url}{path}", **settings),
             self.get,
             known=known,
             sleep=self.wait,
@@ -378,7 +378,7 @@ async def test_who_never_begins_to_answer_is_asked_once_more(fetcher: Fetcher) -
     async with serving({}) as server:
         reader, asked = Reader(fetcher, server), []
 
-        async def get(wanted: Wanted) -> Fetched:
+        async def get(wanted: WantedDocument) -> Fetched:
             asked.append(wanted.url)
             return Fetched(url=URL(wanted.url), result=ResultClass.TIMEOUT, reason="no answer")
 
@@ -425,7 +425,7 @@ async def test_a_directory_that_takes_too_long_is_left(fetcher: Fetcher) -> None
         reader = Reader(fetcher, server)
         fetch = reader.get
 
-        async def get(wanted: Wanted) -> Got:
+        async def get(wanted: WantedDocument) -> Got:
             reader.waits.append(MAX_READING_S / 4)
             return await fetch(wanted)
 
@@ -502,10 +502,10 @@ async def test_nothing_new_is_no_answer_to_who_knows_nothing(fetcher: Fetcher) -
     async with serving({"/list": answer(304)}) as server:
         assert (await Reader(fetcher, server).refusal()).fault == "not_fetched"
 
-    async def get(wanted: Wanted) -> Got:
+    async def get(wanted: WantedDocument) -> Got:
         return Fetched(url=URL(wanted.url), result=ResultClass.OK, is_unchanged=True)
 
-    found = await read_directory(Source(url="https://a.example/list"), get)
+    found = await read_directory(ListSource(url="https://a.example/list"), get)
     assert isinstance(found, NotRead)
     assert found.message.endswith("this is empty: it names nobody, as a broken export does")
 
@@ -560,7 +560,7 @@ async def test_a_key_is_not_taken_elsewhere_by_a_redirect(fetcher: Fetcher) -> N
 async def test_a_file_is_read_as_its_suffix_says(name: str, content: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(content)
-    found = await read_directory(Source(file=file))
+    found = await read_directory(ListSource(file=file))
     assert isinstance(found, Snapshot)
     assert (urls(found), found.url) == (["https://a.example/"], str(file))
 
@@ -568,19 +568,21 @@ async def test_a_file_is_read_as_its_suffix_says(name: str, content: str, tmp_pa
 async def test_a_file_that_is_the_same_is_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "agents.txt"
     file.write_text(LIST)
-    found = await read_directory(Source(file=file))
+    found = await read_directory(ListSource(file=file))
     assert isinstance(found, Snapshot)
-    assert await read_directory(Source(file=file), known=found.version) == Unchanged(version=found.version)
+    assert await read_directory(ListSource(file=file), known=found.version) == Unchanged(
+        version=found.version
+    )
 
     file.write_text("c.example")
-    assert isinstance(await read_directory(Source(file=file), known=found.version), Snapshot)
+    assert isinstance(await read_directory(ListSource(file=file), known=found.version), Snapshot)
 
 
 async def test_what_a_file_names_is_read_if_there_is_a_way(fetcher: Fetcher, tmp_path: Path) -> None:
     async with serving({"/one.json": as_json(catalog(card("https://a.example/")))}) as server:
         file = tmp_path / "catalog.json"
         file.write_text(json.dumps(catalog(nested(f"{server.url}/one.json"))))
-        found = await read_directory(Source(file=file), fetching_with(fetcher))
+        found = await read_directory(ListSource(file=file), fetching_with(fetcher))
     assert isinstance(found, Snapshot)
     assert urls(found) == ["https://a.example/"]
 
@@ -588,7 +590,7 @@ async def test_what_a_file_names_is_read_if_there_is_a_way(fetcher: Fetcher, tmp
 async def test_one_page_of_a_registry_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
     file = tmp_path / "page.json"
     file.write_text(json.dumps({"agents": agents(0, 100), "total": 219, "limit": 100, "offset": 0}))
-    found = await read_directory(Source(file=file))
+    found = await read_directory(ListSource(file=file))
     assert isinstance(found, Snapshot)
     assert [finding.name for finding in found.findings] == ["first_page_only", "total_differs"]
 
@@ -597,7 +599,7 @@ async def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     expected = {"absent": "No such file", "": "regular file", "pipe": "regular file"}
     for name, words in expected.items():
-        refused = await read_directory(Source(file=tmp_path / name))
+        refused = await read_directory(ListSource(file=tmp_path / name))
         assert isinstance(refused, NotRead)
         assert (refused.fault, words in refused.message) == ("file_unreadable", True)
 
@@ -608,19 +610,19 @@ async def test_a_file_that_is_too_large_is_not_read_in_part(
     monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 10)
     file = tmp_path / "agents.txt"
     file.write_text(LIST)
-    refused = await read_directory(Source(file=file))
+    refused = await read_directory(ListSource(file=file))
     assert isinstance(refused, NotRead)
     assert refused.fault == "too_large"
 
 
 async def test_a_url_needs_a_way_to_fetch_it() -> None:
-    with pytest.raises(InvalidSetting, match="fetch"):
-        await read_directory(Source(url="https://a.example/list"))
+    with pytest.raises(InvalidValue, match="fetch"):
+        await read_directory(ListSource(url="https://a.example/list"))
 
 
 async def test_a_format_that_nobody_knows_is_told_before_anybody_is_asked() -> None:
-    with pytest.raises(InvalidSetting, match="yellow_pages"):
-        await read_directory(Source(url="https://a.example/list", format="yellow_pages"))
+    with pytest.raises(InvalidValue, match="yellow_pages"):
+        await read_directory(ListSource(url="https://a.example/list", format="yellow_pages"))
 
 
 # ── whose fault it is ──
@@ -630,9 +632,9 @@ async def test_a_format_that_nobody_knows_is_told_before_anybody_is_asked() -> N
 async def test_a_name_without_address_is_asked_again_only_if_our_resolver_is_at_fault(
     *, is_ours: bool, tries: int
 ) -> None:
-    asked: list[Wanted] = []
+    asked: list[WantedDocument] = []
 
-    async def get(wanted: Wanted) -> Got:
+    async def get(wanted: WantedDocument) -> Got:
         asked.append(wanted)
 
         return Fetched(url=URL(wanted.url), result=ResultClass.DNS_FAILURE, is_resolver_fault=is_ours)
@@ -640,7 +642,7 @@ async def test_a_name_without_address_is_asked_again_only_if_our_resolver_is_at_
     async def no_wait(_seconds: float) -> None:
         pass
 
-    refused = await read_directory(Source(url="https://a.example/list"), get, sleep=no_wait)
+    refused = await read_directory(ListSource(url="https://a.example/list"), get, sleep=no_wait)
     assert isinstance(refused, NotRead)
     assert (refused.result, len(asked)) == (ResultClass.DNS_FAILURE, tries)
 
@@ -697,9 +699,9 @@ class Failing:
         self.fail_at("recognises")
         return True
 
-    def read(self, _document: Document) -> Page:
+    def read(self, _document: Document) -> DirectoryPage:
         self.fail_at("read")
-        return Page(entries=self.entries(), items=1)
+        return DirectoryPage(entries=self.entries(), items=1)
 
     def entries(self) -> Iterator[Listed]:
         yield Listed("https://a.example/")
@@ -717,7 +719,7 @@ async def test_a_built_in_format_that_fails_is_an_error_of_its_directory(
     monkeypatch.setitem(formats.BUILT_IN, "failing", Failing(stage))
     file = tmp_path / "list.txt"
     file.write_text(LIST)
-    found = await read_directory(Source(file=file, format="failing"))
+    found = await read_directory(ListSource(file=file, format="failing"))
     assert isinstance(found, NotRead)
     assert (found.fault, found.url) == ("reader_failed", str(file))
     assert found.message.isascii()
@@ -731,7 +733,7 @@ async def test_a_format_that_cannot_look_at_a_document_leaves_it_to_the_others(
     monkeypatch.setattr(formats, "TOLD_BY_CONTENT", (Failing("recognises"), *formats.TOLD_BY_CONTENT))
     file = tmp_path / "list.txt"
     file.write_text(LIST)
-    found = await read_directory(Source(file=file))
+    found = await read_directory(ListSource(file=file))
     assert isinstance(found, Snapshot)
     assert (found.format, len(found.entries)) == ("plain_list", 2)
     assert [finding.name for finding in found.findings] == ["reader_failed"]
@@ -741,7 +743,7 @@ async def test_a_format_that_cannot_look_at_a_document_leaves_it_to_the_others(
 async def test_a_module_without_a_name_does_not_end_an_agntcy_directory(tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_text('[{"name":"x","schema_version":"1.0.0","modules":[{"name":{},"data":{}}]}]')
-    found = await read_directory(Source(file=file))
+    found = await read_directory(ListSource(file=file))
     assert isinstance(found, Snapshot)
     assert (found.format, found.entries, found.left_out["no_url"].count) == ("agntcy", (), 1)
 
@@ -749,6 +751,6 @@ async def test_a_module_without_a_name_does_not_end_an_agntcy_directory(tmp_path
 async def test_a_page_token_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_text('{"servers": [{"server": {"name": "a"}}], "metadata": {"nextCursor": "\\ud800"}}')
-    found = await read_directory(Source(file=file))
+    found = await read_directory(ListSource(file=file))
     assert isinstance(found, NotRead)
     assert found.fault == "not_a_directory"

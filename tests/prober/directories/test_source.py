@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.directories.formats import BUILT_IN
 from lifesign.prober.directories.page import Kind
-from lifesign.prober.directories.source import Source
+from lifesign.prober.directories.source import ListSource
 
 ORIGIN = "https://directory.example"
 
@@ -16,7 +16,7 @@ ORIGIN = "https://directory.example"
     "url", ["directory.example", ORIGIN, f"{ORIGIN}/", "https://Directory.example:443#x"]
 )
 def test_a_domain_is_asked_where_domains_tell_of_their_agents(url: str) -> None:
-    assert Source(url=url).places(None) == (
+    assert ListSource(url=url).places(None) == (
         f"{ORIGIN}/.well-known/ai-catalog.json",
         f"{ORIGIN}/.well-known/api-catalog",
         f"{ORIGIN}/",
@@ -38,70 +38,70 @@ def test_a_domain_is_asked_where_domains_tell_of_their_agents(url: str) -> None:
     ],
 )
 def test_with_a_format_a_domain_is_asked_where_that_has_its_list(name: str, place: str) -> None:
-    assert Source(url="directory.example", format=name).places(BUILT_IN[name]) == (f"{ORIGIN}{place}",)
+    assert ListSource(url="directory.example", format=name).places(BUILT_IN[name]) == (f"{ORIGIN}{place}",)
 
 
 @pytest.mark.parametrize("url", [f"{ORIGIN}/agents.txt", f"{ORIGIN}/?list=1"])
 def test_a_whole_url_is_asked_alone(url: str) -> None:
-    assert Source(url=url).places(None) == (url,)
-    assert Source(url=url).places(BUILT_IN["mcp_registry"]) == (url,)
+    assert ListSource(url=url).places(None) == (url,)
+    assert ListSource(url=url).places(BUILT_IN["mcp_registry"]) == (url,)
 
 
 def test_a_file_stands_where_it_stands() -> None:
-    assert Source(file=Path("agents.txt")).places(None) == ("agents.txt",)
+    assert ListSource(file=Path("agents.txt")).places(None) == ("agents.txt",)
 
 
 @pytest.mark.parametrize(
     ("url", "file"), [(None, None), (ORIGIN, Path("x")), ("ftp://x.example/", None), ("https://{x}/", None)]
 )
 def test_what_can_be_no_directory_is_refused(url: str | None, file: Path | None) -> None:
-    with pytest.raises(InvalidSetting):
-        Source(url=url, file=file)
+    with pytest.raises(InvalidValue):
+        ListSource(url=url, file=file)
 
 
 # ── the key ──
 
 
 def test_what_is_refused_shows_no_password() -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        Source(url="https://u:s3cret@directory.example/")
+    with pytest.raises(InvalidValue) as refused:
+        ListSource(url="https://u:s3cret@directory.example/")
     assert str(refused.value).endswith("got 'https://...@directory.example/'")
 
 
 def test_the_key_goes_to_its_own_origin_alone() -> None:
-    source = Source(url=f"{ORIGIN}/list", key="secret")
+    source = ListSource(url=f"{ORIGIN}/list", key="secret")
     assert source.wanted(f"{ORIGIN}/other?x=1").key == "secret"
     for url in ("http://directory.example/list", f"{ORIGIN}:8443/list", "https://x.directory.example/list"):
         assert source.wanted(url).key is None
 
 
 def test_the_key_is_shown_to_nobody() -> None:
-    source = Source(url=ORIGIN, key="secret")
+    source = ListSource(url=ORIGIN, key="secret")
     assert "secret" not in repr(source) + repr(source.wanted(ORIGIN)) + source.settings(ORIGIN)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "a\nb", "é", "x" * 5_000])
 def test_a_key_that_cannot_stand_in_a_header_is_refused_and_not_shown(key: str) -> None:
-    with pytest.raises(InvalidSetting, match="visible ASCII") as refused:
-        Source(url=ORIGIN, key=key)
+    with pytest.raises(InvalidValue, match="visible ASCII") as refused:
+        ListSource(url=ORIGIN, key=key)
     assert not key or key not in str(refused.value)
 
 
 def test_a_key_does_not_travel_in_the_clear() -> None:
-    with pytest.raises(InvalidSetting, match="https"):
-        Source(url="http://directory.example/list", key="secret")
-    assert Source(url="http://127.0.0.1:8000/list", key="secret").key == "secret"
+    with pytest.raises(InvalidValue, match="https"):
+        ListSource(url="http://directory.example/list", key="secret")
+    assert ListSource(url="http://127.0.0.1:8000/list", key="secret").key == "secret"
 
 
 # ── what tells one reading from another ──
 
 
 def test_the_same_place_read_otherwise_is_another_reading() -> None:
-    source = Source(url=ORIGIN)
+    source = ListSource(url=ORIGIN)
     others = [
         source.settings(f"{ORIGIN}/other"),
-        Source(url=ORIGIN, format="plain_list").settings(ORIGIN),
-        Source(url=ORIGIN, kinds=frozenset({Kind.MCP})).settings(ORIGIN),
+        ListSource(url=ORIGIN, format="plain_list").settings(ORIGIN),
+        ListSource(url=ORIGIN, kinds=frozenset({Kind.MCP})).settings(ORIGIN),
     ]
     assert len({source.settings(ORIGIN), *others}) == 4
-    assert Source(url=ORIGIN, key="secret").settings(ORIGIN) == source.settings(ORIGIN)
+    assert ListSource(url=ORIGIN, key="secret").settings(ORIGIN) == source.settings(ORIGIN)

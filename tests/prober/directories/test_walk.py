@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.directories import URL, document
 
 from lifesign.prober.directories import walk as module
-from lifesign.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
+from lifesign.prober.directories.page import MAX_NESTING_DEPTH, DirectoryPage, Document
 from lifesign.prober.directories.walk import (
     MAX_EMPTY_PAGES,
     MAX_FINDINGS,
@@ -28,11 +28,11 @@ def page(
     items: int | None = 1,
     total: int | None = None,
     nested: tuple[str, ...] = (),
-) -> Page:
-    return Page(entries=(), items=items, total=total, next_page=following, nested=nested)
+) -> DirectoryPage:
+    return DirectoryPage(entries=(), items=items, total=total, next_page=following, nested=nested)
 
 
-def take(walk: Walk, one: Page, url: str = URL, depth: int = 0, body: str = "") -> Document:
+def take(walk: Walk, one: DirectoryPage, url: str = URL, depth: int = 0, body: str = "") -> Document:
     """Take a document whose body is its own unless one is given."""
     taken = document(body or f"body {walk.documents}", url=url)
     if walk.take(taken, depth):

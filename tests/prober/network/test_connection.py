@@ -16,16 +16,16 @@ from tests.support.both_loops import on_both_loops
 from tests.support.hostile_server import Reply, accepting, kept, raw, serving
 
 from lifesign.http.failures import TooManyBytes
-from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connection import HttpConnection
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"
 
 
 @asynccontextmanager
-async def connected(reply: Reply) -> AsyncIterator[Line]:
+async def connected(reply: Reply) -> AsyncIterator[HttpConnection]:
     loop = asyncio.get_running_loop()
     async with serving({"/": reply}, keeps_alive=True) as server:
-        _, line = await loop.create_connection(lambda: Line(loop), "127.0.0.1", server.port)
+        _, line = await loop.create_connection(lambda: HttpConnection(loop), "127.0.0.1", server.port)
         try:
             yield line
         finally:
@@ -178,7 +178,7 @@ async def test_what_is_sent_before_anything_is_asked_is_bounded_too() -> None:
 
     loop = asyncio.get_running_loop()
     async with accepting(chatter) as port:
-        _, line = await loop.create_connection(lambda: Line(loop), "127.0.0.1", port)
+        _, line = await loop.create_connection(lambda: HttpConnection(loop), "127.0.0.1", port)
         await asyncio.sleep(0.1)
         assert len(line._tail) < 1_000_000
         with pytest.raises((HttpProcessingError, aiohttp.ClientError)):

@@ -12,13 +12,13 @@ from yarl import URL
 from lifesign.domain.net.target_address import TargetUrl
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network import connection_pool
-from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connection import HttpConnection
 
 if TYPE_CHECKING:
     from tests.support.dns_server import Names
 
 
-def waiting(asker: Asker, url: str) -> Line | None:
+def waiting(asker: Asker, url: str) -> HttpConnection | None:
     target = asker.fetcher.connector.guard.vet_url(URL(url))
     assert isinstance(target, TargetUrl)
     return asker.fetcher._lines.waiting_at((target.scheme, target.host, target.port))

@@ -23,7 +23,7 @@ from yarl import URL
 from lifesign.domain.net.target_address import TargetUrl
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network import connector as connector_file
-from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connector import JudgedConnector, Unreached
 from lifesign.prober.network.host_limiter import AddressBusy
 
@@ -40,9 +40,9 @@ def target(url: str, connector: JudgedConnector) -> TargetUrl:
     return judged
 
 
-async def opened(connector: JudgedConnector, url: str, seconds: float = 10) -> Line:
+async def opened(connector: JudgedConnector, url: str, seconds: float = 10) -> HttpConnection:
     line = await connector.open(target(url, connector), asyncio.get_running_loop().time() + seconds)
-    assert isinstance(line, Line), line
+    assert isinstance(line, HttpConnection), line
     return line
 
 

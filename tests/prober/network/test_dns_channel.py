@@ -10,7 +10,7 @@ import pytest
 from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import DnsServer, Failure, Names, dns_serving
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.network import dns_channel
 from lifesign.prober.network.dns_channel import NameAnswer, answers_for_root, open_channel
 
@@ -131,10 +131,10 @@ async def test_without_c_ares_threads_ask_the_system(
 
 @pytest.mark.usefixtures("_no_cares")
 async def test_without_c_ares_no_other_name_servers_can_be_asked() -> None:
-    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
+    with pytest.raises(InvalidValue, match=r"resolver\.servers"):
         open_channel(["192.0.2.1"], 5)
 
 
 async def test_a_server_that_is_no_address_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
+    with pytest.raises(InvalidValue, match=r"resolver\.servers"):
         open_channel(["not an address"], 5)

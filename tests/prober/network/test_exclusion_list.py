@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from lifesign.domain.net.target import read_target
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.network import exclusion_list
 from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs
 
@@ -117,7 +117,7 @@ def test_sets_find_what_comparing_with_every_line_finds(
     ],
 )
 def test_a_line_that_cannot_be_read_is_refused_by_its_number(line: str) -> None:
-    with pytest.raises(InvalidSetting, match=r"^no\.txt, line 3: expected a host, ") as refused:
+    with pytest.raises(InvalidValue, match=r"^no\.txt, line 3: expected a host, ") as refused:
         read_opt_outs(["agent.example", "# fine", line], "no.txt")
     assert refused.value.given == line
 
@@ -125,12 +125,12 @@ def test_a_line_that_cannot_be_read_is_refused_by_its_number(line: str) -> None:
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exclusion_list, "MAX_OPT_OUTS", 3)
     assert len(read_opt_outs(["a.example", "", "#"], "no.txt")) == 1
-    with pytest.raises(InvalidSetting, match=r"no\.txt: expected 3 lines or fewer"):
+    with pytest.raises(InvalidValue, match=r"no\.txt: expected 3 lines or fewer"):
         read_opt_outs(["a.example"] * 4, "no.txt")
 
 
 def test_a_line_is_shown_up_to_a_bound() -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         read_opt_outs(["x" * 10_000], "no.txt")
     assert len(str(refused.value)) < 300
 

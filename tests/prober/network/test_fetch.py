@@ -17,12 +17,12 @@ from tests.support.servers import free_port
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 from yarl import URL
 
-from lifesign.domain.net.target_address import Refused, TargetUrl
+from lifesign.domain.net.target_address import AddressRefused, TargetUrl
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import _read_alike
 from lifesign.prober.network import resolver as resolver_module
-from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.fetch import Fetcher, _failed
 from lifesign.prober.network.resolver import Resolver
 
@@ -213,7 +213,7 @@ async def test_a_body_may_take_longer_than_its_first_byte() -> None:
 
 
 async def test_what_broke_as_we_gave_it_up_was_late() -> None:
-    line = Line(asyncio.get_running_loop())
+    line = HttpConnection(asyncio.get_running_loop())
     line.address = ip_address("127.0.0.1")
     broken = aiohttp.ClientPayloadError("not enough data")
     assert _failed(URL("http://a.example/"), broken, line).result is ResultClass.HTTP_ERROR
@@ -230,16 +230,16 @@ async def test_what_broke_as_we_gave_it_up_was_late() -> None:
 )
 async def test_headers_that_would_be_more_than_headers_are_refused(headers: dict[str, str]) -> None:
     async with serving({"/": answer(200)}) as server, asking() as asker:
-        with pytest.raises(InvalidSetting, match="headers"):
+        with pytest.raises(InvalidValue, match="headers"):
             await asker.get(f"{server.url}/", headers=headers)
-        with pytest.raises(InvalidSetting, match="headers"):
+        with pytest.raises(InvalidValue, match="headers"):
             await asker.get(f"{server.url}/", accept="a\r\nX-B: b")
         assert server.heads == []
 
 
 async def test_who_we_are_is_one_line() -> None:
     async with Resolver([]) as resolver:
-        with pytest.raises(InvalidSetting, match="user_agent"):
+        with pytest.raises(InvalidValue, match="user_agent"):
             Fetcher(timeouts=SHORT, user_agent="me\r\nX-B: b", resolver=resolver)
 
 
@@ -285,9 +285,9 @@ def test_no_path_leaves_its_line(path: str) -> None:
 
 def test_a_url_that_is_read_in_two_ways_is_refused() -> None:
     other = TargetUrl("http", "b.example", 80, None)
-    assert isinstance(_read_alike(URL("http://a.example/"), other), Refused)
-    assert isinstance(_read_alike(URL("https://b.example/"), other), Refused)
-    assert isinstance(_read_alike(URL("http://b.example:81/"), other), Refused)
+    assert isinstance(_read_alike(URL("http://a.example/"), other), AddressRefused)
+    assert isinstance(_read_alike(URL("https://b.example/"), other), AddressRefused)
+    assert isinstance(_read_alike(URL("http://b.example:81/"), other), AddressRefused)
     assert _read_alike(URL("http://b.example./"), other) is other
 
 

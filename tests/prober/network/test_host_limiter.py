@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 from tests.support.properties import examples
 
 from lifesign.prober.network import host_limiter as pace_module
-from lifesign.prober.network.host_limiter import AddressBusy, Pace, Turn, admit
+from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit, admit
 
 
-def pace_of(**limits: Any) -> Pace[str]:
-    return Pace(
+def pace_of(**limits: Any) -> HostLimiter[str]:
+    return HostLimiter(
         **{"concurrency": 100, "per_host": 2, "per_address": 3, "host_requests_per_second": 1000.0, **limits}
     )
 
 
-def take_all(pace: Pace[str], now_s: float) -> list[Turn[str]]:
+def take_all(pace: HostLimiter[str], now_s: float) -> list[Permit[str]]:
     turns = []
     while (turn := pace.take(now_s)) is not None:
         turns.append(turn)
     return turns
 
 
-def items(turns: list[Turn[str]]) -> list[str]:
+def items(turns: list[Permit[str]]) -> list[str]:
     return [turn.item for turn in turns]
 
 
@@ -193,7 +193,7 @@ async def test_a_connection_is_counted_for_the_turn_of_its_task() -> None:
     for name in "ab":
         pace.offer(name, name, 0.0)
 
-    async def connect(turn: Turn[str]) -> str:
+    async def connect(turn: Permit[str]) -> str:
         turn.begin()
         await asyncio.sleep(0)
         try:
@@ -233,7 +233,7 @@ def test_whatever_happens_no_limit_is_exceeded_and_everybody_gets_a_turn(data: s
     pace = pace_of(concurrency=6, per_host=2, per_address=2, host_requests_per_second=10.0)
     address_of = {host: f"192.0.2.{number % 3}" for number, host in enumerate("abcdefgh")}
     waiting: Counter[str] = Counter()
-    under_way: list[tuple[Turn[str], bool]] = []
+    under_way: list[tuple[Permit[str], bool]] = []
     now_s = offered = 0.0
     started: Counter[str] = Counter()
     for _ in range(data.draw(st.integers(10, 60))):
@@ -260,8 +260,8 @@ def test_whatever_happens_no_limit_is_exceeded_and_everybody_gets_a_turn(data: s
 
 
 def _start(
-    pace: Pace[str],
-    under_way: list[tuple[Turn[str], bool]],
+    pace: HostLimiter[str],
+    under_way: list[tuple[Permit[str], bool]],
     address_of: dict[str, str],
     now_s: float,
     started: Counter[str],
@@ -276,7 +276,7 @@ def _start(
             under_way.append((turn, True))
 
 
-def _check_limits(under_way: list[tuple[Turn[str], bool]], address_of: dict[str, str]) -> None:
+def _check_limits(under_way: list[tuple[Permit[str], bool]], address_of: dict[str, str]) -> None:
     hosts = Counter(turn.host for turn, _ in under_way)
     addresses = Counter(address_of[turn.host] for turn, _ in under_way)
     assert len(under_way) <= 6

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import EvidenceSettings
 from lifesign.prober.results import evidence as evidence_module
 from lifesign.prober.results.evidence import (
@@ -27,7 +27,7 @@ from lifesign.prober.results.evidence import (
     REMEMBERED_S,
     TOUCH_AFTER_S,
     WARN_EVERY_S,
-    Evidence,
+    EvidenceStore,
 )
 
 KEEP_S = 86_400.0
@@ -52,8 +52,8 @@ def clock() -> Wound:
 
 
 @pytest.fixture
-def evidence(tmp_path: Path, clock: Wound) -> Iterator[Evidence]:
-    opened = Evidence(tmp_path / "kept", max_bytes=10_000_000, keep_s=KEEP_S, clock_s=clock)
+def evidence(tmp_path: Path, clock: Wound) -> Iterator[EvidenceStore]:
+    opened = EvidenceStore(tmp_path / "kept", max_bytes=10_000_000, keep_s=KEEP_S, clock_s=clock)
     yield opened
     opened.close()
 
@@ -69,7 +69,7 @@ def rewrite(file: Path, raw: bytes) -> None:
     os.utime(file, (before.st_atime, before.st_mtime))
 
 
-def settled(evidence: Evidence) -> None:
+def settled(evidence: EvidenceStore) -> None:
     """Wait for a sweep that runs aside."""
     sweeper = evidence._sweeper
     if sweeper is not None:
@@ -79,14 +79,14 @@ def settled(evidence: Evidence) -> None:
 # --- keeping and showing -------------------------------------------------------------------------
 
 
-def test_what_was_kept_can_be_shown(evidence: Evidence) -> None:
+def test_what_was_kept_can_be_shown(evidence: EvidenceStore) -> None:
     assert evidence.keep(BODY) == DIGEST
     assert evidence.read(DIGEST) == BODY
     assert evidence.holds(DIGEST)
 
 
 def test_a_body_lies_under_its_hash_for_its_owner_alone_and_zcat_reads_it(
-    evidence: Evidence, tmp_path: Path
+    evidence: EvidenceStore, tmp_path: Path
 ) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
@@ -100,7 +100,7 @@ def test_a_body_lies_under_its_hash_for_its_owner_alone_and_zcat_reads_it(
 def test_whatever_it_is_it_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, body: bytes
 ) -> None:
-    opened = Evidence(tmp_path_factory.getbasetemp() / "any", max_bytes=10**9, keep_s=KEEP_S)
+    opened = EvidenceStore(tmp_path_factory.getbasetemp() / "any", max_bytes=10**9, keep_s=KEEP_S)
     digest = opened.keep(body)
     assert (digest is None) == (body == b"")
     if digest is not None:
@@ -108,7 +108,7 @@ def test_whatever_it_is_it_comes_back_as_it_was(
     opened.close()
 
 
-def test_nothing_and_too_much_are_not_kept(evidence: Evidence) -> None:
+def test_nothing_and_too_much_are_not_kept(evidence: EvidenceStore) -> None:
     largest = os.urandom(MAX_BODY_BYTES)
     digest = evidence.keep(largest)
     assert digest is not None
@@ -117,18 +117,22 @@ def test_nothing_and_too_much_are_not_kept(evidence: Evidence) -> None:
     assert evidence.keep(b"") is None
 
 
-def test_a_body_that_is_there_is_not_written_again(evidence: Evidence, tmp_path: Path, clock: Wound) -> None:
+def test_a_body_that_is_there_is_not_written_again(
+    evidence: EvidenceStore, tmp_path: Path, clock: Wound
+) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
     before = file.stat()
     clock.now_s += REMEMBERED_S
-    for keeper in (evidence, Evidence(tmp_path / "kept", max_bytes=10**7, keep_s=KEEP_S, clock_s=clock)):
+    for keeper in (evidence, EvidenceStore(tmp_path / "kept", max_bytes=10**7, keep_s=KEEP_S, clock_s=clock)):
         assert keeper.keep(BODY) == DIGEST
     assert (file.stat().st_ino, file.stat().st_mtime) == (before.st_ino, before.st_mtime)
     assert len(files_in(tmp_path / "kept")) == 1
 
 
-def test_what_somebody_else_removed_is_kept_again(evidence: Evidence, tmp_path: Path, clock: Wound) -> None:
+def test_what_somebody_else_removed_is_kept_again(
+    evidence: EvidenceStore, tmp_path: Path, clock: Wound
+) -> None:
     evidence.keep(BODY)
     files_in(tmp_path / "kept")[0].unlink()
     assert evidence.read(DIGEST) is None
@@ -138,7 +142,7 @@ def test_what_somebody_else_removed_is_kept_again(evidence: Evidence, tmp_path: 
     assert evidence.read(DIGEST) == BODY
 
 
-def test_as_much_is_remembered_as_may_be(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_much_is_remembered_as_may_be(evidence: EvidenceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_REMEMBERED <= 100_000
     monkeypatch.setattr(evidence_module, "MAX_REMEMBERED", 3)
     # The first one has the room swept aside, after which nothing is remembered.
@@ -166,7 +170,7 @@ def test_as_much_is_remembered_as_may_be(evidence: Evidence, monkeypatch: pytest
         "\x00" * 64,
     ],
 )
-def test_no_name_leads_out_of_the_directory(evidence: Evidence, digest: str) -> None:
+def test_no_name_leads_out_of_the_directory(evidence: EvidenceStore, digest: str) -> None:
     assert evidence.read(digest) is None
     assert not evidence.holds(digest)
 
@@ -184,7 +188,7 @@ def test_no_name_leads_out_of_the_directory(evidence: Evidence, digest: str) -> 
     ids=["empty", "not gzip", "another body", "cut off", "too large", "a bomb"],
 )
 def test_a_damaged_file_is_found_by_its_name_and_the_body_can_be_kept_again(
-    evidence: Evidence, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+    evidence: EvidenceStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
@@ -195,7 +199,9 @@ def test_a_damaged_file_is_found_by_its_name_and_the_body_can_be_kept_again(
     assert evidence.read(DIGEST) == BODY
 
 
-def test_a_file_without_a_byte_is_written_again(evidence: Evidence, tmp_path: Path, clock: Wound) -> None:
+def test_a_file_without_a_byte_is_written_again(
+    evidence: EvidenceStore, tmp_path: Path, clock: Wound
+) -> None:
     evidence.keep(BODY)
     rewrite(files_in(tmp_path / "kept")[0], b"")
     clock.now_s += REMEMBERED_S
@@ -203,7 +209,9 @@ def test_a_file_without_a_byte_is_written_again(evidence: Evidence, tmp_path: Pa
     assert evidence.read(DIGEST) == BODY
 
 
-def test_a_link_and_a_fifo_in_the_place_of_a_file_are_not_read(evidence: Evidence, tmp_path: Path) -> None:
+def test_a_link_and_a_fifo_in_the_place_of_a_file_are_not_read(
+    evidence: EvidenceStore, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(gzip.compress(BODY))
     evidence.keep(BODY)
@@ -219,7 +227,7 @@ def test_a_link_and_a_fifo_in_the_place_of_a_file_are_not_read(evidence: Evidenc
 # --- age and room --------------------------------------------------------------------------------
 
 
-def test_what_is_seen_anew_stays_young(evidence: Evidence, clock: Wound) -> None:
+def test_what_is_seen_anew_stays_young(evidence: EvidenceStore, clock: Wound) -> None:
     evidence.keep(BODY)
     evidence.keep(b"seen once")
     clock.now_s += KEEP_S - 60
@@ -233,7 +241,7 @@ def test_what_is_seen_anew_stays_young(evidence: Evidence, clock: Wound) -> None
 
 
 def test_what_was_seen_within_the_hour_is_left_alone(
-    evidence: Evidence, tmp_path: Path, clock: Wound
+    evidence: EvidenceStore, tmp_path: Path, clock: Wound
 ) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
@@ -246,7 +254,7 @@ def test_what_was_seen_within_the_hour_is_left_alone(
 
 
 def test_when_room_runs_out_the_oldest_go_first(tmp_path: Path, clock: Wound) -> None:
-    opened = Evidence(tmp_path / "kept", max_bytes=20 * 4096, keep_s=KEEP_S, clock_s=clock)
+    opened = EvidenceStore(tmp_path / "kept", max_bytes=20 * 4096, keep_s=KEEP_S, clock_s=clock)
     digests = []
     for number in range(100):
         clock.now_s += 60
@@ -262,7 +270,7 @@ def test_when_room_runs_out_the_oldest_go_first(tmp_path: Path, clock: Wound) ->
 def test_what_finds_no_room_is_not_kept_and_told_once_a_minute(
     tmp_path: Path, clock: Wound, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened = Evidence(tmp_path / "kept", max_bytes=2 * 4096, keep_s=KEEP_S, clock_s=clock)
+    opened = EvidenceStore(tmp_path / "kept", max_bytes=2 * 4096, keep_s=KEEP_S, clock_s=clock)
     assert opened.keep(os.urandom(3 * 4096)) is None
     settled(opened)
     assert opened.keep(os.urandom(3 * 4096)) is None
@@ -280,7 +288,7 @@ def test_what_finds_no_room_is_not_kept_and_told_once_a_minute(
 
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EROFS])
 def test_a_disk_in_trouble_is_a_warning_and_no_failure(
-    evidence: Evidence,
+    evidence: EvidenceStore,
     tmp_path: Path,
     trouble: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -326,7 +334,7 @@ def test_a_file_that_could_not_be_written_whole_is_not_there_at_all(tmp_path: Pa
     assert files_in(kept) == []
 
 
-def test_after_the_end_nothing_is_kept(evidence: Evidence) -> None:
+def test_after_the_end_nothing_is_kept(evidence: EvidenceStore) -> None:
     evidence.close()
     assert evidence.keep(BODY) is None
     evidence.close()
@@ -337,15 +345,15 @@ def test_a_directory_that_cannot_be_ours_is_refused(tmp_path: Path, place: str) 
     (tmp_path / "file").touch()
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
-    with pytest.raises(InvalidSetting) as caught:
-        Evidence(tmp_path / place, max_bytes=1, keep_s=1)
+    with pytest.raises(InvalidValue) as caught:
+        EvidenceStore(tmp_path / place, max_bytes=1, keep_s=1)
     assert caught.value.name == "evidence.directory"
 
 
 def test_a_definition_says_whether_where_and_how_long(tmp_path: Path) -> None:
-    assert Evidence.from_settings(EvidenceSettings()) is None
+    assert EvidenceStore.from_settings(EvidenceSettings()) is None
     settings = EvidenceSettings(directory=tmp_path / "kept", max_megabytes=2, keep_days=0.5)
-    opened = Evidence.from_settings(settings)
+    opened = EvidenceStore.from_settings(settings)
     assert opened is not None
     assert (opened._room._max_bytes, opened._room._keep_s) == (2_000_000, 43_200)
     opened.close()
@@ -397,7 +405,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
 def test_processes_that_share_a_directory_keep_every_body_once_and_whole(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert ended(keepers(kept, 10**9, "roomy")) == [0, 0, 0]
-    opened = Evidence(kept, max_bytes=10**9, keep_s=KEEP_S)
+    opened = EvidenceStore(kept, max_bytes=10**9, keep_s=KEEP_S)
     bodies = [f"body {number}".encode() for number in range(200)]
     assert [opened.read(hashlib.sha256(body).hexdigest()) for body in bodies] == bodies
     assert len(files_in(kept)) == 200
@@ -430,7 +438,7 @@ def test_a_killed_process_leaves_nothing_that_is_not_whole(tmp_path: Path) -> No
 
 
 def test_nobody_is_told_of_troubles_that_are_none(
-    evidence: Evidence, caplog: pytest.LogCaptureFixture
+    evidence: EvidenceStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     evidence.keep(BODY)

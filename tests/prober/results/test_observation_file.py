@@ -26,15 +26,15 @@ from lifesign.domain.observation.results import (
     Phases,
     ResultClass,
 )
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     LedgerAway,
     ProbeReport,
+    ReportAnswer,
     ShardBatch,
     ShardClaim,
-    Taken,
     TargetPage,
     WitnessNews,
     WitnessStanding,
@@ -312,7 +312,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
         os.mkfifo(place)
     elif kind == "device":
         place = Path("/dev/null")
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(InvalidValue) as caught:
         ResultsFile(place)
     assert caught.value.name == "results.jsonl"
 
@@ -350,11 +350,11 @@ class Taking:
         self.asked.append(("changed", versions))
         return [7]
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         if self.is_away:
             raise LedgerAway("away")
         self.asked.append(("report", len(batches), interval_s))
-        return Taken(lost=self.lost, news=NEWS)
+        return ReportAnswer(lost=self.lost, news=NEWS)
 
     async def unprobed(self, since_s: float) -> int:
         self.asked.append(("unprobed", since_s))
@@ -379,7 +379,7 @@ def batch(shard: int, *observations: Observation) -> ShardBatch:
 async def test_results_that_the_ledger_took_are_in_the_file(file: ResultsFile, path: Path) -> None:
     ledger = FiledLedger(Taking(lost=[2]), file)
     batches = [batch(1, seen(1), seen(2)), batch(2, seen(3)), batch(3, seen(4))]
-    assert await ledger.report(batches, 300.0) == Taken(lost=[2], news=NEWS)
+    assert await ledger.report(batches, 300.0) == ReportAnswer(lost=[2], news=NEWS)
     assert read(path) == [seen(1), seen(2), seen(4)]
 
 

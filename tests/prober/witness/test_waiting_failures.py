@@ -12,7 +12,7 @@ from lifesign.domain.observation.results import LayerResult, Observation, Result
 from lifesign.domain.observation.witness_rule import WitnessAnswer
 from lifesign.prober.results.ledger import Contact, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
-from lifesign.prober.worker.shards import Shard, Slot
+from lifesign.prober.worker.shards import Shard, TargetSlot
 
 URL = "https://a.example/"
 MEMORY = ProbeMemory(probed_at_s=500.0, result=ResultClass.OK, alive_at_s=500.0)
@@ -27,7 +27,7 @@ def failure(
     unreached: tuple[str, ...] = (),
 ) -> WaitingFailure:
     shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
-    slot = Slot(shard, TargetEntry(subject_id=target_id(URL), url=URL, memory=MEMORY))
+    slot = TargetSlot(shard, TargetEntry(subject_id=target_id(URL), url=URL, memory=MEMORY))
     observation = Observation(
         target_url=URL,
         observed_at=datetime.fromtimestamp(1_763_640_000, UTC),

@@ -10,7 +10,7 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
-from lifesign.prober.network.host_limiter import Pace, admit
+from lifesign.prober.network.host_limiter import HostLimiter, admit
 from lifesign.prober.results.ledger import Answered, WitnessNews
 from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.witness.witness_requests import WitnessReply
@@ -128,7 +128,7 @@ async def test_a_hundred_thousand_failures_cost_one_round_in_30_s() -> None:
 async def test_requests_to_canaries_take_no_place_of_the_probe_that_failed() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.connects_to = "192.0.2.1"
-    pace: Pace[int] = Pace(concurrency=9, per_host=9, per_address=1, host_requests_per_second=9)
+    pace: HostLimiter[int] = HostLimiter(concurrency=9, per_host=9, per_address=1, host_requests_per_second=9)
     for number in range(3):
         pace.offer("agent.example", number, bench.loop.time())
         turn = pace.take(bench.loop.time())

@@ -13,7 +13,7 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.prober.network.clock import Clock, LedgerClock
 from lifesign.prober.results.ledger import NO_STANDING, Granted, WitnessNews, WitnessStanding
 from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimKeeper
-from lifesign.prober.worker.shards import Holdings, Shard
+from lifesign.prober.worker.shards import OwnedShards, Shard
 
 TTL_S = 100.0
 
@@ -49,7 +49,7 @@ class Keeping:
         companions: int = 0,
         machine: Clock | None = None,
     ) -> None:
-        self.holdings = Holdings()
+        self.holdings = OwnedShards()
         self.lost: list[int] = []
         self.news: list[WitnessNews] = []
         self.standing = NO_STANDING

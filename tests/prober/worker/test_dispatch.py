@@ -14,7 +14,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.definition.slowness import SelfCheck
-from lifesign.prober.network.host_limiter import Pace
+from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.witness.waiting_failures import WaitingFailures
 from lifesign.prober.witness.witnesses import Witnesses
 from lifesign.prober.worker import dispatch as dispatch_module
@@ -23,7 +23,7 @@ from lifesign.prober.worker.outbox import Outbox
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
-from lifesign.prober.worker.shards import Holdings, Slot
+from lifesign.prober.worker.shards import OwnedShards, TargetSlot
 
 OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
 NOT_MEASURED = ResultClass.NOT_MEASURED
@@ -42,12 +42,12 @@ class Bench:
     ) -> None:
         self.loop = virtual_loop()
         self.world = World(self.loop.clock)
-        self.holdings, self.outbox = Holdings(), Outbox()
+        self.holdings, self.outbox = OwnedShards(), Outbox()
         self.tally, self.check = Tally(self.loop.time()), SelfCheck(self.loop.time())
         self.ledger = MemoryLedger(self.loop.clock)
         self.ledger.add(*urls)
         known = definition_of(limits=limits).limits
-        self.pace: Pace[Due] = Pace(
+        self.pace: HostLimiter[Due] = HostLimiter(
             concurrency=known.concurrency,
             per_host=known.per_host,
             per_address=known.per_address,
@@ -120,7 +120,7 @@ class Bench:
             while not self.failures:  # noqa: ASYNC110 - time passes of itself here
                 await asyncio.sleep(0.1)
 
-    def slot(self, url: str) -> Slot:
+    def slot(self, url: str) -> TargetSlot:
         return next(slot for slot in self.holdings.slots() if slot.url == url)
 
     def results(self) -> list[ResultClass]:

@@ -10,7 +10,7 @@ from lifesign.domain.schedule.cadence import Cadence, after_probe, without_resul
 from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.inconclusive import missed
-from lifesign.prober.worker.shards import Shard, Slot
+from lifesign.prober.worker.shards import Shard, TargetSlot
 
 CADENCE = Cadence()
 A = "https://a.example/"
@@ -19,9 +19,9 @@ BEGAN_S = 1_763_640_000.1 + phase_of(target_id(A)) * 300
 ALIVE = ProbeMemory(probed_at_s=BEGAN_S - 300, result=ResultClass.OK, card_read_at_s=BEGAN_S - 300)
 
 
-def slot_of(memory: ProbeMemory = ALIVE) -> Slot:
+def slot_of(memory: ProbeMemory = ALIVE) -> TargetSlot:
     shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
-    return Slot(shard, TargetEntry(subject_id=target_id(A), url=A, memory=memory))
+    return TargetSlot(shard, TargetEntry(subject_id=target_id(A), url=A, memory=memory))
 
 
 def report_of(**layers: str) -> ProbeReport:

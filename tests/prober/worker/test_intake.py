@@ -21,7 +21,7 @@ from lifesign.prober.worker.intake import MAX_ROUNDS, Intake, Probed
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.schedule import WatchPlan
-from lifesign.prober.worker.shards import Shard, Slot
+from lifesign.prober.worker.shards import Shard, TargetSlot
 
 URL = "https://a.example/"
 NOT_MEASURED = ResultClass.NOT_MEASURED
@@ -55,7 +55,7 @@ class Desk:
         )
         shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
         entry = TargetEntry(subject_id=target_id(URL), url=URL, memory=self.alive)
-        self.slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+        self.slot = shard.slots[entry.subject_id] = TargetSlot(shard, entry)
         self.reporter, self.tally, self.check = _Reporter(), Tally(now_s), SelfCheck(now_s)
         self.failures = WaitingFailures(max_waiting)
         self.plan = WatchPlan(CADENCE)

@@ -11,7 +11,7 @@ import schedule
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.worker.jobs import Jobs
 
 
@@ -153,12 +153,12 @@ async def test_a_job_that_blocks_runs_in_a_thread_and_blocks_nobody() -> None:
 
 @pytest.mark.parametrize("every_seconds", [0, -1, 0.5, float("nan"), float("inf")])
 def test_a_time_that_is_none_is_refused(every_seconds: float) -> None:
-    with pytest.raises(InvalidSetting, match="every_seconds"):
+    with pytest.raises(InvalidValue, match="every_seconds"):
         Jobs().add("job", every_seconds, lambda: None)
 
 
 def test_a_name_stands_for_one_job() -> None:
     jobs = Jobs()
     jobs.add("job", 10, lambda: None)
-    with pytest.raises(InvalidSetting, match="name"):
+    with pytest.raises(InvalidValue, match="name"):
         jobs.add("job", 10, lambda: None)

@@ -22,14 +22,14 @@ from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     LedgerAway,
+    ReportAnswer,
     ShardBatch,
-    Taken,
     TargetPage,
     WitnessNews,
     WitnessStanding,
 )
 from lifesign.prober.worker.dispatch import BEGUN_AT_ONCE
-from lifesign.prober.worker.main_loop import GRACE_SECONDS, MAX_REREADS, Worker
+from lifesign.prober.worker.main_loop import GRACE_SECONDS, MAX_REREADS, ProbeWorker
 from lifesign.prober.worker.progress import Progress
 
 INTERVAL_S = 300.0
@@ -51,8 +51,8 @@ class Stage:
         self.definition = definition_of(limits=limits)
         self.stops: dict[asyncio.Task[None], asyncio.Event] = {}
 
-    def worker(self, name: str = "worker", **settings: Any) -> Worker:
-        return Worker(
+    def worker(self, name: str = "worker", **settings: Any) -> ProbeWorker:
+        return ProbeWorker(
             self.ledger,
             self.world,
             self.definition,
@@ -61,7 +61,7 @@ class Stage:
         )
 
     @contextlib.asynccontextmanager
-    async def watching(self, name: str = "worker", **settings: Any) -> AsyncIterator[Worker]:
+    async def watching(self, name: str = "worker", **settings: Any) -> AsyncIterator[ProbeWorker]:
         """Let a worker run until the block ends."""
         worker, stop = self.worker(name, **settings), asyncio.Event()
         running = asyncio.create_task(worker.run(stop))
@@ -264,7 +264,7 @@ async def test_a_census_does_not_read_its_shards_anew_while_a_slow_ledger_takes_
         reads.append(shard)
         return await targets(shard, after_version)
 
-    async def slow_report(batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def slow_report(batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         await asyncio.sleep(3)
         return await report(batches, interval_s)
 
@@ -409,7 +409,7 @@ def test_a_census_runs_on_the_fast_event_loop_and_the_real_clock_too() -> None:
         ledger, clock = MemoryLedger(SYSTEM_CLOCK), SYSTEM_CLOCK
         ledger.add(*urls_of(300))
         world = World(clock, takes_s=0.001)
-        worker = Worker(ledger, world, definition_of(), worker_name="worker", clock=clock)
+        worker = ProbeWorker(ledger, world, definition_of(), worker_name="worker", clock=clock)
         assert await worker.run_once(clock.wall_s(), asyncio.Event())
         return worker.progress
 

@@ -14,7 +14,7 @@ from lifesign.domain.observation.results import LayerResult, Observation, Phases
 from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import outbox as outbox_module
 from lifesign.prober.worker.outbox import Outbox, Result
-from lifesign.prober.worker.shards import Shard, Slot
+from lifesign.prober.worker.shards import Shard, TargetSlot
 
 NOON = datetime(2026, 7, 1, 12, 0, 0, 123_456, UTC)
 
@@ -25,14 +25,14 @@ def shard_of_ours(number: int) -> Shard:
     return shard
 
 
-def slot_in(shard: Shard, name: str) -> Slot:
+def slot_in(shard: Shard, name: str) -> TargetSlot:
     url = f"https://{name}.example/"
     entry = TargetEntry(subject_id=target_id(url), url=url, memory=ProbeMemory())
-    slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+    slot = shard.slots[entry.subject_id] = TargetSlot(shard, entry)
     return slot
 
 
-def report_of(slot: Slot, number: int) -> ProbeReport:
+def report_of(slot: TargetSlot, number: int) -> ProbeReport:
     layer = LayerResult(
         result=ResultClass.TIMEOUT, reason="nothing came — “really”", phases=Phases(dns_ms=1.25)
     )
@@ -44,7 +44,7 @@ def report_of(slot: Slot, number: int) -> ProbeReport:
     )
 
 
-def result_of(slot: Slot, number: int = 0) -> Result:
+def result_of(slot: TargetSlot, number: int = 0) -> Result:
     report = report_of(slot, number)
     return Result(slot, report, made_at_s=float(number))
 
@@ -57,7 +57,7 @@ def numbers(results: list[Result]) -> list[float]:
     return [result.made_at_s for result in results]
 
 
-def filled(count: int, **bounds: Any) -> tuple[Outbox, list[Slot]]:
+def filled(count: int, **bounds: Any) -> tuple[Outbox, list[TargetSlot]]:
     outbox, shard = Outbox(**bounds), shard_of_ours(1)
     slots = [slot_in(shard, f"h{number}") for number in range(count)]
     for number, slot in enumerate(slots):
@@ -205,7 +205,7 @@ def test_whatever_happens_nothing_is_lost_doubled_or_overtaken_and_bytes_are_cou
     shards = [shard_of_ours(number) for number in range(3)]
     slots = [slot_in(shard, f"h{shard.number}{name}") for shard in shards for name in "ab"]
     made = gone = 0
-    sent: dict[Slot, list[float]] = {slot: [] for slot in slots}
+    sent: dict[TargetSlot, list[float]] = {slot: [] for slot in slots}
     deeds = ["add", "add", "add", "take", "away", "aside", "give up"]
     for number, deed in enumerate(data.draw(st.lists(st.sampled_from(deeds), max_size=80))):
         if deed == "add":

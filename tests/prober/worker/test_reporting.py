@@ -12,10 +12,10 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ShardBatch, Taken, WitnessNews
+from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ReportAnswer, ShardBatch, WitnessNews
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.reporting import FLUSH_SECONDS, MAX_BAD, MAX_BATCH, Reporter
-from lifesign.prober.worker.shards import Holdings, Slot
+from lifesign.prober.worker.shards import OwnedShards, TargetSlot
 
 OK = LayerResult(result=ResultClass.OK)
 
@@ -26,7 +26,7 @@ class Desk:
     def __init__(self, ledger: MemoryLedger | None = None) -> None:
         self.loop = virtual_loop()
         self.ledger = ledger or MemoryLedger(self.loop.clock)
-        self.holdings = Holdings()
+        self.holdings = OwnedShards()
         self.outbox = Outbox()
         self.lost: list[int] = []
         self.news: list[WitnessNews] = []
@@ -40,7 +40,7 @@ class Desk:
             chance=lambda: 0.5,
         )
 
-    async def hold(self, *urls: str) -> list[Slot]:
+    async def hold(self, *urls: str) -> list[TargetSlot]:
         self.ledger.add(*urls)
         self.holdings.take((await self.ledger.claim("worker", 3_600.0, {})).claims)
         for shard in self.holdings.shards.values():
@@ -48,7 +48,7 @@ class Desk:
         found = {slot.url: slot for slot in self.holdings.slots()}
         return [found[url] for url in urls]
 
-    def add(self, slot: Slot, *, is_urgent: bool = False) -> None:
+    def add(self, slot: TargetSlot, *, is_urgent: bool = False) -> None:
         observation = Observation(
             target_url=slot.url, observed_at=datetime.fromtimestamp(self.loop.wall_s(), UTC), discovery=OK
         )
@@ -148,7 +148,7 @@ async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_onc
 
         failures = 3
 
-        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
             answer = await super().report(batches, interval_s)
             if self.failures:
                 self.failures -= 1
@@ -203,7 +203,7 @@ async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> 
     class Broken(MemoryLedger):
         asked = 0
 
-        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
             self.asked += 1
             raise ZeroDivisionError
 
@@ -221,7 +221,7 @@ async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> 
 @in_virtual_time
 async def test_what_was_under_way_when_it_was_ended_is_not_lost() -> None:
     class Slow(MemoryLedger):
-        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
             await asyncio.sleep(100)
             return await super().report(batches, interval_s)
 
@@ -241,7 +241,7 @@ async def test_results_are_numbered_under_their_token_and_their_ages_are_those_o
     class Late(MemoryLedger):
         failures = 2
 
-        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
             if self.failures:
                 self.failures -= 1
                 raise LedgerAway("not now")

@@ -10,7 +10,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry
 from lifesign.prober.worker.schedule import MAX_TRIES, CensusPlan, WatchPlan, missed_before
-from lifesign.prober.worker.shards import Shard, Slot
+from lifesign.prober.worker.shards import Shard, TargetSlot
 
 CADENCE = Cadence()
 NEVER = ProbeMemory()
@@ -19,10 +19,10 @@ BASE_S = 1_763_640_000.0
 """A multiple of the interval."""
 
 
-def slot_of(url: str = A) -> Slot:
+def slot_of(url: str = A) -> TargetSlot:
     shard = Shard(ShardClaim(shard=1, fencing_token=1, expires_at_s=1e9))
     entry = TargetEntry(subject_id=target_id(url), url=url, memory=NEVER)
-    slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+    slot = shard.slots[entry.subject_id] = TargetSlot(shard, entry)
     return slot
 
 

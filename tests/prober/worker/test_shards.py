@@ -7,7 +7,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
-from lifesign.prober.worker.shards import Applied, Holdings, Shard
+from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 A, B, C = (f"https://{name}.example/" for name in "abc")
 
@@ -25,19 +25,19 @@ def page(*entries: TargetEntry, version: int = 1, gone: tuple[str, ...] = ()) ->
     return TargetPage(entries=entries, gone=tuple(target_id(url) for url in gone), version=version)
 
 
-def urls(applied: Applied) -> list[str]:
+def urls(applied: ApplyResult) -> list[str]:
     return [slot.url for slot, _ in applied.to_plan]
 
 
-def with_one_shard(*entries: TargetEntry) -> tuple[Holdings, Shard]:
-    holdings = Holdings()
+def with_one_shard(*entries: TargetEntry) -> tuple[OwnedShards, Shard]:
+    holdings = OwnedShards()
     ((shard,), _) = holdings.take([claim(7)])
     holdings.apply(shard, page(*entries))
     return holdings, shard
 
 
 def test_a_shard_is_worked_on_once_its_targets_were_read_and_until_its_claim_is_over() -> None:
-    holdings = Holdings()
+    holdings = OwnedShards()
     ((shard,), lost) = holdings.take([claim(7)])
     assert (lost, holdings.tokens(), holdings.versions()) == ([], {7: 1}, {7: 0})
     assert not shard.is_ours(0.0)

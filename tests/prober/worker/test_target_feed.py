@@ -11,7 +11,7 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
 from lifesign.prober.results.ledger import LedgerAway, TargetPage
 from lifesign.prober.worker import target_feed as feed_module
-from lifesign.prober.worker.shards import Applied, Holdings, Shard
+from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 from lifesign.prober.worker.target_feed import POLL_SECONDS, TargetFeed
 
 
@@ -36,7 +36,7 @@ class Feeding:
     def __init__(self, *urls: str) -> None:
         self.ledger = Counting(virtual_loop().clock)
         self.ledger.add(*urls)
-        self.holdings = Holdings()
+        self.holdings = OwnedShards()
         self.told: list[str] = []
         self.gone: list[str] = []
         self.feed = TargetFeed(self.ledger, self.holdings, applied=self._note, chance=lambda: 0.5)
@@ -45,7 +45,7 @@ class Feeding:
         granted = await self.ledger.claim("worker", 3_600.0, self.holdings.tokens())
         self.holdings.take(granted.claims)
 
-    def _note(self, _shard: Shard, applied: Applied) -> None:
+    def _note(self, _shard: Shard, applied: ApplyResult) -> None:
         self.told += [slot.url for slot, _ in applied.to_plan]
         self.gone += [slot.url for slot in applied.gone]
 

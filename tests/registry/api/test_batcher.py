@@ -5,7 +5,7 @@ import pytest
 
 from lifesign.errors import StoreUnavailable
 from lifesign.registry.api import batcher
-from lifesign.registry.api.batcher import Groups
+from lifesign.registry.api.batcher import Batcher
 from lifesign.storage.engine.database import Database, Transaction
 
 
@@ -14,7 +14,7 @@ def _doubled(_transaction: Transaction, asked: Sequence[int]) -> list[tuple[int,
 
 
 async def test_what_waits_is_carried_out_together_and_each_gets_its_answer(database: Database) -> None:
-    doubling = Groups(database, _doubled, most=4)
+    doubling = Batcher(database, _doubled, most=4)
     answers = await asyncio.gather(*(doubling.ask(number) for number in range(6)))
     assert [answer for answer, _ in answers] == [0, 2, 4, 6, 8, 10]
     assert [size for _, size in answers] == [4, 4, 4, 4, 2, 2]
@@ -25,7 +25,7 @@ async def test_a_group_goes_as_soon_as_all_who_were_answered_have_asked_again(
 ) -> None:
     # Whoever waited for the time to be over would still wait when the test is given up.
     monkeypatch.setattr(batcher, "GATHER_SECONDS", 3_600)
-    doubling = Groups(database, _doubled, most=4)
+    doubling = Batcher(database, _doubled, most=4)
 
     async def ask_again_and_again(pauses: int) -> list[int]:
         sizes = []
@@ -41,7 +41,7 @@ async def test_a_group_goes_as_soon_as_all_who_were_answered_have_asked_again(
 
 
 async def test_a_group_does_not_wait_long_for_who_stays_away(database: Database) -> None:
-    doubling = Groups(database, _doubled, most=4)
+    doubling = Batcher(database, _doubled, most=4)
     answers = [*await asyncio.gather(doubling.ask(0), doubling.ask(1))]
     assert answers == [(0, 2), (2, 2)]
     assert await doubling.ask(2) == (4, 1)
@@ -53,7 +53,7 @@ async def test_a_group_that_fails_tells_all_who_wait_and_the_next_one_goes_on(da
             raise LookupError("on purpose")
         return _doubled(transaction, asked)
 
-    doubling = Groups(database, refuse_odd, most=2)
+    doubling = Batcher(database, refuse_odd, most=2)
     outcomes = await asyncio.gather(*(doubling.ask(number) for number in range(4)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes[:2]] == [LookupError, LookupError]
     assert outcomes[2:] == [(4, 2), (6, 2)]
@@ -66,14 +66,14 @@ async def test_when_the_database_is_away_those_who_came_meanwhile_are_told_too(d
         tries.append(asked)
         raise StoreUnavailable("on purpose")
 
-    doubling = Groups(database, be_away, most=2)
+    doubling = Batcher(database, be_away, most=2)
     outcomes = await asyncio.gather(*(doubling.ask(number) for number in range(6)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 6
     assert len(tries) == 1
 
 
 async def test_whoever_leaves_keeps_nobody_from_the_answer(database: Database) -> None:
-    doubling = Groups(database, _doubled, most=4)
+    doubling = Batcher(database, _doubled, most=4)
     leaving, staying = (asyncio.create_task(doubling.ask(number)) for number in range(2))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -84,7 +84,7 @@ async def test_whoever_leaves_keeps_nobody_from_the_answer(database: Database) -
 
 async def test_no_more_than_a_bound_may_wait(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "MAX_WAITING", 2)
-    doubling = Groups(database, _doubled, most=4)
+    doubling = Batcher(database, _doubled, most=4)
     outcomes = await asyncio.gather(*(doubling.ask(number) for number in range(3)), return_exceptions=True)
     assert outcomes[:2] == [(0, 2), (2, 2)]
     assert isinstance(outcomes[2], StoreUnavailable)
@@ -98,7 +98,7 @@ async def test_closing_waits_for_all_that_wait(database: Database) -> None:
         done.extend(asked)
         return asked
 
-    noting = Groups(database, note, most=1)
+    noting = Batcher(database, note, most=1)
     waiting = [asyncio.create_task(noting.ask(number)) for number in range(3)]
     await asyncio.sleep(0)
     await noting.close()

@@ -9,7 +9,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.errors import StoreUnavailable
-from lifesign.registry.api.database_deadline import PromptDatabase
+from lifesign.registry.api.database_deadline import DeadlineDatabase
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import POOL_CONNECTIONS, Database, PostgresqlDatabase, Transaction
 
@@ -52,7 +52,7 @@ def _fail(_transaction: Transaction) -> str:
     raise LookupError("on purpose")
 
 
-async def _until_nothing_goes_on(prompt: PromptDatabase) -> None:
+async def _until_nothing_goes_on(prompt: DeadlineDatabase) -> None:
     while prompt._going_on:
         await asyncio.wait([*prompt._going_on])
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def _is_added(database: Database) -> bool:
 
 
 async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> None:
-    prompt = PromptDatabase(database, 20)
+    prompt = DeadlineDatabase(database, 20)
     assert await prompt.write(_add) == "added"
     assert await prompt.read(registry_row.find) is not None
     with pytest.raises(LookupError):
@@ -73,7 +73,7 @@ async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> 
 
 
 async def test_what_has_begun_goes_on_though_its_caller_was_told(database: Database) -> None:
-    prompt = PromptDatabase(database, MOST_S)
+    prompt = DeadlineDatabase(database, MOST_S)
     await _connect(database)
     with pytest.raises(StoreUnavailable, match="may be done all the same"):
         await prompt.write(_slowly(_add))
@@ -84,7 +84,7 @@ async def test_what_has_begun_goes_on_though_its_caller_was_told(database: Datab
 
 
 async def test_what_has_not_begun_is_given_up(database: Database) -> None:
-    prompt = PromptDatabase(database, MOST_S)
+    prompt = DeadlineDatabase(database, MOST_S)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
     # Until all of them are at work.
@@ -98,7 +98,7 @@ async def test_what_has_not_begun_is_given_up(database: Database) -> None:
 
 
 async def test_a_question_that_takes_too_long_is_answered_too(database: Database) -> None:
-    prompt = PromptDatabase(database, MOST_S)
+    prompt = DeadlineDatabase(database, MOST_S)
     with pytest.raises(StoreUnavailable, match="has not answered within"):
         await prompt.read(_slowly(_do_nothing))
     await _until_nothing_goes_on(prompt)
@@ -107,7 +107,7 @@ async def test_a_question_that_takes_too_long_is_answered_too(database: Database
 async def test_what_fails_after_its_answer_is_told_to_the_log(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prompt = PromptDatabase(database, MOST_S)
+    prompt = DeadlineDatabase(database, MOST_S)
     await _connect(database)
     with pytest.raises(StoreUnavailable):
         await prompt.write(_slowly(_fail))
@@ -117,7 +117,7 @@ async def test_what_fails_after_its_answer_is_told_to_the_log(
 
 
 async def test_whoever_leaves_takes_its_deed_along(database: Database) -> None:
-    prompt = PromptDatabase(database, 20)
+    prompt = DeadlineDatabase(database, 20)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
     await asyncio.sleep(MOST_S)

@@ -5,19 +5,19 @@ from lifesign.registry.api.stall_detector import (
     MAX_PAUSES,
     MIN_PAUSE_SECONDS,
     SETTLE_SECONDS,
-    Pauses,
+    StallDetector,
 )
 
 
-def beating(*times_s: float) -> Pauses:
-    pauses = Pauses()
+def beating(*times_s: float) -> StallDetector:
+    pauses = StallDetector()
     for at_s in times_s:
         pauses.beat(at_s)
     return pauses
 
 
 def test_while_it_beats_nothing_has_waited() -> None:
-    assert Pauses().sent_after_s(5.0) == 5.0
+    assert StallDetector().sent_after_s(5.0) == 5.0
     pauses = beating(*(number * BEAT_SECONDS for number in range(100)))
     assert pauses.sent_after_s(25.0) == 25.0
 

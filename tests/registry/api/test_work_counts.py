@@ -8,8 +8,8 @@ from lifesign.registry.api.work_counts import (
     MAX_PATHS,
     LogState,
     SharedCounts,
-    Work,
     WorkCounts,
+    WorkKind,
     shared_counts,
 )
 
@@ -21,7 +21,7 @@ def count_in_a_process(shared: SharedCounts, times: int) -> None:
     counts.lay_out(PATHS)
     for _ in range(times):
         counts.note_request(counts.place_of("GET", "/a"), 200, 0.5)
-        counts.note(Work.RATE_LIMITED)
+        counts.note(WorkKind.RATE_LIMITED)
 
 
 def run_process(shared: SharedCounts, times: int) -> None:
@@ -35,12 +35,12 @@ def test_processes_add_up_and_a_successor_counts_on() -> None:
     shared = shared_counts(1)
     counts = WorkCounts(shared)
     counts.lay_out(PATHS)
-    counts.note(Work.RATE_LIMITED, 5)
+    counts.note(WorkKind.RATE_LIMITED, 5)
     # There is one row for both: the second one takes over that of the first.
     for times in (2, 3):
         run_process(shared, times)
     sums = counts.sums()
-    assert sums.work(Work.RATE_LIMITED) == 10
+    assert sums.work(WorkKind.RATE_LIMITED) == 10
     assert sums.processes == 1
     by_path = {(of.method, of.path): of for of in sums.paths()}
     of = by_path["GET", "/a"]
@@ -57,8 +57,8 @@ def test_whoever_finds_no_row_counts_for_nobody(caplog: pytest.LogCaptureFixture
     first, second = WorkCounts(shared), WorkCounts(shared)
     third = WorkCounts(shared)
     for counts in (first, second, third):
-        counts.note(Work.SWEEPS)
-    assert first.sums().work(Work.SWEEPS) == 2
+        counts.note(WorkKind.SWEEPS)
+    assert first.sums().work(WorkKind.SWEEPS) == 2
     assert third.sums().processes == 1
     assert "counts for nobody" in caplog.text
 

@@ -17,7 +17,7 @@ from tests.support.task_api import Worker, create, steer
 from lifesign.domain.events.chain import Event, verify, whose
 from lifesign.domain.events.event import EventType
 from lifesign.domain.events.replay import Replay
-from lifesign.domain.lifecycle.agent_history import KeptHistory, Slot, packed
+from lifesign.domain.lifecycle.agent_history import HistorySlot, KeptHistory, packed
 from lifesign.domain.models.agents import moment
 from lifesign.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from lifesign.registry.backup.create_backup import Restored, back_up, restore
@@ -146,7 +146,7 @@ async def test_all_comes_back_into_either_kind_of_database(
     await fill_with_tasks(full, await agent_key(full))
     erasure = ArchiveErasure(7, "agent-9", ((1, 6),))
     await full.database.write(lambda transaction: archive_erasures.add(transaction, erasure))
-    history = KeptHistory(packed([Slot(981_000, alive=2)]), packed([Slot(20_436, failed=1)]))
+    history = KeptHistory(packed([HistorySlot(981_000, alive=2)]), packed([HistorySlot(20_436, failed=1)]))
     await full.database.write(lambda transaction: histories.store(transaction, {1: history}))
     session = StoredSession(digest="d" * 64, key_id="key_x", created_at_s=1.0, expires_at_s=2.0)
     await full.database.write(lambda transaction: sessions.add(transaction, session, 1))

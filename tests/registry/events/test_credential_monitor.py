@@ -8,7 +8,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.errors import StoreUnavailable
 from lifesign.registry.events import credential_monitor
-from lifesign.registry.events.credential_monitor import Standing
+from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.storage.engine.database import Database, Transaction
 
 
@@ -54,11 +54,13 @@ def followers() -> Followers:
 
 
 @pytest.fixture
-def watch(database: Database, followers: Followers, quick: None) -> Standing:
-    return Standing(database, followers.among, followers.woken.set)
+def watch(database: Database, followers: Followers, quick: None) -> CredentialMonitor:
+    return CredentialMonitor(database, followers.among, followers.woken.set)
 
 
-async def test_who_may_not_go_on_is_told_and_nobody_else(watch: Standing, followers: Followers) -> None:
+async def test_who_may_not_go_on_is_told_and_nobody_else(
+    watch: CredentialMonitor, followers: Followers
+) -> None:
     with watch.following("a"), watch.following("b"):
         await followers.looks(2)
         assert watch.is_good("a")
@@ -71,7 +73,9 @@ async def test_who_may_not_go_on_is_told_and_nobody_else(watch: Standing, follow
         assert watch.is_good("a")
 
 
-async def test_one_look_is_for_all_and_none_for_nobody(watch: Standing, followers: Followers) -> None:
+async def test_one_look_is_for_all_and_none_for_nobody(
+    watch: CredentialMonitor, followers: Followers
+) -> None:
     with watch.following("a"), watch.following("a"):
         with watch.following("b"):
             await followers.looks(2)
@@ -84,7 +88,7 @@ async def test_one_look_is_for_all_and_none_for_nobody(watch: Standing, follower
 
 
 async def test_while_the_database_is_away_all_go_on_for_a_while(
-    watch: Standing, followers: Followers, monkeypatch: pytest.MonkeyPatch
+    watch: CredentialMonitor, followers: Followers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followers.is_away = True
     with watch.following("a"):
@@ -96,7 +100,7 @@ async def test_while_the_database_is_away_all_go_on_for_a_while(
 
 
 async def test_a_look_that_fails_is_logged_and_the_next_one_counts(
-    watch: Standing, followers: Followers, caplog: pytest.LogCaptureFixture
+    watch: CredentialMonitor, followers: Followers, caplog: pytest.LogCaptureFixture
 ) -> None:
     followers.is_broken = True
     with watch.following("a"):

@@ -13,7 +13,7 @@ from lifesign.domain.access.permissions import Role, digest_of
 from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import AgentHealthError
 from lifesign.registry.events.verify_events import verify_log
-from lifesign.registry.leases.hold_lease import Acquire, Asked, Release, Renew, hold_leases
+from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import leases
 from lifesign.storage.keys import key_rows
@@ -490,7 +490,7 @@ async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi)
         [
             Renew(digest=digests[0], lease_id=lease_id, token=1, ttl_s=90),
             Acquire(digest=digests[1], resource="task:1", ttl_s=60),
-            Release(digest=digests[0], lease_id=lease_id),
+            LeaseReleaseRequest(digest=digests[0], lease_id=lease_id),
             Acquire(digest=digests[1], resource="task:1", ttl_s=60),
             Renew(digest=digests[0], lease_id=lease_id, token=1, ttl_s=90),
             Acquire(digest=digests[0], resource="task:1", ttl_s=60),
@@ -613,7 +613,9 @@ async def test_of_a_table_that_has_just_grown_postgresql_does_not_read_all(api: 
             Acquire(digest=digest, resource=f"task:{number}-{one}", ttl_s=60.0) for one in range(3)
         ]
         held = [claim for claim in hold_leases(transaction, wanted) if isinstance(claim, Claim)]
-        released: list[Asked] = [Release(digest=digest, lease_id=claim.lease_id or "") for claim in held]
+        released: list[Asked] = [
+            LeaseReleaseRequest(digest=digest, lease_id=claim.lease_id or "") for claim in held
+        ]
         return [claim for claim in hold_leases(transaction, released) if isinstance(claim, Claim)]
 
     def add(transaction: Transaction, rows: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from tests.support.small_disk import fill, mounted
 
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.errors import InvalidMarker, InvalidSetting
+from lifesign.errors import InvalidMarker, InvalidValue
 from lifesign.registry.marker.marker_file import (
     MAX_BYTES,
     MarkerFile,
@@ -77,7 +77,7 @@ def test_a_marker_that_is_no_file_is_refused_at_once(file: MarkerFile, kind: str
         os.mkfifo(file.path)
     else:
         file.path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises((InvalidMarker, InvalidSetting)):
+    with pytest.raises((InvalidMarker, InvalidValue)):
         found_marker(file)
 
 
@@ -128,7 +128,7 @@ def test_databases_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_database_in_memory_has_no_marker(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(InvalidValue):
         marker_file("sqlite://", tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     file = marker_file(f"sqlite:///{tmp_path}/registry.db", tmp_path / "file")
     for act in (file.check_writable, lambda: put_marker(file, MARKER)):
-        with pytest.raises(InvalidSetting) as refused:
+        with pytest.raises(InvalidValue) as refused:
             act()
         assert refused.value.name == "state_dir"
 
@@ -146,7 +146,7 @@ def test_without_a_home_a_directory_has_to_be_given(tmp_path: Path, monkeypatch:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         state_directory(None, {})
     assert refused.value.name == "state_dir"
     assert state_directory(tmp_path, {}) == tmp_path
@@ -159,7 +159,7 @@ def test_a_full_or_read_only_disk_is_told_before_the_start_and_keeps_the_marker(
         file.check_writable()
         file.write(MARKER)
         fill(disk)
-        with pytest.raises(InvalidSetting, match="No space left on device"):
+        with pytest.raises(InvalidValue, match="No space left on device"):
             file.check_writable()
         with pytest.raises(OSError, match="No space left on device"):
             file.write(DatabaseMarker(installation_id="ins_1", epoch=3, head=Checkpoint(11, "b" * 64)))
@@ -167,7 +167,7 @@ def test_a_full_or_read_only_disk_is_told_before_the_start_and_keeps_the_marker(
         assert [each.name for each in file.directory.iterdir()] == [file.path.name]
     with mounted(tmp_path / "disk", "size=64k,ro") as disk:
         file = marker_file(f"sqlite:///{tmp_path}/registry.db", disk / "state")
-        with pytest.raises(InvalidSetting, match="Read-only file system"):
+        with pytest.raises(InvalidValue, match="Read-only file system"):
             file.check_writable()
 
 

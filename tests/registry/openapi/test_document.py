@@ -16,14 +16,14 @@ from lifesign.domain.access.permissions import Role
 from lifesign.registry.app import OPERATIONS, Registry, create_app
 from lifesign.registry.openapi import document
 from lifesign.registry.openapi.document import openapi_document, openapi_json
-from lifesign.registry.openapi.endpoints import BESIDES, Described, described
+from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, EndpointDoc, described
 from lifesign.registry.openapi.examples import EXAMPLES
 from lifesign.registry.openapi.schemas import docstrings_of
 from lifesign.registry.settings import RegistrySettings
 
 STORED = REPOSITORY / "schemas" / "openapi.json"
 DOCUMENT = openapi_document(OPERATIONS)
-WAYS = [*map(described, OPERATIONS), *BESIDES]
+WAYS = [*map(described, OPERATIONS), *EXTRA_ENDPOINTS]
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -82,7 +82,7 @@ def test_every_operation_has_its_own_name_and_words_for_all_its_parts() -> None:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.body is not None], ids=lambda way: way.name)
-def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: Described) -> None:
+def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: EndpointDoc) -> None:
     assert way.body is not None
     example = EXAMPLES[way.body.__name__]
     way.body.model_validate_json(json.dumps(example))

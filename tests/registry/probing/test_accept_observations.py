@@ -10,7 +10,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
-from lifesign.domain.models.agents import Declared, moment, moment_text
+from lifesign.domain.models.agents import DeclaredAgent, moment, moment_text
 from lifesign.domain.net.target import shard_of, target_id
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.registry.agents.register_agent import add_agent
@@ -225,7 +225,7 @@ async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_regis
 async def _squat(api: RegistryApi, **members: object) -> str:
     """Register by a target's id as could be done until such ids were reserved, and return the key."""
     agent_id = target_id(CARD)
-    body = Declared.model_validate({"name": "squatter", "metadata": {"public_status": True}, **members})
+    body = DeclaredAgent.model_validate({"name": "squatter", "metadata": {"public_status": True}, **members})
     await api.database.write(lambda transaction: add_agent(transaction, agent_id, body, "key:enroll"))
     return await api.add_agent_key(agent_id)
 

@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import Declared, moment
+from lifesign.domain.models.agents import DeclaredAgent, moment
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.registry.agents.register_agent import add_agent
 from lifesign.registry.events.verify_events import verify_log
@@ -235,7 +235,7 @@ async def test_a_registered_agent_does_not_leave_with_its_directory(api: Registr
         # As could be done until such ids were reserved.
         version = target_rows.next_version(transaction)
         target_rows.enter(transaction, target_id(url), url, version)
-        body = Declared(monitoring=Monitoring.PROBE, card_url=url)
+        body = DeclaredAgent(monitoring=Monitoring.PROBE, card_url=url)
         add_agent(transaction, target_id(url), body, "key:enroll")
 
     await api.database.write(register)

@@ -20,7 +20,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.health.outcome import Outcome
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.registry.tasks import claim_endpoint
-from lifesign.registry.tasks.claim_task import Seeker, look_for_task
+from lifesign.registry.tasks.claim_task import TaskClaimant, look_for_task
 from lifesign.storage.engine.database import Transaction
 
 LEASES = "/api/v1/leases"
@@ -224,7 +224,7 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
 ) -> None:
     looks = 0
 
-    def counting(transaction: Transaction, seeker: Seeker) -> float | None:
+    def counting(transaction: Transaction, seeker: TaskClaimant) -> float | None:
         nonlocal looks
         looks += 1
         return look_for_task(transaction, seeker)

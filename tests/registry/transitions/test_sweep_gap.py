@@ -18,7 +18,7 @@ from lifesign.storage.engine.database import Database, Transaction
 from lifesign.storage.engine.tables import agents as agents_table
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness, probe_results
-from lifesign.storage.probing.liveness import Answered
+from lifesign.storage.probing.liveness import LiveTarget
 from lifesign.storage.probing.probe_results import Left
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import leases
@@ -280,7 +280,7 @@ async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None
             1, now_s, 1, 1, now_s + 900, now_s, now_s + 900, result="ok", result_since_s=now_s - HOUR_S
         )
         probe_results.store(transaction, [left])
-        liveness.note(transaction, [Answered(1, "public_ipv4", "192.0.2.1", now_s)], [])
+        liveness.note(transaction, [LiveTarget(1, "public_ipv4", "192.0.2.1", now_s)], [])
 
     def read(transaction: Transaction) -> tuple[float, ...]:
         columns = (

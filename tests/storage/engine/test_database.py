@@ -12,7 +12,7 @@ from sqlalchemy import insert, select, text
 from tests.support.databases import WoundClock, create_tables, opened
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.errors import DatabaseReplaced, InvalidSetting, StoreUnavailable
+from lifesign.errors import DatabaseReplaced, InvalidValue, StoreUnavailable
 from lifesign.storage.engine.database import Database, Transaction, open_database, read_url
 from lifesign.storage.engine.tables import registry
 
@@ -41,7 +41,7 @@ async def test_file_that_must_exist_is_not_created(vanishes: bool, tmp_path: Pat
     file = tmp_path / "lost and found.db"
     url = f"sqlite:///{file}"
     if not vanishes:
-        with pytest.raises(InvalidSetting):
+        with pytest.raises(InvalidValue):
             open_database(url, must_exist=True)
     else:
         file.touch()
@@ -265,7 +265,7 @@ def test_what_cannot_be_a_database_is_refused_with_why(
         # Root may write whatever its mode, and the tests may be root's.
         monkeypatch.setattr(os, "access", lambda *_, **__: False)
         why = "its owner or mode forbids it"
-    with pytest.raises(InvalidSetting, match=f"a file that can be written .{why}"):
+    with pytest.raises(InvalidValue, match=f"a file that can be written .{why}"):
         open_database(f"sqlite:///{file}")
 
 
@@ -305,13 +305,13 @@ async def test_what_root_sets_up_in_the_directory_of_a_service_is_the_service_s(
 
 @pytest.mark.parametrize("url", ["mysql://root:secret@h/d", "nonsense", "", "sqlite+aiosqlite:///x"])
 def test_any_other_url_is_refused_without_showing_its_password(url: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         open_database(url)
     assert "secret" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_written_is_refused_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="No such file"):
+    with pytest.raises(InvalidValue, match="No such file"):
         open_database(f"sqlite:///{tmp_path}/absent/registry.db")
 
 
@@ -328,6 +328,6 @@ async def test_in_memory_reads_see_what_was_written() -> None:
     [("foo", "; got 'foo'"), ("user:secret@host/db", ""), ("x" * 999, f"; got '{'x' * 80}'")],
 )
 def test_what_is_no_url_is_told_as_it_was_given_unless_it_may_hold_a_password(url: str, shown: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidValue) as refused:
         read_url(url)
     assert str(refused.value) == f"database: expected sqlite:///FILE or postgresql://USER@HOST/NAME{shown}"

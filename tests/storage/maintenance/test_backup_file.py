@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.errors import InvalidBackup, InvalidSetting
+from lifesign.errors import InvalidBackup, InvalidValue
 from lifesign.storage.maintenance import backup_file
 from lifesign.storage.maintenance.backup_file import BackupHeader, check, reading, writing
 
@@ -124,5 +124,5 @@ def test_a_writer_that_fails_leaves_what_was_there(file: Path) -> None:
 
 
 def test_a_directory_is_no_place_for_a_backup(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="a directory"), writing(tmp_path, HEADER):
+    with pytest.raises(InvalidValue, match="a directory"), writing(tmp_path, HEADER):
         pass

@@ -7,7 +7,7 @@ from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.net.target import target_id
 from lifesign.storage.engine.database import Database, Transaction
 from lifesign.storage.probing import liveness
-from lifesign.storage.probing.liveness import Answered, Silent
+from lifesign.storage.probing.liveness import LiveTarget, Silent
 from lifesign.storage.targets import target_rows
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ async def add_targets(database: Database, count: int) -> list[int]:
 
 
 def noting(
-    *, answered: list[Answered] | None = None, silent: list[Silent] | None = None
+    *, answered: list[LiveTarget] | None = None, silent: list[Silent] | None = None
 ) -> Callable[[Transaction], None]:
     return lambda transaction: liveness.note(transaction, answered or [], silent or [])
 
@@ -44,11 +44,11 @@ async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_it
     await database.write(
         noting(
             answered=[
-                Answered(a, V4, "192.0.2.1", NOW_S),
-                Answered(b, V4, "192.0.2.1", NOW_S + 1),
-                Answered(c, V4, "192.0.2.2", NOW_S + 2),
-                Answered(d, V6, "2001:db8::/64", NOW_S + 3),
-                Answered(e, V4, "192.0.2.3", NOW_S - 101),
+                LiveTarget(a, V4, "192.0.2.1", NOW_S),
+                LiveTarget(b, V4, "192.0.2.1", NOW_S + 1),
+                LiveTarget(c, V4, "192.0.2.2", NOW_S + 2),
+                LiveTarget(d, V6, "2001:db8::/64", NOW_S + 3),
+                LiveTarget(e, V4, "192.0.2.3", NOW_S - 101),
             ]
         )
     )
@@ -66,20 +66,20 @@ async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_it
     assert counted[V4] == ClassCounts(addresses=2, silent_s=(NOW_S + 1,))
     assert await database.read(lambda transaction: liveness.is_any_silent(transaction, 3))
     assert not await database.read(lambda transaction: liveness.is_any_silent(transaction, 4))
-    await database.write(noting(answered=[Answered(a, V4, "192.0.2.1", NOW_S + 20)]))
+    await database.write(noting(answered=[LiveTarget(a, V4, "192.0.2.1", NOW_S + 20)]))
     assert (await database.read(counting()))[V4] == ClassCounts(addresses=2, silent_s=())
 
 
 async def test_a_target_that_never_answered_or_has_no_address_is_not_counted(database: Database) -> None:
     a, b, c = await add_targets(database, 3)
-    unknown = [Answered(a, None, None, NOW_S), Answered(b, V4, None, NOW_S)]
+    unknown = [LiveTarget(a, None, None, NOW_S), LiveTarget(b, V4, None, NOW_S)]
     await database.write(noting(answered=unknown, silent=[Silent(c, V4, "192.0.2.1", NOW_S)]))
     assert await database.read(counting()) == {}
 
 
 async def test_a_target_that_died_or_left_is_not_expected_any_more(database: Database) -> None:
     a, b, c = await add_targets(database, 3)
-    known = [Answered(each, V4, f"192.0.2.{each}", NOW_S) for each in (a, b, c)]
+    known = [LiveTarget(each, V4, f"192.0.2.{each}", NOW_S) for each in (a, b, c)]
     await database.write(noting(answered=known))
     await database.write(lambda transaction: liveness.forget(transaction, [a]))
     agent_id = target_id("https://agent-1.example/")
@@ -91,7 +91,9 @@ async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_fir
     database: Database,
 ) -> None:
     a, b, c, d = await add_targets(database, 4)
-    known = [Answered(each, V4, f"192.0.2.{each}", NOW_S + place) for place, each in enumerate((a, b, c, d))]
+    known = [
+        LiveTarget(each, V4, f"192.0.2.{each}", NOW_S + place) for place, each in enumerate((a, b, c, d))
+    ]
     await database.write(noting(answered=known, silent=[Silent(c, None, None, NOW_S)]))
 
     def found(since_s: float = NOW_S, before_s: float = 0.0) -> Callable[[Transaction], list[int]]:

@@ -7,15 +7,15 @@ from lifesign.domain.tasks.lease_id import number_in
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.keys import key_rows
 from lifesign.storage.tasks import lease_requesters
-from lifesign.storage.tasks.lease_requesters import Askers, Holder
+from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters
 
 UNKNOWN = digest_of("nobody's")
 
 
 async def test_of_nobody_nothing_is_known(api: RegistryApi) -> None:
-    assert await api.database.write(lambda transaction: lease_requesters.lock(transaction, [], [])) == Askers(
-        0, {}, {}
-    )
+    assert await api.database.write(
+        lambda transaction: lease_requesters.lock(transaction, [], [])
+    ) == LeaseRequesters(0, {}, {})
 
 
 async def test_keys_their_agents_and_the_holders_of_leases_are_told_at_once(api: RegistryApi) -> None:
@@ -44,7 +44,7 @@ async def test_a_key_is_told_with_its_times(api: RegistryApi) -> None:
     )
     ended = replace(stored, key_id="key_2", digest=digest_of("2"), expires_at_s=2.5, revoked_at_s=3.5)
 
-    def tell(transaction: Transaction) -> Askers:
+    def tell(transaction: Transaction) -> LeaseRequesters:
         for key in (stored, ended):
             key_rows.add(transaction, key)
         return lease_requesters.lock(transaction, [stored.digest, ended.digest], [])

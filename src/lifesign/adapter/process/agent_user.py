@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 _SEARCH_BITS = (stat.S_IXUSR, stat.S_IXGRP, stat.S_IXOTH)
 
@@ -29,15 +29,13 @@ class AgentUser:
     def called(cls, name: str) -> "AgentUser":
         """Return the user of that name; InvalidSetting if nothing can be started as that one."""
         if os.geteuid() != 0:
-            raise InvalidSetting(
-                "--user", name, "to be started by root, who alone may start another's process"
-            )
+            raise InvalidValue("--user", name, "to be started by root, who alone may start another's process")
         try:
             found = pwd.getpwnam(name)
         except (KeyError, ValueError):
-            raise InvalidSetting("--user", name, "a user of this machine") from None
+            raise InvalidValue("--user", name, "a user of this machine") from None
         if found.pw_uid == 0:
-            raise InvalidSetting("--user", name, "a user that is not root")
+            raise InvalidValue("--user", name, "a user that is not root")
         groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
         return cls(
             name=found.pw_name,

@@ -54,7 +54,7 @@ class _TailFile:
         return os.open(self._name, flags, 0o600, dir_fd=self._directory_fd)
 
 
-class _Stream(threading.Thread):
+class _CopiedStream(threading.Thread):
     """Copies one stream until its end."""
 
     def __init__(self, name: str, directory_fd: int, to_fd: int, progress: Progress) -> None:
@@ -91,8 +91,8 @@ class OutputCopy:
         """
         self._directory_fd = os.dup(directory_fd)
         self._streams = [
-            _Stream("stdout", self._directory_fd, stdout_to, progress),
-            _Stream("stderr", self._directory_fd, stderr_to, progress),
+            _CopiedStream("stdout", self._directory_fd, stdout_to, progress),
+            _CopiedStream("stderr", self._directory_fd, stderr_to, progress),
         ]
 
     @property

@@ -8,11 +8,11 @@ from mcp_types import CallToolResult
 from lifesign.mcp.tool import ToolFailed
 
 
-class NotCarriedOut(ToolFailed):
+class CallNotExecuted(ToolFailed):
     """The call was never sent, or the server's own answer is that it has failed."""
 
 
-class NotHandedOn(ToolFailed):
+class ResultWithheld(ToolFailed):
     """The server has answered, with what is not handed on."""
 
     def __init__(self, text: str, *, code: str, answer: CallToolResult) -> None:

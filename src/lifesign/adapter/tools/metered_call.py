@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from mcp_types import CallToolResult
 
-from lifesign.adapter.tools.call_failed import NotCarriedOut, NotHandedOn
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.call_failed import CallNotExecuted, ResultWithheld
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.upstreams import Price
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.tasks import CallRecord
 from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NOTHING, Spend
 from lifesign.mcp.answer import failure
-from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.run_calls import refusal
 from lifesign.mcp.tool import ToolFailed
 
@@ -49,7 +49,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 class Meter:
     """Pays for the calls of one run."""
 
-    def __init__(self, held: HeldWork) -> None:
+    def __init__(self, held: ToolProxyContext) -> None:
         self._held = held
         self._untold: set[asyncio.Task[None]] = set()
         self.paid_under_way = 0
@@ -80,11 +80,11 @@ class Meter:
             raise lease_lost()
         try:
             result = await carry_out()
-        except NotCarriedOut:
+        except CallNotExecuted:
             await self._release(call_id)
             raise
         except ToolFailed as error:
-            cost = cost_of(price, error.answer if isinstance(error, NotHandedOn) else None)
+            cost = cost_of(price, error.answer if isinstance(error, ResultWithheld) else None)
             result = failure(_paid_for(error) if cost and cost.amount() != NOTHING else error)
         except BaseException:
             self._later(self._tell_cut_off(call_id, tool, most))
@@ -109,7 +109,7 @@ class Meter:
             await self._held.registry.tasks.reserve_call(self._run, call_id, tool, most)
         except RegistryError as error:
             failed = refusal(error)
-            if failed.code == RefusalCode.BUDGET_EXCEEDED:
+            if failed.code == ToolRefusalCode.BUDGET_EXCEEDED:
                 self._held.budget_gone()
             elif isinstance(error, RegistryFailure):
                 # It may have been carried out all the same.
@@ -141,9 +141,9 @@ class Meter:
             meta[UNSETTLED_KEY] = True
         except RegistryError as error:
             failed = refusal(error)
-            if failed.code == RefusalCode.STALE_TOKEN:
+            if failed.code == ToolRefusalCode.STALE_TOKEN:
                 raise ToolFailed(
-                    f"it was carried out meanwhile; {error}", code=RefusalCode.STALE_TOKEN
+                    f"it was carried out meanwhile; {error}", code=ToolRefusalCode.STALE_TOKEN
                 ) from None
             raise failed from None
         else:
@@ -222,4 +222,4 @@ def _paid_for(error: ToolFailed) -> ToolFailed:
 def lease_lost() -> ToolFailed:
     """Return what is told of every call once the run is not held any more."""
     what = "this run has lost its task: nothing is carried out any more. Stop working at it; nothing counts"
-    return ToolFailed(what, code=RefusalCode.LEASE_LOST)
+    return ToolFailed(what, code=ToolRefusalCode.LEASE_LOST)

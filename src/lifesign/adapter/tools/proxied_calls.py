@@ -14,15 +14,15 @@ from mcp_types import CallToolResult, Tool
 from pydantic import BaseModel
 
 from lifesign.adapter.tools.metered_call import CLOSE_SECONDS, Meter, lease_lost
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.upstreams import Price, Upstreams
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.mcp.answer import answer, busy, code_of, failure, listed, read_arguments
-from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.server import no_such_tool
 from lifesign.mcp.task_tools import ENDING, TASK_TOOLS
-from lifesign.mcp.tool import Reach, ToolFailed
 from lifesign.mcp.tool import Tool as TaskTool
+from lifesign.mcp.tool import ToolContext, ToolFailed
 
 if TYPE_CHECKING:
     from lifesign.adapter.tools.upstream_server import UpstreamServer
@@ -44,12 +44,14 @@ class _Offered:
 class ProxiedCalls:
     """Answers one run's calls, a bounded number at once."""
 
-    def __init__(self, held: HeldWork, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]) -> None:
+    def __init__(
+        self, held: ToolProxyContext, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]
+    ) -> None:
         self._held = held
         self._upstreams = upstreams
         self._servers = servers
         self._meter = Meter(held)
-        self._reach = Reach(get=_ask_nobody, registry=held.registry, run=held.run)
+        self._reach = ToolContext(get=_ask_nobody, registry=held.registry, run=held.run)
         self._offered: dict[str, _Offered] = {}
         self._under_way: set[asyncio.Task[CallToolResult]] = set()
         self._reading = asyncio.Lock()
@@ -126,7 +128,7 @@ class ProxiedCalls:
             await offered.server.check(offered.tool)
             if self._endings:
                 what = "the run is being handed in, and nothing is begun: wait for the answer to that"
-                return failure(ToolFailed(what, code=RefusalCode.BUSY))
+                return failure(ToolFailed(what, code=ToolRefusalCode.BUSY))
             result = await self._meter.call(
                 name, offered.price, lambda: offered.server.call(offered.tool, arguments)
             )
@@ -140,9 +142,9 @@ class ProxiedCalls:
     async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
         """Hand the run in, unless something goes on that is to be paid for: its end would make it free."""
         if paid := self._meter.paid_under_way:
-            what = f"{counted(paid, 'call')} of tools that cost something {plural(paid, 'goes', 'go')} on"
+            what = f"{pluralize(paid, 'call')} of tools that cost something {plural(paid, 'goes', 'go')} on"
             wait = "nothing was handed in: wait until they have ended, then make this call again"
-            return failure(ToolFailed(f"{what}; {wait}", code=RefusalCode.BUSY))
+            return failure(ToolFailed(f"{what}; {wait}", code=ToolRefusalCode.BUSY))
         self._endings += 1
         try:
             result = await answer(tool, arguments, self._reach, read=self._read_aside)
@@ -162,7 +164,7 @@ class ProxiedCalls:
                 self._ended_by = name
                 self._held.ended(name)
             return result
-        is_away = code_of(result) == RefusalCode.UNAVAILABLE
+        is_away = code_of(result) == ToolRefusalCode.UNAVAILABLE
         return failure(_run_ended(self._ended_by)) if self._ended_by and not is_away else result
 
     async def _find(self, name: str) -> _Offered:
@@ -204,7 +206,7 @@ def _shown(tool: Tool, name: str, price: Price) -> Tool:
 def _price_in_words(price: Price) -> str:
     most = price.most()
     parts = [f"{most.usd:g} USD"] if most.usd else []
-    parts += [counted(most.tokens, "token")] if most.tokens else []
+    parts += [pluralize(most.tokens, "token")] if most.tokens else []
     if not parts:
         return "A call costs nothing."
     most_words = "" if price.cost_in is None else "at most "
@@ -214,8 +216,8 @@ def _price_in_words(price: Price) -> str:
 def _run_ended(tool: str) -> ToolFailed:
     """Return what is told of every call after the one that has ended the run."""
     what = f"this run has ended by {tool}: nothing is carried out any more, and nothing was spent"
-    return ToolFailed(what, code=RefusalCode.RUN_ENDED)
+    return ToolFailed(what, code=ToolRefusalCode.RUN_ENDED)
 
 
 async def _ask_nobody(*_: object) -> Any:
-    raise ToolFailed("no tool of a task asks strangers", code=RefusalCode.NOT_ASKED)
+    raise ToolFailed("no tool of a task asks strangers", code=ToolRefusalCode.NOT_ASKED)

@@ -33,7 +33,7 @@ class MessageGate:
                 await self._app(scope, receive, send)
 
 
-class Ending:
+class RequestEnding:
     """Ends requests that are under way, before the HTTP server complains about them.
 
     A run's end is nothing out of the ordinary. The client is mostly gone with the agent.

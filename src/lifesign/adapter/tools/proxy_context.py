@@ -10,7 +10,7 @@ from lifesign.client.registry_tasks import HeldRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldWork:
+class ToolProxyContext:
     """A run, and whoever holds it for the agent that works at it."""
 
     registry: RegistryClient

@@ -20,8 +20,8 @@ from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
 
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.tools.proxied_calls import ProxiedCalls
-from lifesign.adapter.tools.proxy_app import Ending, MessageGate
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_app import MessageGate, RequestEnding
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.domain.parsing.json_limits import is_plain
 from lifesign.mcp.answer import failure
@@ -29,7 +29,7 @@ from lifesign.mcp.guard import Guard
 from lifesign.mcp.http_app import app_of
 from lifesign.mcp.http_server import config_of
 from lifesign.mcp.listen_address import LOOPBACK_NAMES
-from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.server import server_of
 from lifesign.mcp.tool import ToolFailed
 
@@ -64,7 +64,7 @@ INSTRUCTIONS: Final = (
 class ProxyServer:
     """Serves one run's tools on a socket that listens already; the adapter's loop makes and ends it."""
 
-    def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
+    def __init__(self, held: ToolProxyContext, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
         self._servers = _servers_of(upstreams, held.timer)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
@@ -76,7 +76,7 @@ class ProxyServer:
             app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
         )
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
-        self._uvicorn = _Server(Ending(Guard(self._gate, token, call_seconds=call_seconds)))
+        self._uvicorn = _ThreadedServer(RequestEnding(Guard(self._gate, token, call_seconds=call_seconds)))
         self._has_ended = asyncio.Event()
 
     async def serve(self, listening: socket.socket) -> None:
@@ -117,7 +117,7 @@ class _FromThread:
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         if not is_plain(arguments):
             what = "arguments: expected plain JSON: finite numbers, and text without half surrogate pairs"
-            return failure(ToolFailed(what, code=RefusalCode.INVALID_ARGUMENT))
+            return failure(ToolFailed(what, code=ToolRefusalCode.INVALID_ARGUMENT))
         return await self._there(self._calls.call(name, arguments))
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
@@ -145,10 +145,10 @@ def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "Up
     }
 
 
-class _Server(uvicorn.Server):
+class _ThreadedServer(uvicorn.Server):
     """Serves in a thread, and leaves signals to whoever runs the agent."""
 
-    def __init__(self, app: Ending) -> None:
+    def __init__(self, app: RequestEnding) -> None:
         super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS))
         self._app = app
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.upstreams import NO_UPSTREAMS, Upstreams
 from lifesign.mcp.guard import PATH, new_token
 from lifesign.serving.listening_socket import bound, url_of
@@ -36,7 +36,9 @@ class OpenProxy:
 
 
 @asynccontextmanager
-async def open_tool_proxy(held: HeldWork, upstreams: Upstreams | None = None) -> AsyncIterator[OpenProxy]:
+async def open_tool_proxy(
+    held: ToolProxyContext, upstreams: Upstreams | None = None
+) -> AsyncIterator[OpenProxy]:
     """Offer the tools of a run until the block ends; upstream servers are ended with it.
 
     CannotListen; ModuleNotFoundError without the extra `mcp`.
@@ -52,7 +54,7 @@ async def open_tool_proxy(held: HeldWork, upstreams: Upstreams | None = None) ->
             await _ended(serving)
 
 
-async def _serve(held: HeldWork, upstreams: Upstreams, token: str, listening: socket.socket) -> None:
+async def _serve(held: ToolProxyContext, upstreams: Upstreams, token: str, listening: socket.socket) -> None:
     """Wait for the first connection, then serve until cancelled."""
     if not upstreams.upstreams:
         # An agent that never asks for tools does not pay for them. One with tools of its own does ask.

@@ -22,16 +22,16 @@ from pydantic import ValidationError
 
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.run_events import SPOKEN_WITH
-from lifesign.adapter.tools.call_failed import NotCarriedOut, NotHandedOn
+from lifesign.adapter.tools.call_failed import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
-from lifesign.adapter.tools.upstreams import MAX_TOOLS, Limits, Upstream
+from lifesign.adapter.tools.upstreams import MAX_TOOLS, CallLimits, Upstream
 from lifesign.adapter.tools.upstreams_file import secret_of
 from lifesign.domain.parsing.json_limits import is_finite
-from lifesign.errors import CommandFailed, InvalidSetting
+from lifesign.errors import CommandFailed, InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS
-from lifesign.mcp.refusal_code import RefusalCode
+from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool import ToolFailed
 
 FIRST_WAIT_SECONDS: Final = 0.5
@@ -62,7 +62,7 @@ class UpstreamServer:
         self,
         name: str,
         upstream: Upstream,
-        limits: Limits,
+        limits: CallLimits,
         *,
         environment: Mapping[str, str] = os.environ,
         chance: Callable[[], float] = random.random,
@@ -101,7 +101,7 @@ class UpstreamServer:
         if self._has_run and tool not in self.tools:
             what = f"{self.name} has no tool {tool!r}, though the tools file names it"
             raise ToolFailed(
-                f"{what}; {_offered(self.tools)}. Nothing was spent", code=RefusalCode.TOOL_MISSING
+                f"{what}; {_offered(self.tools)}. Nothing was spent", code=ToolRefusalCode.TOOL_MISSING
             )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -120,7 +120,7 @@ class UpstreamServer:
         except TimeoutError:
             what = f"{self.name} took longer than {self._limits.call_seconds:g} s"
             raise ToolFailed(
-                f"{what}; what it did until then is not known", code=RefusalCode.UPSTREAM_TIMEOUT
+                f"{what}; what it did until then is not known", code=ToolRefusalCode.UPSTREAM_TIMEOUT
             ) from None
         except MCPError as error:
             raise self._refusal(client, end, error) from None
@@ -129,7 +129,7 @@ class UpstreamServer:
             _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
             what = f"what {self.name} answered is not what a tool may answer"
             raise ToolFailed(
-                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+                f"{what}; whether it was carried out is not known", code=ToolRefusalCode.ANSWER_INVALID
             ) from None
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
             self._break(client, _words(error))
@@ -139,12 +139,14 @@ class UpstreamServer:
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
-            raise NotHandedOn(f"{what}: ask for less", code=RefusalCode.ANSWER_TOO_LARGE, answer=result)
+            raise ResultWithheld(
+                f"{what}: ask for less", code=ToolRefusalCode.ANSWER_TOO_LARGE, answer=result
+            )
         if not is_finite(result.model_dump()):
             what = f"{self.name} answered with a number that JSON does not have"
-            raise NotHandedOn(
+            raise ResultWithheld(
                 f"{what}; whether it was carried out is not known",
-                code=RefusalCode.ANSWER_INVALID,
+                code=ToolRefusalCode.ANSWER_INVALID,
                 answer=result,
             )
         return result
@@ -168,11 +170,11 @@ class UpstreamServer:
         of_one = "on one line" if self._upstream.url is None else "in one answer"
         too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
         if error.code == TOO_LONG:
-            return ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE)
+            return ToolFailed(too_long, code=ToolRefusalCode.ANSWER_TOO_LARGE)
         if error.code in {UNREADABLE, PARSE_ERROR}:
             what = f"what {self.name} answered cannot be read"
             return ToolFailed(
-                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+                f"{what}; whether it was carried out is not known", code=ToolRefusalCode.ANSWER_INVALID
             )
         if error.code == NOT_SENT:
             self._break(client, "it cannot be reached")
@@ -180,18 +182,24 @@ class UpstreamServer:
         if error.code == CONNECTION_CLOSED:
             self._break(client, end.why)
             return (
-                ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE) if end.is_too_long else self._gone()
+                ToolFailed(too_long, code=ToolRefusalCode.ANSWER_TOO_LARGE)
+                if end.is_too_long
+                else self._gone()
             )
         words = str(error)[:MAX_WORDS_CHARS]
-        return NotCarriedOut(f"{self.name} refused the call: {words}", code=RefusalCode.UPSTREAM_REFUSED)
+        return CallNotExecuted(
+            f"{self.name} refused the call: {words}", code=ToolRefusalCode.UPSTREAM_REFUSED
+        )
 
     def _does_not_run(self) -> ToolFailed:
         what = f"{self.name} does not run: {self._why_away}; {self._again()}"
-        return NotCarriedOut(what, code=RefusalCode.UPSTREAM_UNAVAILABLE)
+        return CallNotExecuted(what, code=ToolRefusalCode.UPSTREAM_UNAVAILABLE)
 
     def _gone(self) -> ToolFailed:
         what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
-        return ToolFailed(f"{what}: {self._why_away}; {self._again()}", code=RefusalCode.UPSTREAM_UNAVAILABLE)
+        return ToolFailed(
+            f"{what}: {self._why_away}; {self._again()}", code=ToolRefusalCode.UPSTREAM_UNAVAILABLE
+        )
 
     def _again(self) -> str:
         """Say when it is started again."""
@@ -327,7 +335,7 @@ def _words(error: BaseException) -> str:
         return os.strerror(error.errno) if error.errno else type(error).__name__
     if isinstance(error, CommandFailed):
         return error.reason
-    if isinstance(error, InvalidSetting | TimeoutError | MCPError):
+    if isinstance(error, InvalidValue | TimeoutError | MCPError):
         return " ".join(str(error).split())[:MAX_WORDS_CHARS] or "it took too long"
     return type(error).__name__
 

@@ -102,13 +102,13 @@ FilePath = Annotated[Path, Field(strict=False)]
 Switch = Annotated[bool, Field(strict=True)]
 
 
-class _Settings(BaseModel):
+class _FileMapping(BaseModel):
     """A mapping of the file: what is not named is refused, so that a misspelt price is no price lost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class Most(_Settings):
+class Most(_FileMapping):
     """An amount that a call may cost."""
 
     tokens: TokenPrice = 0
@@ -117,7 +117,7 @@ class Most(_Settings):
     """With at most six decimals."""
 
 
-class Price(_Settings):
+class Price(_FileMapping):
     """What one call costs: always the same, or what the server says afterwards."""
 
     usd_per_call: UsdPrice | None = None
@@ -147,7 +147,7 @@ class Price(_Settings):
         return Spend(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
 
 
-class Source(_Settings):
+class SecretSource(_FileMapping):
     """Where a secret comes from: exactly one of variable and file."""
 
     variable: VariableName | None = None
@@ -164,18 +164,18 @@ class Source(_Settings):
         return self
 
 
-class Upstream(_Settings):
+class Upstream(_FileMapping):
     """One MCP server: started here by a command, or asked at a URL."""
 
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MAX_WORDS)] | None = None
     """A program and its arguments, which speaks MCP over its standard input and output."""
     directory: FilePath | None = None
     """In which the command runs; the directory of this file if absent."""
-    environment: Annotated[dict[VariableName, Source], Field(max_length=MAX_SECRETS)] = {}
+    environment: Annotated[dict[VariableName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
     """Variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
     url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_take_url)] | None = None
     """Where a server is asked, over streamable HTTP; https, or on this machine."""
-    headers: Annotated[dict[HeaderName, Source], Field(max_length=MAX_SECRETS)] = {}
+    headers: Annotated[dict[HeaderName, SecretSource], Field(max_length=MAX_SECRETS)] = {}
     """Which go with every request to the URL."""
     tools: Annotated[dict[ToolName, Price], Field(max_length=MAX_TOOLS)] = {}
     """Those that are offered, by their names there."""
@@ -211,7 +211,7 @@ class Upstream(_Settings):
         return self
 
 
-class Limits(_Settings):
+class CallLimits(_FileMapping):
     """What bounds the calls of one run."""
 
     calls_at_once: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS_AT_ONCE)] = 16
@@ -224,10 +224,10 @@ class Limits(_Settings):
     """How long a server may take to start, and to tell its tools."""
 
 
-class Upstreams(_Settings):
+class Upstreams(_FileMapping):
     """What a tools file says."""
 
-    limits: Limits = Limits()
+    limits: CallLimits = CallLimits()
     """What bounds the calls of one run."""
     upstreams: Annotated[dict[UpstreamName, Upstream], Field(max_length=MAX_UPSTREAMS)]
     """The servers, by the names that they have here."""

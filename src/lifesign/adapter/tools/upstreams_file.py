@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from lifesign.adapter.process.program import program_called
-from lifesign.adapter.tools.upstreams import FORMS, Source, Upstreams
+from lifesign.adapter.tools.upstreams import FORMS, SecretSource, Upstreams
 from lifesign.client.secret_file import read_secret
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
-from lifesign.errors import CommandFailed, FileFault, InvalidSetting, InvalidTools
+from lifesign.errors import CommandFailed, FileFault, InvalidTools, InvalidValue
 from lifesign.mcp.task_tools import TASK_TOOLS
 
 _log = logging.getLogger("lifesign.adapter.tools")
@@ -28,7 +28,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
         with path.open("rb") as opened:
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise InvalidSetting("tools", str(path), f"a readable file ({error.strerror})") from None
+        raise InvalidValue("tools", str(path), f"a readable file ({error.strerror})") from None
     refuse = partial(InvalidTools, file=str(path))
     text = raw.decode("utf-8-sig", "surrogateescape")
     document = YamlDocument(text, expected="expected a mapping with the key upstreams", refuse=refuse)
@@ -47,23 +47,23 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     return placed
 
 
-def secret_of(source: Source, environment: Mapping[str, str] = os.environ) -> str:
+def secret_of(source: SecretSource, environment: Mapping[str, str] = os.environ) -> str:
     """Return a secret with what stands before it; InvalidSetting, without showing it, if there is none."""
     if source.variable is not None:
         secret = environment.get(source.variable, "")
         if not secret:
-            raise InvalidSetting("variable", None, f"one that is set: {source.variable}")
+            raise InvalidValue("variable", None, f"one that is set: {source.variable}")
     else:
         secret = _secret_in(source.file or Path())
     if not secret.isascii() or not secret.isprintable():
-        raise InvalidSetting("secret", None, "visible ASCII characters on one line (not shown)")
+        raise InvalidValue("secret", None, "visible ASCII characters on one line (not shown)")
     return source.prefix + secret
 
 
 def _secret_in(file: Path) -> str:
     secret = read_secret(file, "file", "secret", _warn)
     if not secret:
-        raise InvalidSetting("file", str(file), "one that is not empty")
+        raise InvalidValue("file", str(file), "one that is not empty")
     return secret
 
 
@@ -76,10 +76,10 @@ def _warn(complaint: str) -> None:
 def _placed(read: Upstreams, directory: Path) -> Upstreams:
     """Return the same with paths as seen from anywhere."""
 
-    def source(said: Source) -> Source:
+    def source(said: SecretSource) -> SecretSource:
         return said if said.file is None else said.model_copy(update={"file": directory / said.file})
 
-    def sources(said: Mapping[str, Source]) -> dict[str, Source]:
+    def sources(said: Mapping[str, SecretSource]) -> dict[str, SecretSource]:
         return {name: source(one) for name, one in said.items()}
 
     upstreams = {
@@ -103,7 +103,7 @@ def _secret_faults(
             for key, source in said.items():
                 try:
                     secret_of(source, environment)
-                except InvalidSetting as error:
+                except InvalidValue as error:
                     place = ("upstreams", name, member, key, error.name)
                     got = "" if error.given is None else f"; got {error.given}"
                     yield from document.refused(place, f"expected {error.expected}{got}").faults

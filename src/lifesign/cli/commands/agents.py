@@ -23,9 +23,9 @@ from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.suspension_notice import are_held, say_held
 from lifesign.cli.output.agent_page import health_text, load_text, page, time_text
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.cli.output.terminal import Line, has_colours, printable, write_page
-from lifesign.domain.text.pluralize import counted, plural
-from lifesign.errors import InvalidSetting
+from lifesign.cli.output.terminal import PageLine, has_colours, printable, write_page
+from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -142,7 +142,7 @@ def list_agents(
         verb = plural(not_active, "is", "are")
         sys.stdout.write(f"{not_active} more {verb} not active (--status all)\n")
     if found.agents and found.pool is not None:
-        sys.stdout.write(f"the pool can take {counted(found.pool.available_capacity, 'more task')}\n")
+        sys.stdout.write(f"the pool can take {pluralize(found.pool.available_capacity, 'more task')}\n")
 
 
 def _statuses(given: Sequence[str]) -> tuple[str, ...]:
@@ -151,14 +151,14 @@ def _statuses(given: Sequence[str]) -> tuple[str, ...]:
         return STATUSES
     for status in given:
         if status not in STATUSES:
-            raise InvalidSetting("--status", status, f"one of {', '.join(STATUSES)}, or all")
+            raise InvalidValue("--status", status, f"one of {', '.join(STATUSES)}, or all")
     return tuple(given)
 
 
 def _healths(given: Sequence[str]) -> tuple[str, ...]:
     for health in given:
         if health not in HEALTHS:
-            raise InvalidSetting("--health", health, f"one of {', '.join(HEALTHS)}")
+            raise InvalidValue("--health", health, f"one of {', '.join(HEALTHS)}")
     return tuple(given)
 
 
@@ -383,7 +383,9 @@ def deregister_agent(
     if as_json:
         write_json(sys.stdout, {"agent_id": agent_id, "status": "deregistered"})
     else:
-        write_page(sys.stdout, [Line("agent", agent_id), Line("status", "deregistered")], colours=False)
+        write_page(
+            sys.stdout, [PageLine("agent", agent_id), PageLine("status", "deregistered")], colours=False
+        )
 
 
 @agents.command("command")
@@ -412,7 +414,7 @@ def send_command(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if command != "drain":
-        raise InvalidSetting("COMMAND", command, "drain")
+        raise InvalidValue("COMMAND", command, "drain")
     check_id(agent_id)
     sent = ask(
         lambda client: client.agents.send_command(
@@ -430,9 +432,9 @@ def send_command(
         write_json(sys.stdout, sent.model_dump(mode="json", exclude_none=True))
         return
     lines = [
-        Line("agent", sent.agent_id),
-        Line("command", f"{sent.command} ({sent.id})"),
-        Line("until", time_text(sent.expires_at)),
+        PageLine("agent", sent.agent_id),
+        PageLine("command", f"{sent.command} ({sent.id})"),
+        PageLine("until", time_text(sent.expires_at)),
     ]
     write_page(sys.stdout, lines, colours=False)
 

@@ -19,7 +19,7 @@ from lifesign.cli.options.server_database import (
 )
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import MAX_LISTED, printable
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import AgentHealthError
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def backup(
     if as_json:
         write_json(sys.stdout, {"file": str(file), "rows": dict(counts)})
         return 0
-    told = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("agent", "event"))
-    told = f"{file}: {told}, {counted(sum(counts.values()), 'row')} in all"
+    told = ", ".join(pluralize(counts[f"{noun}s"], noun) for noun in ("agent", "event"))
+    told = f"{file}: {told}, {pluralize(sum(counts.values()), 'row')} in all"
     sys.stdout.write(printable(told) + "\n")
     return 0
 
@@ -130,7 +130,7 @@ def restore(
     if as_json:
         write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
         return 0
-    told = f"{counted(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
+    told = f"{pluralize(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
     if is_older:
         told += f"; brought from revision {header.revision} to {schema.newest_revision()}"
     sys.stdout.write(printable(told) + "\n")
@@ -160,10 +160,10 @@ def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
         (len(withdrawn.webhooks), "webhook", ""),
         (len(withdrawn.opt_outs), "origin", " that opted out"),
     ]
-    if told := ", ".join(counted(count, noun) + which for count, noun, which in ended if count):
+    if told := ", ".join(pluralize(count, noun) + which for count, noun, which in ended if count):
         yield f"withdrawn since the backup, and so again: {told}"
     if withdrawn.successors:
-        yield f"kept, since they replace keys that were rotated: {counted(len(withdrawn.successors), 'key')}"
+        yield f"kept, since they replace keys that were rotated: {pluralize(len(withdrawn.successors), 'key')}"
     if withdrawn.erased_agents:
         yield "erased since the backup, and back: erase them again (agent-health agents erase AGENT_ID)"
         yield from _listed(withdrawn.erased_agents)
@@ -180,7 +180,7 @@ def _unknown_lines(restored: "Restored") -> Iterator[str]:
         yield f"good again, whoever revoked them since {since} (agent-health keys revoke KEY_ID):"
         yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
         if withdrawn.unknown_agent_keys:
-            of_agents = counted(withdrawn.unknown_agent_keys, "key")
+            of_agents = pluralize(withdrawn.unknown_agent_keys, "key")
             yield f"  {of_agents} of agents (agent-health keys list --role agent)"
     if withdrawn.unknown_webhooks:
         yield f"told of events again, whoever deleted them since {since}:"

@@ -22,7 +22,7 @@ from lifesign.cli.options.server_database import run_deed, sqlite_file
 from lifesign.cli.output.broken_pipe import whoever_reads
 from lifesign.cli.output.terminal import printable
 from lifesign.domain.net.target_address import without_password
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -124,7 +124,7 @@ def census(
     The JSON is described by schemas/census.schema.json.
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if form not in FORMATS:
-        raise InvalidSetting("--format", form, f"one of {', '.join(FORMATS)}")
+        raise InvalidValue("--format", form, f"one of {', '.join(FORMATS)}")
     check_timeout(timeout_seconds)
     if output is not None:
         from lifesign.cli.output.census_report import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
@@ -132,10 +132,10 @@ def census(
         check_directory(output, "--output")
     known = None if source is None else _database(source)
     if known is not None and registry is not None:
-        raise InvalidSetting("--registry", registry, "none: a database is named")
+        raise InvalidValue("--registry", registry, "none: a database is named")
     if source is None or known is not None:
         if timeout_seconds is not None:
-            raise InvalidSetting("--timeout", timeout_seconds, "none: nobody is probed")
+            raise InvalidValue("--timeout", timeout_seconds, "none: nobody is probed")
         place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
         _write(_taken(place, None), place, form, output)
         return 0
@@ -160,7 +160,7 @@ def census(
 def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryPlace":
     """Return the registry that is counted if nothing else is named."""
     if url is None:
-        raise InvalidSetting("LIST|PROBE.yml|DATABASE", None, "one of them, or --registry")
+        raise InvalidValue("LIST|PROBE.yml|DATABASE", None, "one of them, or --registry")
     from lifesign.crawl.worker_config import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
 
     return RegistryPlace(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
@@ -180,7 +180,7 @@ def _database(source: str) -> str | None:
         with Path(source).open("rb") as file:
             is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except PermissionError as error:
-        raise InvalidSetting("LIST", source, f"a file that can be read ({error.strerror})") from None
+        raise InvalidValue("LIST", source, f"a file that can be read ({error.strerror})") from None
     except OSError:
         return None
     return f"sqlite:///{source}" if is_database else None
@@ -207,11 +207,11 @@ def _definition(
                     f"none: {source} is taken for a probe definition, as every .yml and .yaml, "
                     "which says this itself; a list is read as text, CSV, JSON or JSON Lines"
                 )
-                raise InvalidSetting(option, "given", expected)
+                raise InvalidValue(option, "given", expected)
         return read_definition_file(Path(source))
     if "://" not in source and (why := unreadable(Path(source)) if source else "nothing was named"):
         shown = without_password(source)
-        raise InvalidSetting("LIST", shown, f"a file that can be read, a URL, or a database ({why})")
+        raise InvalidValue("LIST", shown, f"a file that can be read, a URL, or a database ({why})")
     with options(contact="--contact", network="--allow-network"):
         return ProbeDefinition.for_directory(
             source, contact=contact, networks=networks, total_seconds=timeout_seconds

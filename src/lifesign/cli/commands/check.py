@@ -13,12 +13,12 @@ import typer
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.broken_pipe import whoever_reads
-from lifesign.cli.output.terminal import Colour, Line, has_colours, listed, write_page
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.times import utc_text
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import HealthCheck
@@ -127,12 +127,12 @@ def _as_typed(url: str) -> Iterator[None]:
     """Let InvalidSetting for the URL show it without the scheme that was put before it."""
     try:
         yield
-    except InvalidSetting as error:
+    except InvalidValue as error:
         if error.name != "url":
             raise
         # One with credentials is shown without them.
         given = error.given if "@" in url else url[:MAX_URL_CHARACTERS]
-        raise InvalidSetting("URL", given, error.expected) from None
+        raise InvalidValue("URL", given, error.expected) from None
 
 
 def _token(file: Path | None) -> str | None:
@@ -141,34 +141,34 @@ def _token(file: Path | None) -> str | None:
     return read_secret(file, "--token-file", "token")
 
 
-def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[Line]:
+def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[PageLine]:
     """Tell what was found out, for people; `is_scheme_assumed`: nobody said that it is https."""
     from lifesign.domain.observation.decision import age_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     decision, document = checked.decision, checked.document
     card_name = checked.card.name if checked.card else None
-    yield Line("agent", card_name or (document.agent_id if document else None) or checked.url)
+    yield PageLine("agent", card_name or (document.agent_id if document else None) or checked.url)
     action = decision.action.replace("_", " ")
-    yield Line("status", f"{decision.status}: {action}", _COLOURS[decision.status])
+    yield PageLine("status", f"{decision.status}: {action}", _COLOURS[decision.status])
     for reason in decision.reasons:
-        yield Line("because", reason)
+        yield PageLine("because", reason)
     if decision.retry_after_seconds is not None:
-        yield Line("ask again", f"in {duration_text(decision.retry_after_seconds)}")
+        yield PageLine("ask again", f"in {duration_text(decision.retry_after_seconds)}")
     if document is not None:
         if card_name:
-            yield Line("id", document.agent_id)
+            yield PageLine("id", document.agent_id)
         yield from _details(document)
     if checked.age_seconds is not None:
-        yield Line("age", age_text(checked.age_seconds).removesuffix(" old"))
-    yield Line("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
+        yield PageLine("age", age_text(checked.age_seconds).removesuffix(" old"))
+    yield PageLine("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
     yield from _card(checked)
     for hint in hints(checked):
-        yield Line("hint", hint)
+        yield PageLine("hint", hint)
     if is_scheme_assumed and checked.card is None and document is None:
-        yield Line("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
+        yield PageLine("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
     yield from listed("finding", map(_told, checked.findings))
     if decision.status != "unknown":
-        yield Line("", _FOOTER, Colour.FAINT)
+        yield PageLine("", _FOOTER, Colour.FAINT)
 
 
 def hints(checked: "HealthCheck") -> Iterator[str]:
@@ -189,12 +189,12 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
     note = read_inspection(document.extensions)
     if note is not None and (compressed := note.tally.not_inspected.get("compressed")):
         yield (
-            f"{counted(compressed, 'answer')} reached AgentHealthMiddleware compressed, and could not be "
+            f"{pluralize(compressed, 'answer')} reached AgentHealthMiddleware compressed, and could not be "
             "inspected; wrap the compression around the middleware, not the other way round"
         )
 
 
-def _details(document: "HealthDocument") -> Iterator[Line]:
+def _details(document: "HealthDocument") -> Iterator[PageLine]:
     """Tell the numbers of a document; what it does not say is left out."""
     from lifesign.domain.observation.decision import shown_ratio  # noqa: PLC0415 - see page
 
@@ -203,26 +203,26 @@ def _details(document: "HealthDocument") -> Iterator[Line]:
         ratios = (("answered", calibration.response_ratio), ("failed", calibration.error_ratio))
         known = [f"{shown_ratio(ratio)} {name}" for name, ratio in ratios if ratio is not None]
         window = duration_text(calibration.measurement_window_seconds)
-        yield Line("ratios", ", ".join(known) or ("left out" if calibration.sample_count else "none yet"))
-        yield Line("samples", f"{calibration.sample_count} within {window}")
+        yield PageLine("ratios", ", ".join(known) or ("left out" if calibration.sample_count else "none yet"))
+        yield PageLine("samples", f"{calibration.sample_count} within {window}")
         latencies = (("p50", calibration.latency_p50_ms), ("p99", calibration.latency_p99_ms))
         told = [f"{name} {latency:.6g} ms" for name, latency in latencies if latency is not None]
         if told:
-            yield Line("latency", ", ".join(told))
+            yield PageLine("latency", ", ".join(told))
     if decay is not None:
-        yield Line("trend", decay.calibration_trend)
+        yield PageLine("trend", decay.calibration_trend)
     if health.uptime_seconds is not None:
-        yield Line("uptime", duration_text(health.uptime_seconds))
+        yield PageLine("uptime", duration_text(health.uptime_seconds))
     if health.last_healthy_at is not None:
-        yield Line("healthy at", utc_text(health.last_healthy_at, "seconds"))
+        yield PageLine("healthy at", utc_text(health.last_healthy_at, "seconds"))
 
 
-def _card(checked: "HealthCheck") -> Iterator[Line]:
-    yield Line("card", _place(checked.card_url, checked.card_result, None))
+def _card(checked: "HealthCheck") -> Iterator[PageLine]:
+    yield PageLine("card", _place(checked.card_url, checked.card_result, None))
     if checked.card is None:
         # Otherwise it is already among the reasons.
         if checked.card_reason not in checked.decision.reasons:
-            yield Line("card", checked.card_reason)
+            yield PageLine("card", checked.card_reason)
         return
     facts = (
         ("version", checked.card.version),
@@ -230,7 +230,7 @@ def _card(checked: "HealthCheck") -> Iterator[Line]:
         ("A2A", checked.card.generation),
     )
     if told := ", ".join(f"{name} {value}" for name, value in facts if value):
-        yield Line("card", told)
+        yield PageLine("card", told)
     yield from listed("of the card", map(_told, checked.card.findings))
 
 

@@ -13,10 +13,10 @@ from lifesign.cli.options.server_database import sqlite_file
 from lifesign.cli.output.log_output import LogFormat, logging_to
 from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from lifesign.crawl.progress import Progress
+    from lifesign.crawl.progress import ProgressDisplay
     from lifesign.crawl.run import Crawled
     from lifesign.crawl.worker_config import RegistryPlace
     from lifesign.prober.definition.models import ProbeDefinition
@@ -186,7 +186,7 @@ def crawl(
         opt_outs_of(read)
         lists = asyncio.run(look_at_lists(read))
         for name, why in lists.unread.items():
-            raise InvalidSetting(f"the list {name}", None, f"one that can be read ({why})")
+            raise InvalidValue(f"the list {name}", None, f"one that can be read ({why})")
         for told in lists.odd:
             sys.stderr.write(printable(f"{definition}: {told}") + "\n")
         sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
@@ -214,7 +214,7 @@ def place_of(
 ) -> "str | RegistryPlace":
     """Return where results go, by the command line, else by the definition, else beside it."""
     if registry is not None and database is not None:
-        raise InvalidSetting("--database", database, "none: the registry has its own")
+        raise InvalidValue("--database", database, "none: the registry has its own")
     url = definition.results.registry if registry is None and database is None else registry
     if url is None:
         place = database or f"sqlite:///{definition.name}.db"
@@ -235,7 +235,7 @@ def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
                 "a file of its own for what is found: this is the list that is read, so name another one "
                 "(--database sqlite:///results.db)"
             )
-            raise InvalidSetting("database", str(file), expected)
+            raise InvalidValue("database", str(file), expected)
 
 
 def run_crawl(
@@ -272,7 +272,7 @@ def run_crawl(
 
         wanted = Report(directory=report, name=definition.name, deadlines=definition.timeouts.deadlines)
 
-    async def ran(progress: "Progress") -> "Crawled":
+    async def ran(progress: "ProgressDisplay") -> "Crawled":
         stop = asyncio.Event()
         opened = (
             open_local_home(place, wanted, is_once=is_once)

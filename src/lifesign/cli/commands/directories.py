@@ -11,7 +11,7 @@ from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, P
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import printable
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 
 if TYPE_CHECKING:
     from lifesign.client.registry_directories import RegistryDirectories
@@ -173,10 +173,10 @@ async def _remove(lists: "LocalDirectories | RegistryDirectories", name: str) ->
     from uuid import uuid4  # noqa: PLC0415 - asked for by this command alone
 
     from lifesign.domain.models.directories import ImportPage  # noqa: PLC0415 - pydantic takes 60 ms
-    from lifesign.errors import InvalidSetting  # noqa: PLC0415
+    from lifesign.errors import InvalidValue  # noqa: PLC0415
 
     if not any(record.name == name and record.size for record in await lists.all()):
-        raise InvalidSetting("NAME", name, "a directory that lists somebody")
+        raise InvalidValue("NAME", name, "a directory that lists somebody")
     import_id = uuid4().hex
     await lists.put_page(name, import_id, 1, ImportPage(urls=[], allow_shrink=True))
     record = await lists.apply(name, import_id, pages=1)
@@ -201,5 +201,5 @@ def _write_change(name: str, record: "ImportRecord", *, as_json: bool) -> None:
         write_json(sys.stdout, {"directory": name, **record.model_dump(mode="json", exclude_none=True)})
         return
     size = record.size_before + record.added - record.removed
-    told = f"{name}: {record.removed:,} left, {counted(size, 'target')}"
+    told = f"{name}: {record.removed:,} left, {pluralize(size, 'target')}"
     sys.stdout.write(printable(told) + "\n")

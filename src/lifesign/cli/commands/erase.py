@@ -8,9 +8,9 @@ import typer
 from lifesign.cli.options.agent_reference import check_id
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import Line, printable, write_page
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import InvalidSetting
+from lifesign.cli.output.terminal import PageLine, printable, write_page
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import InvalidValue
 
 MAX_ANSWER_CHARS = 100
 """That are read of what somebody answers."""
@@ -61,11 +61,11 @@ def erase(
         write_json(sys.stdout, erased.model_dump(mode="json"))
         return 0
     lines = [
-        Line("agent", erased.agent_id),
-        Line("erased", f"its record, and what {counted(erased.events, 'event')} told"),
+        PageLine("agent", erased.agent_id),
+        PageLine("erased", f"its record, and what {pluralize(erased.events, 'event')} told"),
     ]
     if erased.archived_sequence:
-        lines.append(Line("archived", f"events up to {erased.archived_sequence}: erased within an hour"))
+        lines.append(PageLine("archived", f"events up to {erased.archived_sequence}: erased within an hour"))
     write_page(sys.stdout, lines, colours=False)
     return 0
 
@@ -73,7 +73,7 @@ def erase(
 def _is_wanted(agent_id: str) -> bool:
     """Ask whoever sits at the terminal; InvalidSetting if nobody does."""
     if not sys.stdin.isatty():
-        raise InvalidSetting("--yes", None, "given where there is no terminal to ask at: it is for ever")
+        raise InvalidValue("--yes", None, "given where there is no terminal to ask at: it is for ever")
     sys.stderr.write(f"Erase {printable(agent_id)} for ever? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline(MAX_ANSWER_CHARS).strip().lower() in {"y", "yes"}

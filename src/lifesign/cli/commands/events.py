@@ -27,11 +27,11 @@ from lifesign.cli.options.registry_access import (
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from lifesign.cli.output.broken_pipe import whoever_reads
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.cli.output.terminal import Colour, Line, has_colours, listed, printable, write_page
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, printable, write_page
 from lifesign.domain.access.actor import spoken
 from lifesign.domain.tasks.task_states import told_of_end
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import AgentHealthError, InvalidSetting
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import AgentHealthError, InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -242,7 +242,7 @@ def _verified(url: str) -> "LogReport":
 
     try:
         return run_deed(url, look, is_write=False)
-    except InvalidSetting:
+    except InvalidValue:
         raise
     except AgentHealthError as error:
         # Not read is not "changed".
@@ -250,30 +250,30 @@ def _verified(url: str) -> "LogReport":
         raise typer.Exit(EXIT_UNREACHABLE) from None
 
 
-def _report(report: "LogReport") -> Iterator[Line]:
+def _report(report: "LogReport") -> Iterator[PageLine]:
     if report.fault is not None:
-        yield Line("the log", "is NOT as it was written", Colour.RED)
-        yield Line("because", report.fault)
+        yield PageLine("the log", "is NOT as it was written", Colour.RED)
+        yield PageLine("because", report.fault)
     else:
-        yield Line("the log", "is as it was written", Colour.GREEN)
+        yield PageLine("the log", "is as it was written", Colour.GREEN)
         follows = "does NOT follow from it" if report.differences else "follows from it"
-        yield Line("the store", follows, Colour.RED if report.differences else Colour.GREEN)
+        yield PageLine("the store", follows, Colour.RED if report.differences else Colour.GREEN)
     yield from listed("because", report.differences)
-    yield Line("events", f"{report.events}, {report.erased} of all without their payload")
+    yield PageLine("events", f"{report.events}, {report.erased} of all without their payload")
     numbers = {
         "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,
     }  # fmt: skip
-    yield Line("tell of", ", ".join(counted(count, noun) for noun, count in numbers.items()))
+    yield PageLine("tell of", ", ".join(pluralize(count, noun) for noun, count in numbers.items()))
     if report.uncovered_keys:
         told = (
-            f"of {counted(report.uncovered_keys, 'key')} the log does not tell all: older versions wrote it"
+            f"of {pluralize(report.uncovered_keys, 'key')} the log does not tell all: older versions wrote it"
         )
-        yield Line("not proven", told)
+        yield PageLine("not proven", told)
     if report.archived.sequence:
-        yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
+        yield PageLine("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:
-        yield Line("archives", f"may still tell of {counted(report.archive_erasures, 'erased agent')}")
-    yield Line("checkpoint", f"{report.last.sequence} {report.last.hash}")
+        yield PageLine("archives", f"may still tell of {pluralize(report.archive_erasures, 'erased agent')}")
+    yield PageLine("checkpoint", f"{report.last.sequence} {report.last.hash}")
 
 
 def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:

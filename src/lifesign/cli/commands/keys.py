@@ -15,7 +15,7 @@ from lifesign.cli.options.server_database import ACTOR, DEFAULT_DATABASE, Databa
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import printable
 from lifesign.domain.text.durations import duration_text
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.domain.access.permissions import Role, StoredKey
@@ -129,7 +129,7 @@ def list_keys(
     try:
         wanted = None if role is None else Role(role)
     except ValueError:
-        raise InvalidSetting("--role", role, f"one of {', '.join(Role)}") from None
+        raise InvalidValue("--role", role, f"one of {', '.join(Role)}") from None
     found = list(_all(database, wanted))
     if as_json:
         write_json(sys.stdout, {"keys": found})
@@ -333,8 +333,8 @@ def _checked(model: Any, **members: object) -> Any:
         if fault.name.endswith("_seconds") and isinstance(fault.given, int | float):
             bound, _, seconds = fault.expected.rpartition(" ")
             expected = f"{bound} {duration_text(float(seconds))}"
-            raise InvalidSetting(option, duration_text(fault.given), expected) from None
-        raise InvalidSetting(option, fault.given, fault.expected) from None
+            raise InvalidValue(option, duration_text(fault.given), expected) from None
+        raise InvalidValue(option, fault.given, fault.expected) from None
 
 
 def _ending(key: dict[str, Any]) -> str:

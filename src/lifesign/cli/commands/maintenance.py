@@ -10,13 +10,13 @@ from lifesign.cli.options.duration import read_duration
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import Line, listed, write_page
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import InvalidSetting
+from lifesign.cli.output.terminal import PageLine, listed, write_page
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
-    from lifesign.client.registry_agents import PoolMaintenance
+    from lifesign.client.registry_agents import MaintenanceChange
 
 
 def maintenance(
@@ -52,13 +52,13 @@ def maintenance(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (agent_id is None) == (role is None):
-        raise InvalidSetting("AGENT_ID", agent_id, "either an agent or --role")
+        raise InvalidValue("AGENT_ID", agent_id, "either an agent or --role")
     if agent_id is not None:
         check_id(agent_id)
     if ended == (duration is not None):
-        raise InvalidSetting("--for", duration, "either --for or --end")
+        raise InvalidValue("--for", duration, "either --for or --end")
     if not ended and not reason:
-        raise InvalidSetting("--reason", reason, "why")
+        raise InvalidValue("--reason", reason, "why")
     seconds = None if duration is None else read_duration(duration)
     found = ask(
         lambda client: _decree(client, agent_id, role, seconds, reason or ""),
@@ -73,15 +73,15 @@ def maintenance(
     if role is not None and not found.agents:
         until = f"is over: nobody of {role} was in it"
     elif role is not None:
-        until += f" for {counted(len(found.agents), 'agent')} of {role}"
-    write_page(sys.stdout, [Line("maintenance", until), *listed("agent", found.agents)], colours=False)
+        until += f" for {pluralize(len(found.agents), 'agent')} of {role}"
+    write_page(sys.stdout, [PageLine("maintenance", until), *listed("agent", found.agents)], colours=False)
 
 
 async def _decree(
     client: "RegistryClient", agent_id: str | None, role: str | None, seconds: float | None, reason: str
-) -> "PoolMaintenance":
+) -> "MaintenanceChange":
     """Begin or end it, and tell of one agent as of a pool of one."""
-    from lifesign.client.registry_agents import PoolMaintenance  # noqa: PLC0415 - loaded by now
+    from lifesign.client.registry_agents import MaintenanceChange  # noqa: PLC0415 - loaded by now
 
     agents = client.agents
     if role is not None:
@@ -93,6 +93,6 @@ async def _decree(
         record = await agents.end_maintenance(agent_id)
     else:
         record = await agents.maintain(agent_id, seconds=seconds, reason=reason)
-    return PoolMaintenance(
+    return MaintenanceChange(
         role_id=record.role_id or "", agents=[record.agent_id], until=record.maintenance_until
     )

@@ -15,7 +15,7 @@ from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import URL_VARIABLE
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from lifesign.client.registry_tasks import HeldRun
     from lifesign.domain.net.target_address import Network
-    from lifesign.mcp.listen_address import Place
-    from lifesign.mcp.tool import Reach
+    from lifesign.mcp.listen_address import ListenAddress
+    from lifesign.mcp.tool import ToolContext
 
 TOKEN_VARIABLE = "AGENT_HEALTH_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
 
@@ -115,7 +115,7 @@ def mcp(
 
     networks = read_networks(allow_network or (), "--allow-network")
     if not registry and key_file is not None:
-        raise InvalidSetting("--registry", None, f"the URL that the key is for, or ${URL_VARIABLE}")
+        raise InvalidValue("--registry", None, f"the URL that the key is for, or ${URL_VARIABLE}")
     known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
     front = _front(host, port, allow_host or (), token_file) if transport is Transport.HTTP else None
     run = run_in(os.environ)
@@ -147,13 +147,13 @@ class _Registry:
 class _Front:
     """Where it is served over http, and to whom."""
 
-    place: "Place"
+    place: "ListenAddress"
     token: str = field(repr=False)
     is_new: bool
 
 
 async def _serve(
-    new_server: "Callable[[Reach], Server[Any]]",
+    new_server: "Callable[[ToolContext], Server[Any]]",
     networks: "Sequence[Network]",
     registry: _Registry | None,
     front: _Front | None,
@@ -161,7 +161,7 @@ async def _serve(
 ) -> None:
     """Serve until the client leaves, or somebody asks for the end."""
     from lifesign.client import RegistryClient  # noqa: PLC0415 - see mcp
-    from lifesign.mcp.tool import Reach  # noqa: PLC0415
+    from lifesign.mcp.tool import ToolContext  # noqa: PLC0415
     from lifesign.mcp.vetted_get import vetted_get  # noqa: PLC0415
 
     async with AsyncExitStack() as opened:
@@ -171,7 +171,7 @@ async def _serve(
             client = await opened.enter_async_context(
                 RegistryClient(registry.url, key=registry.key, allow_plain_http=registry.allow_plain_http)
             )
-        server = new_server(Reach(get=get, registry=client, run=run))
+        server = new_server(ToolContext(get=get, registry=client, run=run))
         if front is None:
             from lifesign.mcp.over_stdio import over_stdio  # noqa: PLC0415
 
@@ -185,9 +185,9 @@ async def _serve(
 def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None) -> _Front:
     """Return where it is served; InvalidSetting for a place or a token that cannot be right."""
     from lifesign.mcp.guard import check_token, new_token  # noqa: PLC0415 - see mcp
-    from lifesign.mcp.listen_address import Place  # noqa: PLC0415
+    from lifesign.mcp.listen_address import ListenAddress  # noqa: PLC0415
 
-    place = Place(host=host, port=port, names=tuple(names))
+    place = ListenAddress(host=host, port=port, names=tuple(names))
     place.known_as()
     if token_file is not None:
         return _Front(

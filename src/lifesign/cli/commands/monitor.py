@@ -9,7 +9,7 @@ from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, P
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import printable
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -58,7 +58,7 @@ def confirm_outage(
       0 confirmed   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (network_class is None) == (agent is None):
-        raise InvalidSetting("--class", network_class, "exactly one of --class and --agent")
+        raise InvalidValue("--class", network_class, "exactly one of --class and --agent")
 
     async def confirmed(client: "RegistryClient") -> "Confirmed":
         if network_class is not None:

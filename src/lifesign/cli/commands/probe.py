@@ -9,7 +9,7 @@ import typer
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import AsJson
 from lifesign.cli.output.broken_pipe import whoever_reads
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ def probe(
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
 
     if len(urls) > MAX_URLS:
-        raise InvalidSetting("URL...", len(urls), f"{MAX_URLS} at most; agent-health census FILE takes more")
+        raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; agent-health census FILE takes more")
     check_timeout(timeout_seconds)
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
     reports = asyncio.run(_look(asked))
@@ -115,7 +115,7 @@ def probe(
 def check_timeout(seconds: float | None) -> None:
     """Refuse a deadline that no request can have. InvalidSetting."""
     if seconds is not None and not 0 < seconds <= MAX_TIMEOUT_SECONDS:
-        raise InvalidSetting("--timeout", seconds, f"above 0, up to {MAX_TIMEOUT_SECONDS:g}")
+        raise InvalidValue("--timeout", seconds, f"above 0, up to {MAX_TIMEOUT_SECONDS:g}")
 
 
 def exit_code(groups: "Sequence[str]") -> int:

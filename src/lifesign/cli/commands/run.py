@@ -25,16 +25,16 @@ from lifesign.cli.options.registry_access import (
 from lifesign.cli.options.task_id import read_task_id
 from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE
-from lifesign.errors import CommandFailed, InvalidSetting
+from lifesign.errors import CommandFailed, InvalidValue
 from lifesign.serving.state_home import state_home
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from lifesign.adapter.main_loop import Adapter, Wanted
+    from lifesign.adapter.main_loop import Adapter, TaskSelection
     from lifesign.adapter.process.agent_user import AgentUser
     from lifesign.adapter.task_run import OpenTools, RunOutcome
-    from lifesign.adapter.tools.proxy_context import HeldWork
+    from lifesign.adapter.tools.proxy_context import ToolProxyContext
     from lifesign.adapter.tools.tool_proxy import OpenProxy
     from lifesign.adapter.tools.upstreams import Upstreams
     from lifesign.client.registry_errors import RegistryError
@@ -180,7 +180,7 @@ def run(  # noqa: PLR0913 - each option is one
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):
-        raise InvalidSetting(
+        raise InvalidValue(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
         )
     _check(task=task, once=once, timeout_s=timeout, no_progress_s=no_progress_timeout)
@@ -188,13 +188,13 @@ def run(  # noqa: PLR0913 - each option is one
     import asyncio  # noqa: PLC0415
 
     from lifesign.adapter.credentials import alone_as, forget, own_key_file  # noqa: PLC0415
-    from lifesign.adapter.main_loop import DRAIN_SECONDS, SLACK_SECONDS, Adapter, Wanted  # noqa: PLC0415
+    from lifesign.adapter.main_loop import DRAIN_SECONDS, SLACK_SECONDS, Adapter, TaskSelection  # noqa: PLC0415
     from lifesign.adapter.process import process_watcher  # noqa: PLC0415
     from lifesign.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
     from lifesign.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
     from lifesign.agent.credentials import AgentKeys  # noqa: PLC0415
     from lifesign.agent.profile import AgentProfile  # noqa: PLC0415
-    from lifesign.agent.registration import Place  # noqa: PLC0415
+    from lifesign.agent.registration import RegistrySession  # noqa: PLC0415
     from lifesign.cli.output.log_output import logging_to  # noqa: PLC0415
     from lifesign.cli.output.run_lines import LogTeller, telling  # noqa: PLC0415
     from lifesign.client import RegistryClient  # noqa: PLC0415
@@ -223,7 +223,7 @@ def run(  # noqa: PLR0913 - each option is one
         own_key = own_key_file(places.root, profile.agent_id)
         stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
-        place = Place(
+        place = RegistrySession(
             profile,
             keys,
             registry,
@@ -231,7 +231,7 @@ def run(  # noqa: PLR0913 - each option is one
             works_tasks=True,
             comes_back=agent_id is not None,
         )
-        wanted = Wanted(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
+        wanted = TaskSelection(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
         settings = RunSettings(
             command=found,
             environment=dict(os.environ) | ({} if runs_as is None else runs_as.environment()),
@@ -281,10 +281,10 @@ def run(  # noqa: PLR0913 - each option is one
 def _check(*, task: str | None, once: bool, timeout_s: float | None, no_progress_s: float | None) -> None:
     """Refuse what cannot be meant, before anybody is registered for it."""
     if task is not None and once:
-        raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
+        raise InvalidValue("--once", None, "not to be given with --task, which is one task already")
     for option, given_s in (("--timeout", timeout_s), ("--no-progress-timeout", no_progress_s)):
         if given_s is not None and given_s <= 0:
-            raise InvalidSetting(option, "0s", "more than that")
+            raise InvalidValue(option, "0s", "more than that")
 
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
@@ -295,7 +295,7 @@ def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
         late = "--grace" if grace_s > drain_s else "--drain-timeout"
         got = duration_text(max(grace_s, drain_s))
         most = duration_text(MAX_DURATION_SECONDS)
-        raise InvalidSetting(late, got, f"less than {most}, --grace and --drain-timeout together")
+        raise InvalidValue(late, got, f"less than {most}, --grace and --drain-timeout together")
 
 
 def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
@@ -307,7 +307,7 @@ def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
     user = AgentUser.called(name)
     if not in_workspace and (why := user.shut_out_by(Path.cwd())):
         expected = f"a user who can reach where this is started, or --in-workspace ({why})"
-        raise InvalidSetting("--user", name, expected)
+        raise InvalidValue("--user", name, expected)
     return user
 
 
@@ -315,13 +315,13 @@ def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
     """Return what opens the tools of a run, None without the extra, and which variables are the tools'."""
     if find_spec("mcp") is None:
         if file is not None:
-            raise InvalidSetting("--tools", str(file), "the extra mcp to be installed")
+            raise InvalidValue("--tools", str(file), "the extra mcp to be installed")
         return None, set()
     from lifesign.adapter.tools.tool_proxy import open_tool_proxy  # noqa: PLC0415 - see `run`
 
     upstreams = None if file is None else _upstreams_in(file)
 
-    def open_tools(held: "HeldWork") -> "AbstractAsyncContextManager[OpenProxy]":
+    def open_tools(held: "ToolProxyContext") -> "AbstractAsyncContextManager[OpenProxy]":
         return open_tool_proxy(held, upstreams)
 
     return open_tools, set() if upstreams is None else upstreams.variables()
@@ -352,10 +352,10 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
             "a program that can be started" if user is None else f"a program that {user.name} can start"
         )
         why = f" ({error.reason})" if error.reason else ""
-        raise InvalidSetting("COMMAND", command[0], expected + why) from None
+        raise InvalidValue("COMMAND", command[0], expected + why) from None
 
 
-def _hint(error: "RegistryError", wanted: "Wanted") -> str:
+def _hint(error: "RegistryError", wanted: "TaskSelection") -> str:
     """Say what may be missing: only the registry knows of which pool a task is."""
     if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
         return ""

@@ -19,7 +19,7 @@ from lifesign.cli.options.registry_access import (
 )
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client.registry_targets import PagedTargets, TargetQuery
@@ -109,7 +109,7 @@ def list_targets(
       total     how many match
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if as_json and as_csv:
-        raise InvalidSetting("--csv", "given", "one of --json and --csv")
+        raise InvalidValue("--csv", "given", "one of --json and --csv")
     named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
     wanted = _wanted(named, directory)
     if max_evidence_age is not None:
@@ -164,7 +164,7 @@ def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
     classes = [*ResultClass, NEVER_MEASURED]
     for name in results:
         if name not in classes:
-            raise InvalidSetting("--result", name, f"one of {', '.join(classes)}")
+            raise InvalidValue("--result", name, f"one of {', '.join(classes)}")
     wanted = TargetQuery(
         # Each once: --alive and --result may name the same.
         result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),

@@ -29,7 +29,7 @@ from lifesign.cli.output.task_page import page
 from lifesign.cli.output.terminal import has_colours, write_page
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS
 from lifesign.domain.tasks.task_states import MAX_BACKOFF_SECONDS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -304,7 +304,7 @@ def review_task(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if verdict not in {"accept", "reject"}:
-        raise InvalidSetting("verdict", verdict, "accept or reject")
+        raise InvalidValue("verdict", verdict, "accept or reject")
 
     async def reviewed(client: "RegistryClient") -> "TaskRecord":
         review = await client.tasks.review(task_id, verdict, comment=comment)
@@ -341,7 +341,7 @@ def resolve_task(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if resolution not in {"requeue", "done"}:
-        raise InvalidSetting("resolution", resolution, "requeue or done")
+        raise InvalidValue("resolution", resolution, "requeue or done")
     result = None if output is None else _object_in(output, "--output")
     _done(
         lambda client: client.tasks.resolve(task_id, resolution, comment=comment, output=result),
@@ -374,7 +374,7 @@ def top_up_task(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not (tokens or usd):
-        raise InvalidSetting("--tokens, --usd", None, "one of them, above 0")
+        raise InvalidValue("--tokens, --usd", None, "one of them, above 0")
     _done(
         lambda client: client.tasks.top_up(task_id, tokens=tokens, usd=usd),
         as_json=as_json,
@@ -407,7 +407,7 @@ def _object_in(file: Path, option: str) -> dict[str, Any]:
             text = opened.read(MAX_FILE_BYTES + 1)
         read: Any = json.loads(text) if len(text) <= MAX_FILE_BYTES else None
     except OSError as error:
-        raise InvalidSetting(option, str(file), f"a readable file ({error.strerror})") from None
+        raise InvalidValue(option, str(file), f"a readable file ({error.strerror})") from None
     except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):
@@ -415,5 +415,5 @@ def _object_in(file: Path, option: str) -> dict[str, Any]:
         from lifesign.domain.models.tasks import MAX_OBJECT_BYTES  # noqa: PLC0415
 
         expected = f"a JSON object of at most {MAX_OBJECT_BYTES} bytes, in a file of at most {MAX_FILE_BYTES}"
-        raise InvalidSetting(option, str(file), expected)
+        raise InvalidValue(option, str(file), expected)
     return read

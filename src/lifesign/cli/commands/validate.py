@@ -11,10 +11,10 @@ import typer
 
 from lifesign.cli.options.option_names import options
 from lifesign.cli.output.broken_pipe import whoever_reads
-from lifesign.cli.output.terminal import Colour, Line, has_colours, listed, write_page
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import without_password
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import InvalidSetting
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.domain.base.finding import Finding
@@ -55,7 +55,7 @@ def validate(
       warnings  likewise
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not source:
-        raise InvalidSetting("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")
+        raise InvalidValue("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")
     if source.lower().startswith(("http://", "https://")):
         import asyncio  # noqa: PLC0415 - takes 20 ms, which a file need not pay
 
@@ -68,7 +68,7 @@ def validate(
             json.dump(_as_json_object(verdict), sys.stdout, indent=2)
             sys.stdout.write("\n")
         elif verdict.error is not None:
-            write_page(sys.stderr, [Line("", f"{verdict.source}: {verdict.error}")], colours=False)
+            write_page(sys.stderr, [PageLine("", f"{verdict.source}: {verdict.error}")], colours=False)
         else:
             write_page(sys.stdout, _page(verdict), colours=has_colours(sys.stdout))
     return 0 if verdict.is_valid else 1
@@ -140,10 +140,10 @@ def _as_json_object(verdict: _Verdict) -> dict[str, Any]:
     }
 
 
-def _page(verdict: _Verdict) -> Iterator[Line]:
+def _page(verdict: _Verdict) -> Iterator[PageLine]:
     yield from listed("fault", map(str, verdict.faults), Colour.RED)
     yield from listed("warning", map(str, verdict.warnings), Colour.YELLOW)
     if verdict.is_valid:
-        yield Line("", f"{verdict.source}: a valid health document", Colour.GREEN)
+        yield PageLine("", f"{verdict.source}: a valid health document", Colour.GREEN)
     else:
-        yield Line("", f"{verdict.source}: {counted(len(verdict.faults), 'fault')}", Colour.RED)
+        yield PageLine("", f"{verdict.source}: {pluralize(len(verdict.faults), 'fault')}", Colour.RED)

@@ -17,7 +17,7 @@ from lifesign.client.environment import KEY_VARIABLE
 from lifesign.domain.text.times import utc_text
 
 if TYPE_CHECKING:
-    from lifesign.activity.activity_events import Told
+    from lifesign.activity.activity_events import WatchEvent
 
 watch_activity = typer.Typer(
     name="watch-activity", help="Turn what an agent's sessions do into its heartbeats.", rich_markup_mode=None
@@ -83,7 +83,7 @@ def watch_opencode(
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
-    from lifesign.activity.heartbeat_sink import RegistryHeart  # noqa: PLC0415
+    from lifesign.activity.heartbeat_sink import RegistryHeartbeatSink  # noqa: PLC0415
     from lifesign.activity.opencode import PASSWORD_VARIABLE, USER_VARIABLE, OpencodeServer  # noqa: PLC0415
     from lifesign.activity.watcher import Watcher  # noqa: PLC0415
     from lifesign.cli.commands.watched_agents import read_watched  # noqa: PLC0415
@@ -96,7 +96,7 @@ def watch_opencode(
         username=os.environ.get(USER_VARIABLE),
         allow_plain_http=allow_plain_http,
     )
-    heart = RegistryHeart(registry, watched.keys, allow_plain_http=allow_plain_http)
+    heart = RegistryHeartbeatSink(registry, watched.keys, allow_plain_http=allow_plain_http)
 
     async def watch() -> None:
         watching = asyncio.current_task()
@@ -114,10 +114,10 @@ def watch_opencode(
     return 0
 
 
-def _teller(*, as_json: bool) -> Callable[["Told"], None]:
+def _teller(*, as_json: bool) -> Callable[["WatchEvent"], None]:
     from datetime import UTC, datetime  # noqa: PLC0415 - not needed for `--help`
 
-    def tell(told: "Told") -> None:
+    def tell(told: "WatchEvent") -> None:
         at = utc_text(datetime.now(UTC), "milliseconds")
         sys.stdout.write(_json_line(at, told) if as_json else _line(at, told))
         # Whoever reads through a pipe wants it now.
@@ -126,7 +126,7 @@ def _teller(*, as_json: bool) -> Callable[["Told"], None]:
     return tell
 
 
-def _json_line(at: str, told: "Told") -> str:
+def _json_line(at: str, told: "WatchEvent") -> str:
     members = {
         "at": at,
         "what": told.what,
@@ -137,6 +137,6 @@ def _json_line(at: str, told: "Told") -> str:
     return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
 
 
-def _line(at: str, told: "Told") -> str:
+def _line(at: str, told: "WatchEvent") -> str:
     whose = "" if told.agent_id is None else f"{printable(told.agent_id)}: "
     return f"{at}  {told.what:<15}  {whose}{printable(told.text)}\n"

@@ -9,8 +9,8 @@ from typing import Final
 from lifesign.cli.options.registry_access import read_key
 from lifesign.domain.lifecycle.activity_event import is_session_id
 from lifesign.domain.models.agents import AGENT_ID_CHARACTERS
-from lifesign.domain.text.pluralize import counted
-from lifesign.errors import InvalidSetting
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import InvalidValue
 
 MAX_AGENTS: Final = 1_000
 
@@ -37,9 +37,9 @@ def read_watched(maps: Collection[str], key_files: Collection[str]) -> Watched:
     for agent_id in own:
         sessions.setdefault(agent_id, [])
     if not sessions:
-        raise InvalidSetting("--map", None, f"{_EXPECTED_MAP}, or a key file of each agent's own")
+        raise InvalidValue("--map", None, f"{_EXPECTED_MAP}, or a key file of each agent's own")
     if len(sessions) > MAX_AGENTS:
-        raise InvalidSetting("--map", counted(len(sessions), "agent"), f"at most {MAX_AGENTS}")
+        raise InvalidValue("--map", pluralize(len(sessions), "agent"), f"at most {MAX_AGENTS}")
     return Watched(sessions, {agent_id: read_key(own.get(agent_id, shared)) for agent_id in sessions})
 
 
@@ -49,9 +49,9 @@ def _mapped(given: Collection[str]) -> dict[str, list[str]]:
     for text in given:
         session_id, _, agent_id = text.rpartition("=")
         if not is_session_id(session_id) or not _is_agent_id(agent_id):
-            raise InvalidSetting("--map", text[:80], _EXPECTED_MAP)
+            raise InvalidValue("--map", text[:80], _EXPECTED_MAP)
         if any(session_id in others for owner, others in mapped.items() if owner != agent_id):
-            raise InvalidSetting("--map", text[:80], "a session of one agent; it is another's already")
+            raise InvalidValue("--map", text[:80], "a session of one agent; it is another's already")
         mapped.setdefault(agent_id, []).append(session_id)
     return mapped
 
@@ -69,7 +69,7 @@ def _key_places(given: Collection[str], mapped: Collection[str]) -> tuple[dict[s
         elif shared is None:
             shared = Path(text)
         else:
-            raise InvalidSetting("--key-file", text, "AGENT_ID=FILE, since there is more than one file")
+            raise InvalidValue("--key-file", text, "AGENT_ID=FILE, since there is more than one file")
     return own, shared
 
 

@@ -20,7 +20,7 @@ Verdict = Literal["ok", "warning", "fault", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What came of one question."""
 
     about: str
@@ -38,34 +38,34 @@ def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:
     return told_s - min(max(told_s, asked_s), answered_s)
 
 
-def of_the_clock(about: str, whose: str, apart_s: float) -> Finding:
+def of_the_clock(about: str, whose: str, apart_s: float) -> CheckResult:
     """Say whether a clock is in step with ours; `apart_s` is how many seconds it is ahead."""
     if abs(apart_s) < CLOCK_WARNING_SECONDS:
-        return Finding(about, "ok", f"{whose} is in step with this machine's")
+        return CheckResult(about, "ok", f"{whose} is in step with this machine's")
     side = "ahead of" if apart_s > 0 else "behind"
     told = f"{whose} is {precise_text(abs(apart_s))} {side} this machine's"
     if abs(apart_s) >= CLOCK_FAULT_SECONDS:
-        return Finding(about, "fault", told, "let both be set by NTP: timedatectl set-ntp true")
-    return Finding(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")
+        return CheckResult(about, "fault", told, "let both be set by NTP: timedatectl set-ntp true")
+    return CheckResult(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")
 
 
-def of_the_directory(directory: Path, about: str) -> Iterator[Finding]:
+def of_the_directory(directory: Path, about: str) -> Iterator[CheckResult]:
     """Ask whether a directory is there, can be written to, and has room."""
     if not directory.is_dir():
-        yield Finding(about, "fault", f"the directory {directory} is not there", f"mkdir -p {directory}")
+        yield CheckResult(about, "fault", f"the directory {directory} is not there", f"mkdir -p {directory}")
         return
     if not os.access(directory, os.W_OK | os.X_OK):
-        yield Finding(
+        yield CheckResult(
             about, "fault", f"{directory} cannot be written to by this user", "chown it, or run as its owner"
         )
     free = shutil.disk_usage(directory).free
     told = f"{_room(free)} free in {directory.absolute()}"
     if free < ROOM_BYTES:
-        yield Finding("disk", "fault", told, "make room: changes cannot be stored")
+        yield CheckResult("disk", "fault", told, "make room: changes cannot be stored")
     elif free < ROOM_WARNING_BYTES:
-        yield Finding("disk", "warning", told, "make room, or let old events go: --event-retention-days")
+        yield CheckResult("disk", "warning", told, "make room, or let old events go: --event-retention-days")
     else:
-        yield Finding("disk", "ok", told)
+        yield CheckResult("disk", "ok", told)
 
 
 def _room(free: int) -> str:
@@ -76,7 +76,7 @@ def _room(free: int) -> str:
     return f"{free} bytes are"
 
 
-def of_the_mode(file: Path, what: str) -> Iterator[Finding]:
+def of_the_mode(file: Path, what: str) -> Iterator[CheckResult]:
     """Warn of a file of secrets that others may read."""
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
@@ -84,4 +84,4 @@ def of_the_mode(file: Path, what: str) -> Iterator[Finding]:
         return
     if mode & 0o077:
         told = f"others may read {file} (mode {mode:04o}), which holds secrets"
-        yield Finding(what, "warning", told, f"chmod 600 {file}")
+        yield CheckResult(what, "warning", told, f"chmod 600 {file}")

@@ -14,11 +14,11 @@ from lifesign.cli.options.registry_access import KeyFile
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
 from lifesign.cli.output.broken_pipe import whoever_reads
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import Colour, Line, has_colours, write_page
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.client.environment import URL_VARIABLE
 
 if TYPE_CHECKING:
-    from lifesign.cli.doctor.check_result import Finding
+    from lifesign.cli.doctor.check_result import CheckResult
 
 EXIT_FAULTY = 1
 
@@ -124,10 +124,10 @@ def doctor(
     return 0 if is_well else EXIT_FAULTY
 
 
-def _page(findings: "Sequence[Finding]") -> Iterator[Line]:
+def _page(findings: "Sequence[CheckResult]") -> Iterator[PageLine]:
     for finding in findings:
-        yield Line(finding.verdict, f"{finding.about}: {finding.told}", _COLOURS[finding.verdict])
+        yield PageLine(finding.verdict, f"{finding.about}: {finding.told}", _COLOURS[finding.verdict])
         if finding.advice:
-            yield Line(" ", f"  {finding.advice}")
+            yield PageLine(" ", f"  {finding.advice}")
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLOURS}
-    yield Line("", ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+    yield PageLine("", ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import make_url
 
 from lifesign.cli.doctor import marker_checks
-from lifesign.cli.doctor.check_result import Finding, ahead_s, of_the_clock, of_the_directory, of_the_mode
+from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock, of_the_directory, of_the_mode
 from lifesign.cli.options.server_database import run_deed, sqlite_file
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.text.durations import duration_text
@@ -27,7 +27,7 @@ SWEEP_WARNING_SECONDS: Final = 10.0
 """Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
 
 
-def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[Finding]:
+def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[CheckResult]:
     """Ask whether the database can be reached, is of this version, can be changed, and has the time.
 
     And whether it is the one that this host's marker in `state_dir` names. `place` is where somebody listens
@@ -35,14 +35,14 @@ def of_the_database(url: str, place: str = "", state_dir: Path | None = None) ->
     """
     try:
         known = marker_checks.known_of(url, state_dir)
-        if isinstance(known, Finding):
+        if isinstance(known, CheckResult):
             yield known
             if _is_absent(sqlite_file(url)):
                 return
             known = None
         yield from _of_the_database(url, place, known)
     except PermissionError as error:
-        yield Finding(
+        yield CheckResult(
             "database",
             "fault",
             f"this user cannot come to {error.filename}",
@@ -50,18 +50,20 @@ def of_the_database(url: str, place: str = "", state_dir: Path | None = None) ->
         )
 
 
-def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Finding]:
+def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[CheckResult]:
     file = sqlite_file(url)
     try:
         shown = make_url(url).render_as_string(hide_password=True)
     except Exception:  # noqa: BLE001 - SQLAlchemy's own, of any kind; it may hold a password
-        yield Finding("database", "fault", "this is no URL", "sqlite:///FILE or postgresql://USER@HOST/NAME")
+        yield CheckResult(
+            "database", "fault", "this is no URL", "sqlite:///FILE or postgresql://USER@HOST/NAME"
+        )
         return
     if file is not None:
         yield from of_the_directory(file.parent, "database")
     if _is_absent(file):
         told = f"{shown} is not there yet"
-        yield Finding(
+        yield CheckResult(
             "database", "skipped", told, "agent-health serve sets it up, or --database names another"
         )
         return
@@ -78,18 +80,18 @@ def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Find
             _check_changes(file)
     except ModuleNotFoundError as error:
         # Its driver.
-        yield Finding(
+        yield CheckResult(
             "database", "fault", f"{shown} needs {error.name}", "pip install 'agent-health[postgres]'"
         )
         return
     except AgentHealthError as error:
         is_foreign = isinstance(error, ForeignDatabase)
         told = NO_DATABASE if str(error) == DAMAGED else str(error)
-        yield Finding("database", "fault", told, _advice_for(error, file))
+        yield CheckResult("database", "fault", told, _advice_for(error, file))
     else:
         is_foreign = False
         told = "it takes changes" if file is None else "this user may write to it, and nobody keeps it locked"
-        yield Finding("database", "ok", told)
+        yield CheckResult("database", "ok", told)
     if file is not None and not is_foreign and _is_sqlite(file):
         yield from of_the_mode(file, "database")
 
@@ -109,20 +111,22 @@ def _is_sqlite(file: Path) -> bool:
         return False
 
 
-def _look_into(transaction: Transaction, shown: str, place: str, known: Known | None) -> Iterator[Finding]:
+def _look_into(
+    transaction: Transaction, shown: str, place: str, known: Known | None
+) -> Iterator[CheckResult]:
     if known is not None:
         check_filled(transaction, known)
     asked_s = time.time()
     apart_s = ahead_s(transaction.now_s, asked_s, time.time())
     schema.check(transaction)
-    yield Finding("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
+    yield CheckResult("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
     yield of_the_clock("clock", "the database's", apart_s)
     admins = key_rows.count(transaction, Role.ADMIN)
     if admins:
-        yield Finding("keys", "ok", f"{admins} of role admin")
+        yield CheckResult("keys", "ok", f"{admins} of role admin")
     else:
         advice = "agent-health keys create --role admin --name NAME"
-        yield Finding(
+        yield CheckResult(
             "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
         )
     if known is not None:
@@ -130,23 +134,23 @@ def _look_into(transaction: Transaction, shown: str, place: str, known: Known | 
     yield _of_the_sweeps(registry_row.find(transaction), transaction.now_s, place)
 
 
-def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> Finding:
+def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> CheckResult:
     """Say when silence was last looked for, and whether somebody should have done so since."""
     if row is None or row.swept_at_s is None:
-        return Finding("server", "skipped", "no server has ever swept here")
+        return CheckResult("server", "skipped", "no server has ever swept here")
     ago_s = now_s - row.swept_at_s
     told = f"the last sweep was {duration_text(ago_s)} ago"
     if ago_s < SWEEP_WARNING_SECONDS:
-        return Finding("server", "ok", told)
+        return CheckResult("server", "ok", told)
     is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
     if not (place or is_claimed):
-        return Finding("server", "ok", f"{told}, and no server is at work")
+        return CheckResult("server", "ok", f"{told}, and no server is at work")
     who = f"somebody listens at {place}" if place else "a server has claimed the next one"
     advice = (
         "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
         "has another database"
     )
-    return Finding("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
+    return CheckResult("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
 
 
 def _try_a_change(transaction: Transaction) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lifesign.cli.doctor.check_result import Finding
+from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.domain.text.pluralize import plural
 from lifesign.errors import AgentHealthError, InvalidFile
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lifesign.prober.witness.witness_requests import WitnessReply
 
 
-def of_a_definition(file: Path) -> Iterator[Finding]:
+def of_a_definition(file: Path) -> Iterator[CheckResult]:
     """Ask whether a probe definition can be read."""
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - another extra
 
@@ -21,10 +21,12 @@ def of_a_definition(file: Path) -> Iterator[Finding]:
         definition = read_definition_file(file)
     except InvalidFile as error:
         for fault in error.faults:
-            yield Finding("definition", "fault", f"{file}: {fault}", "probes/reference.yml has every setting")
+            yield CheckResult(
+                "definition", "fault", f"{file}: {fault}", "probes/reference.yml has every setting"
+            )
         return
     except AgentHealthError as error:
-        yield Finding("definition", "fault", str(error), "name a file that is there")
+        yield CheckResult("definition", "fault", str(error), "name a file that is there")
         return
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
@@ -32,30 +34,32 @@ def of_a_definition(file: Path) -> Iterator[Finding]:
 
     unread = asyncio.run(look_at_lists(definition)).unread
     for name, why in unread.items():
-        yield Finding(
+        yield CheckResult(
             "definition", "fault", f"{file}: the list {name}: {why}", "mend the list, or its format"
         )
     if not unread:
-        yield Finding("definition", "ok", f"{file}: {definition.name}")
+        yield CheckResult("definition", "ok", f"{file}: {definition.name}")
     yield from _of_the_canaries(file, definition)
 
 
-def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Finding]:
+def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
     """Ask each canary once, as a crawl does."""
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
     canaries = definition.canaries_by_class
     if not canaries:
         advice = "name hosts that are always there under canaries: else a dead line may look like dead agents"
-        yield Finding("canaries", "warning", f"{file} has no canaries", advice)
+        yield CheckResult("canaries", "warning", f"{file} has no canaries", advice)
         return
     if definition.placeholders:
         told = f"{file}: placeholders are left: {', '.join(definition.placeholders)}"
-        yield Finding("canaries", "warning", told, "replace them by hosts of your own or of your provider")
+        yield CheckResult(
+            "canaries", "warning", told, "replace them by hosts of your own or of your provider"
+        )
     try:
         replies = asyncio.run(_asked(definition))
     except AgentHealthError as error:
-        yield Finding("canaries", "fault", f"{file}: {error}", "probes/reference.yml has every setting")
+        yield CheckResult("canaries", "fault", f"{file}: {error}", "probes/reference.yml has every setting")
         return
     for network_class, named in canaries.items():
         silent = [
@@ -68,9 +72,9 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Find
         told = f"{file}: {count} of {network_class} {plural(answering, 'answers', 'answer')}"
         if silent:
             advice = "name others, or look at resolver.servers, firewalls and certificates"
-            yield Finding("canaries", "fault", f"{told}; not {', '.join(silent)}", advice)
+            yield CheckResult("canaries", "fault", f"{told}; not {', '.join(silent)}", advice)
         else:
-            yield Finding("canaries", "ok", told)
+            yield CheckResult("canaries", "ok", told)
 
 
 async def _asked(definition: "ProbeDefinition") -> "Mapping[str, Sequence[WitnessReply]]":

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
-from lifesign.cli.doctor.check_result import Finding
+from lifesign.cli.doctor.check_result import CheckResult
 
 FEW_FILES: Final = 4_096
 OUTSIDE: Final = {"IPv4": (socket.AF_INET, "192.0.2.1"), "IPv6": (socket.AF_INET6, "2001:db8::1")}
@@ -20,14 +20,14 @@ EXTRAS: Final = {
 """A module by which each extra is known to be installed."""
 
 
-def of_the_program() -> Iterator[Finding]:
+def of_the_program() -> Iterator[CheckResult]:
     """Ask what is installed."""
     there = [extra for extra, module in EXTRAS.items() if find_spec(module) is not None]
     python = ".".join(map(str, sys.version_info[:3]))
     told = f"agent-health {version('agent-health')}, Python {python}, with {', '.join(there)}"
-    yield Finding("program", "ok", told)
+    yield CheckResult("program", "ok", told)
     if "metrics" not in there:
-        yield Finding(
+        yield CheckResult(
             "metrics", "skipped", "a server here has no /metrics", "pip install 'agent-health[metrics]'"
         )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -35,16 +35,16 @@ def of_the_program() -> Iterator[Finding]:
         advice = (
             f"allow more: LimitNOFILE= of a unit, or ulimit -Hn; below {FEW_FILES:,} a fleet does not fit"
         )
-        yield Finding("open files", "warning", f"this user may have {most:,} open", advice)
+        yield CheckResult("open files", "warning", f"this user may have {most:,} open", advice)
 
 
-def of_the_network() -> Iterator[Finding]:
+def of_the_network() -> Iterator[CheckResult]:
     """Ask whether names are looked up, and which ways lead out."""
     try:
         socket.getaddrinfo("localhost", None)
-        yield Finding("names", "ok", "localhost is known")
+        yield CheckResult("names", "ok", "localhost is known")
     except OSError as error:
-        yield Finding(
+        yield CheckResult(
             "names", "fault", f"localhost is unknown: {error}", "look at /etc/hosts and nsswitch.conf"
         )
     for family, (number, address) in OUTSIDE.items():
@@ -52,10 +52,10 @@ def of_the_network() -> Iterator[Finding]:
             with socket.socket(number, socket.SOCK_DGRAM) as unsent:
                 # Nothing is sent: the kernel looks for a way.
                 unsent.connect((address, 9))
-            yield Finding(
+            yield CheckResult(
                 family, "ok", "this machine has a route out; whether anything answers there was not asked"
             )
         except OSError as error:
             advice = "" if family == "IPv6" else "a prober sees nobody from here"
             told = f"this machine has no route out: {error.strerror}"
-            yield Finding(family, "skipped" if family == "IPv6" else "warning", told, advice)
+            yield CheckResult(family, "skipped" if family == "IPv6" else "warning", told, advice)

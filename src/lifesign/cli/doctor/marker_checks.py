@@ -5,8 +5,8 @@ from typing import Final
 
 from sqlalchemy import make_url
 
-from lifesign.cli.doctor.check_result import Finding
-from lifesign.errors import DatabaseMismatch, InvalidSetting
+from lifesign.cli.doctor.check_result import CheckResult
+from lifesign.errors import DatabaseMismatch, InvalidValue
 from lifesign.registry.marker.database_identity import Known, check_known, check_present
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.storage.engine.database import Transaction, read_url
@@ -14,7 +14,7 @@ from lifesign.storage.engine.database import Transaction, read_url
 ADVICE: Final = "put the right database back, restore a backup, or run agent-health database adopt"
 
 
-def known_of(url: str, state_dir: Path | None) -> Known | Finding | None:
+def known_of(url: str, state_dir: Path | None) -> Known | CheckResult | None:
     """Return what this host knows about a database, or what is wrong with that.
 
     None for one in memory, and for a URL that names no database.
@@ -23,35 +23,35 @@ def known_of(url: str, state_dir: Path | None) -> Known | Finding | None:
         file = MarkerFile.of(read_url(url), state_directory(state_dir))
         if file is None:
             return None
-    except InvalidSetting as error:
+    except InvalidValue as error:
         # What is wrong with the URL is told by the questions about the database.
         return None if error.name == "database" else _fault(error)
     try:
         known = Known.read(file)
         check_present(known, make_url(url))
-    except InvalidSetting as error:
+    except InvalidValue as error:
         return _fault(error)
     except DatabaseMismatch as error:
-        return Finding("marker", "fault", str(error), ADVICE)
+        return CheckResult("marker", "fault", str(error), ADVICE)
     return known
 
 
-def _fault(error: InvalidSetting) -> Finding:
-    return Finding("marker", "fault", str(error), "--state-dir names another directory")
+def _fault(error: InvalidValue) -> CheckResult:
+    return CheckResult("marker", "fault", str(error), "--state-dir names another directory")
 
 
-def of_the_marker(transaction: Transaction, known: Known) -> Finding:
+def of_the_marker(transaction: Transaction, known: Known) -> CheckResult:
     """Say whether a database that is not empty is the one that this host knows."""
     if known.is_new:
-        return Finding(
+        return CheckResult(
             "marker", "skipped", f"{known.file} does not exist yet", "agent-health serve creates it"
         )
     if known.marker is None:
         told = f"{known.file} cannot be used: {known.damage}"
-        return Finding("marker", "warning", told, "agent-health serve writes it again")
+        return CheckResult("marker", "warning", told, "agent-health serve writes it again")
     try:
         check_known(transaction, known)
     except DatabaseMismatch as error:
-        return Finding("marker", "fault", str(error), ADVICE)
+        return CheckResult("marker", "fault", str(error), ADVICE)
     named = f"{known.marker.installation_id}, event {known.marker.head.sequence}"
-    return Finding("marker", "ok", f"{known.file} names this database: {named}")
+    return CheckResult("marker", "ok", f"{known.file} names this database: {named}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from lifesign.cli.doctor.check_result import Finding, of_the_clock, of_the_mode
+from lifesign.cli.doctor.check_result import CheckResult, of_the_clock, of_the_mode
 from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, answer_of
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.domain.access.permissions import looks_like_key
@@ -22,7 +22,7 @@ from lifesign.domain.text.times import utc_text
 from lifesign.registry.policies import DEFAULT_POLICIES
 
 
-def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
+def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResult]:
     """Ask whether a registry answers, has the time, and knows the key."""
     if url is None and key_file is None and not os.environ.get(KEY_VARIABLE):
         return
@@ -32,35 +32,35 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
         try:
             key = key_file.read_bytes()[:MAX_ANSWER_BYTES].decode("ascii", "replace").strip()
         except OSError as error:
-            yield Finding(
+            yield CheckResult(
                 "key", "fault", f"{key_file} cannot be read: {error.strerror}", "name another --key-file"
             )
             return
     if key and not looks_like_key(key):
-        yield Finding(
+        yield CheckResult(
             "key", "fault", "this is no key of ours: ahk_ and 43 characters", "keys create prints one"
         )
     if url is not None:
         yield from _of_what_answers(url, key)
 
 
-def _of_what_answers(url: str, key: str) -> Iterator[Finding]:
+def _of_what_answers(url: str, key: str) -> Iterator[CheckResult]:
     answer = answer_of(f"{url.rstrip('/')}/healthz")
     if answer is None:
         advice = "is it running, is the address right, and does a proxy or firewall let you through?"
-        yield Finding("registry", "fault", f"{url} does not answer", advice)
+        yield CheckResult("registry", "fault", f"{url} does not answer", advice)
         return
     status, apart_s, body = answer
     if not _is_a_registrys(url, status, body):
         advice = "give the URL of agent-health serve; of a proxy before it, look whether it finds the server"
-        yield Finding(
+        yield CheckResult(
             "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
         )
         return
     if status == 200:
-        yield Finding("registry", "ok", f"{url} can serve")
+        yield CheckResult("registry", "ok", f"{url} can serve")
     else:
-        yield Finding(
+        yield CheckResult(
             "registry", "fault", f"{url} answers {status}", "its log says why: mostly its database is away"
         )
     if apart_s is not None:
@@ -90,23 +90,23 @@ def _has_code(body: bytes) -> bool:
     return isinstance(error, dict) and isinstance(error.get("code"), str)
 
 
-def _of_the_key(url: str, key: str) -> Iterator[Finding]:
+def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
     asked = answer_of(f"{url.rstrip('/')}/api/v1/monitor", key)
     status = None if asked is None else asked[0]
     if status == 401:
-        yield Finding(
+        yield CheckResult(
             "key", "fault", "the registry does not know it, or it is over", "agent-health keys create"
         )
     elif status in {200, 403}:
-        yield Finding("key", "ok", "the registry knows it")
+        yield CheckResult("key", "ok", "the registry knows it")
         if asked is not None and status == 200:
             yield from of_the_monitor(asked[2])
             yield from _of_the_probers(url, key)
     else:
-        yield Finding("key", "warning", f"the registry answers {status} to it", "ask again later")
+        yield CheckResult("key", "warning", f"the registry answers {status} to it", "ask again later")
 
 
-def of_the_monitor(answer: bytes) -> Iterator[Finding]:
+def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
     """Say whether silence takes anybody down now, and of which agents nothing is known."""
     try:
         monitor = MonitorRecord.model_validate_json(answer)
@@ -117,14 +117,14 @@ def of_the_monitor(answer: bytes) -> Iterator[Finding]:
     if lost is not None:
         reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
         told = f"since {utc_text(lost.since, 'seconds')}: {reasons}"
-        yield Finding(
+        yield CheckResult(
             "evidence",
             "warning",
             f"nothing is known of {lost.agents:,} living {plural(lost.agents, 'agent', 'agents')} {told}",
             "look at the probers, and at their network: docs/when-wrong.md",
         )
     for name, since in monitor.silent_classes.items():
-        yield Finding(
+        yield CheckResult(
             "evidence",
             "warning",
             f"mass silence in {name} since {utc_text(since, 'seconds')}: failures there do not count",
@@ -132,7 +132,7 @@ def of_the_monitor(answer: bytes) -> Iterator[Finding]:
         )
 
 
-def _of_the_probers(url: str, key: str) -> Iterator[Finding]:
+def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
     """Say whether anybody probes, and whether the clocks of those who do are right."""
     root = url.rstrip("/")
     shards, targets = (
@@ -147,16 +147,16 @@ def _of_the_probers(url: str, key: str) -> Iterator[Finding]:
     except ValidationError:
         return
     if living:
-        yield Finding("probers", "ok", f"{len(living)} {plural(len(living), 'is', 'are')} running")
+        yield CheckResult("probers", "ok", f"{len(living)} {plural(len(living), 'is', 'are')} running")
     elif count:
         told = f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
-        yield Finding("probers", "warning", told, f"agent-health crawl PROBE.yml --registry {url}")
+        yield CheckResult("probers", "warning", told, f"agent-health crawl PROBE.yml --registry {url}")
     else:
-        yield Finding("probers", "skipped", "no prober is running, and no target is to be probed")
+        yield CheckResult("probers", "skipped", "no prober is running, and no target is to be probed")
     for prober in living:
         offset_s = prober.clock_offset_s
         if offset_s is not None and abs(offset_s) > DEFAULT_POLICIES.clock_offset_seconds:
-            yield Finding(
+            yield CheckResult(
                 "clock",
                 "warning",
                 f"the clock of prober {prober.holder} is {offset_text(offset_s)} the registry's",
@@ -164,13 +164,13 @@ def _of_the_probers(url: str, key: str) -> Iterator[Finding]:
             )
 
 
-def _of_its_decisions(monitor: MonitorRecord) -> Iterator[Finding]:
+def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
     """Say whether silence takes anybody down now."""
     held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.HELD}
     if not held:
-        yield Finding("decisions", "ok", "silence is believed")
+        yield CheckResult("decisions", "ok", "silence is believed")
     for name, track in held.items():
-        yield Finding(
+        yield CheckResult(
             "decisions",
             "warning",
             f"held since {utc_text(track.since, 'seconds')} for agents monitored by {name}: {_why(track)}",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from lifesign.cli.doctor import http
-from lifesign.cli.doctor.check_result import Finding, of_the_directory, of_the_mode
-from lifesign.errors import AgentHealthError, CannotListen, InvalidSetting
+from lifesign.cli.doctor.check_result import CheckResult, of_the_directory, of_the_mode
+from lifesign.errors import AgentHealthError, CannotListen, InvalidValue
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.listening_socket import bound
 from lifesign.serving.self_signed_certificate import certificate_ends_s
@@ -27,31 +27,33 @@ def held_place(host: str, port: int) -> str:
     return ""
 
 
-def of_the_archives(directory: Path | None) -> Iterator[Finding]:
+def of_the_archives(directory: Path | None) -> Iterator[CheckResult]:
     """Ask whether archived events have a place."""
     if directory is None:
         return
     if directory.exists():
         yield from of_the_directory(directory, "archives")
     else:
-        yield Finding("archives", "skipped", f"{directory} is not there yet", "agent-health serve makes it")
+        yield CheckResult(
+            "archives", "skipped", f"{directory} is not there yet", "agent-health serve makes it"
+        )
 
 
-def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[Finding]:
+def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[CheckResult]:
     """Ask whether a server could listen, and with which certificate."""
     yield _of_the_port(host, port, "http" if certificate is None else "https")
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        yield Finding("certificate", "fault", "a certificate and its key belong together", "give both")
+        yield CheckResult("certificate", "fault", "a certificate and its key belong together", "give both")
         return
     yield from of_the_mode(key, "TLS key")
     try:
         check_pair(certificate, key)
-    except InvalidSetting as error:
+    except InvalidValue as error:
         about = "TLS key" if error.name == "tls_key" else "certificate"
         advice = "PEM files of a certificate with its chain, and of its key without a password"
-        yield Finding(about, "fault", f"{error.given}: expected {error.expected}", advice)
+        yield CheckResult(about, "fault", f"{error.given}: expected {error.expected}", advice)
         return
     ends_s = certificate_ends_s(certificate)
     if ends_s is None:
@@ -59,28 +61,28 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
     left_s = ends_s - time.time()
     told = f"it ends on {time.strftime('%Y-%m-%d', time.gmtime(ends_s))}"
     if left_s <= 0:
-        yield Finding("certificate", "fault", told, "renew it")
+        yield CheckResult("certificate", "fault", told, "renew it")
     elif left_s < CERTIFICATE_WARNING_SECONDS:
-        yield Finding("certificate", "warning", told, "renew it, and start the server anew")
+        yield CheckResult("certificate", "warning", told, "renew it, and start the server anew")
     else:
-        yield Finding("certificate", "ok", told)
+        yield CheckResult("certificate", "ok", told)
 
 
-def _of_the_port(host: str, port: int, scheme: str) -> Finding:
+def _of_the_port(host: str, port: int, scheme: str) -> CheckResult:
     try:
         bound(host, port).close()
     except CannotListen as error:
         if http.answer_of(f"{scheme}://{_in_url(host)}:{port}/healthz") is not None:
-            return Finding("port", "ok", f"somebody answers at {host}, port {port}: a server is at work")
+            return CheckResult("port", "ok", f"somebody answers at {host}, port {port}: a server is at work")
         if error.why != os.strerror(errno.EADDRINUSE):
-            return Finding("port", "fault", str(error), "end who has it, or choose another --port")
+            return CheckResult("port", "fault", str(error), "end who has it, or choose another --port")
         told = f"somebody holds {host}, port {port}, and does not answer within {http.ASK_SECONDS:g} s"
         advice = "a server that has just begun answers soon; else end who has it, or choose another --port"
-        return Finding("port", "fault", told, advice)
-    return Finding("port", "ok", f"{host}, port {port} is free")
+        return CheckResult("port", "fault", told, advice)
+    return CheckResult("port", "ok", f"{host}, port {port} is free")
 
 
-def of_the_proxies(networks: Sequence[str]) -> Iterator[Finding]:
+def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
     """Ask whether those whose word on addresses counts are proxies, and not everybody."""
     if not networks:
         return
@@ -88,13 +90,13 @@ def of_the_proxies(networks: Sequence[str]) -> Iterator[Finding]:
     try:
         settings = RegistrySettings.read(trusted_proxies=networks)
     except AgentHealthError as error:
-        yield Finding("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
+        yield CheckResult("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
         return
     if settings.trusts_everybody:
         told = f"{named}: whoever connects may claim to come from any address, and limits hold nobody back"
-        yield Finding("proxies", "warning", told, "name the proxies alone: --trusted-proxies")
+        yield CheckResult("proxies", "warning", told, "name the proxies alone: --trusted-proxies")
     else:
-        yield Finding("proxies", "ok", f"{named}: their word on who connects is taken, and nobody else's")
+        yield CheckResult("proxies", "ok", f"{named}: their word on who connects is taken, and nobody else's")
 
 
 def _in_url(host: str) -> str:

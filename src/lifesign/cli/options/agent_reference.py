@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.domain.models.targets import TargetList
@@ -33,7 +33,7 @@ def is_url(given: str) -> bool:
 def check_id(given: str) -> None:
     """InvalidSetting for a URL where an agent is to be changed: it says what is looked at, not who it is."""
     if is_url(given):
-        raise InvalidSetting("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
+        raise InvalidValue("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
 
 
 async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
@@ -46,14 +46,14 @@ async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, g
     """
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.net.target import read_target  # noqa: PLC0415
-    from lifesign.domain.net.target_address import Refused, without_password  # noqa: PLC0415
+    from lifesign.domain.net.target_address import AddressRefused, without_password  # noqa: PLC0415
     from lifesign.errors import TargetNotFound  # noqa: PLC0415
 
     url = read_target(given)
     if is_url(given):
-        if isinstance(url, Refused):
+        if isinstance(url, AddressRefused):
             shown = without_password(given)
-            raise InvalidSetting("URL", shown, f"an agent's URL ({url.reason})")
+            raise InvalidValue("URL", shown, f"an agent's URL ({url.reason})")
         known = await _ids_at(url, targets)
         if not known:
             raise TargetNotFound(given)
@@ -62,14 +62,14 @@ async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, g
             return await deed(given)
         except (NotFound, TargetNotFound):
             # One word alone is an id that nobody has; a host has a dot in it, or a port, or a path.
-            if isinstance(url, Refused) or not any(mark in given for mark in ".:/"):
+            if isinstance(url, AddressRefused) or not any(mark in given for mark in ".:/"):
                 raise
             known = await _ids_at(url, targets)
             if not known:
                 raise
     if len(known) > 1:
         named = ", ".join(known[:MAX_NAMED]) + (", ..." if len(known) > MAX_NAMED else "")
-        raise InvalidSetting("URL", given, f"one of those who have it, by its id: {named}")
+        raise InvalidValue("URL", given, f"one of those who have it, by its id: {named}")
     return await deed(known[0])
 
 

@@ -23,7 +23,7 @@ from lifesign.cli.options.secret_file import complain
 from lifesign.cli.output.terminal import printable
 from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.net.target_address import without_passwords
-from lifesign.errors import FileFault, InvalidConfig, InvalidSetting
+from lifesign.errors import FileFault, InvalidConfig, InvalidValue
 
 MAX_BYTES: Final = 65_536
 MAX_UNKNOWN_NAMED: Final = 20
@@ -56,7 +56,7 @@ _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SourceLocation:
     """Where a setting stands."""
 
     file: Path
@@ -111,9 +111,9 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
             mode = os.fstat(opened.fileno()).st_mode
             raw = opened.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InvalidSetting("--config", str(file), f"a readable file ({error.strerror})") from None
+        raise InvalidValue("--config", str(file), f"a readable file ({error.strerror})") from None
     if len(raw) > MAX_BYTES:
-        raise InvalidSetting("--config", str(file), f"a file of at most {MAX_BYTES} bytes")
+        raise InvalidValue("--config", str(file), f"a file of at most {MAX_BYTES} bytes")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -161,7 +161,7 @@ def _defaults(
     if faults:
         raise InvalidConfig(faults, str(file))
     context.meta[_PLACES] = {
-        known[name].name: _Place(file, table, name, line)
+        known[name].name: _SourceLocation(file, table, name, line)
         for name, (_, line) in given.items()
         if name in known
     }
@@ -221,7 +221,7 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
     """Let what is wrong with a setting be told by its option, its variable, or its line of the file."""
     try:
         yield
-    except InvalidSetting as error:
+    except InvalidValue as error:
         parameters = [each for _, each in settings_of(context.command, table) if each.name == error.name]
         if not parameters:
             raise
@@ -234,7 +234,7 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
             fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {error.expected}{got}")
             raise InvalidConfig([fault], str(place.file)) from None
         name = parameter.envvar if told == "environment" else parameter.opts[0]
-        raise InvalidSetting(name, error.given, error.expected) from None
+        raise InvalidValue(name, error.given, error.expected) from None
 
 
 def told_by_source(error: TyperException) -> str:

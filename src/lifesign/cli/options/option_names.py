@@ -6,7 +6,7 @@ What a command calls knows settings; whoever typed the command knows its options
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @contextmanager
@@ -14,7 +14,7 @@ def options(**names: str) -> Iterator[None]:
     """Let InvalidSetting for one of these settings name the option that it was given by."""
     try:
         yield
-    except InvalidSetting as error:
+    except InvalidValue as error:
         if error.name not in names:
             raise
-        raise InvalidSetting(names[error.name], error.given, error.expected) from None
+        raise InvalidValue(names[error.name], error.given, error.expected) from None

@@ -12,7 +12,7 @@ from lifesign.cli.options.duration import read_duration
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -92,5 +92,5 @@ def read_key(file: Path | None) -> str:
     """Read the key from a file, else from the environment; InvalidSetting if there is none."""
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
-        raise InvalidSetting("key", "none", f"one in ${KEY_VARIABLE} or --key-file")
+        raise InvalidValue("key", "none", f"one in ${KEY_VARIABLE} or --key-file")
     return key

@@ -12,7 +12,7 @@ import typer
 
 from lifesign.cli.output.terminal import printable
 from lifesign.client import secret_file
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 WriteKey = Annotated[
     Path | None,
@@ -38,7 +38,7 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
     try:
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InvalidSetting("--write-key", str(file), f"a file to be created ({error.strerror})") from None
+        raise InvalidValue("--write-key", str(file), f"a file to be created ({error.strerror})") from None
     is_kept = False
 
     def keep(key: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from lifesign.cli.options.config_file import take_server_config
 from lifesign.domain.access.actor import OwnActor
-from lifesign.errors import InvalidSetting, StoreUnavailable
+from lifesign.errors import InvalidValue, StoreUnavailable
 
 if TYPE_CHECKING:
     from lifesign.storage.engine.database import Transaction
@@ -93,7 +93,7 @@ def check_exists(url: str) -> None:
     """Refuse an SQLite file that is not there: opening it would create it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
-        raise InvalidSetting("database", str(file), "a file that is there")
+        raise InvalidValue("database", str(file), "a file that is there")
 
 
 def check_unused_file(url: str) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lifesign.cli.output.terminal import Colour, Line, listed
+from lifesign.cli.output.terminal import Colour, PageLine, listed
 from lifesign.domain.access.actor import spoken_in
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.text.durations import precise_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.times import utc_text
 
 if TYPE_CHECKING:
-    from lifesign.domain.models.agents import AgentRecord, AgentSummary, PendingCommand, Seen
+    from lifesign.domain.models.agents import AgentRecord, AgentSummary, ObservedState, PendingCommand
     from lifesign.domain.models.links import LinkShown
 
 _COLOURS = {
@@ -26,13 +26,15 @@ _COLOURS = {
 }
 
 
-def page(agent: "AgentRecord") -> Iterator[Line]:
+def page(agent: "AgentRecord") -> Iterator[PageLine]:
     """Tell what is known of one agent, for people."""
-    yield Line("agent", agent.agent_id)
-    yield Line("status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status))
+    yield PageLine("agent", agent.agent_id)
+    yield PageLine(
+        "status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status)
+    )
     is_told_twice = agent.explanation in {"", agent.reason}
     explanation = spoken_in(agent.explanation, agent.names or {})
-    yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
+    yield PageLine("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
     yield from _health(agent)
     until = (
         ("drains by", agent.drain_deadline),
@@ -40,11 +42,11 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     )
     for label, at in until:
         if at is not None:
-            yield Line(label, time_text(at))
+            yield PageLine(label, time_text(at))
     if agent.override is not None:
-        yield Line("override", f"{agent.override.status} until {time_text(agent.override.until)}")
+        yield PageLine("override", f"{agent.override.status} until {time_text(agent.override.until)}")
     if agent.is_unreachable:
-        yield Line("but", "a prober cannot reach it", Colour.YELLOW)
+        yield PageLine("but", "a prober cannot reach it", Colour.YELLOW)
     facts = (
         ("name", agent.name),
         ("role", agent.role_id),
@@ -54,40 +56,40 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
         ("target", agent.target_url),
         ("card", agent.card_url),
     )
-    yield from (Line(label, text) for label, text in facts if text)
+    yield from (PageLine(label, text) for label, text in facts if text)
     yield from listed("claims", map(_link, agent.links or ()))
     config = agent.heartbeat_config
     if agent.last_heartbeat_at is not None:
         last = time_text(agent.last_heartbeat_at)
-        yield Line("heartbeat", f"last {last}, every {precise_text(config.interval_seconds)}")
+        yield PageLine("heartbeat", f"last {last}, every {precise_text(config.interval_seconds)}")
     unhealthy, dead = map(precise_text, (config.unhealthy_after_seconds, config.dead_after_seconds))
-    yield Line("silent", f"unhealthy after {unhealthy}, dead after {dead}")
-    yield Line("monitoring", agent.monitoring)
+    yield PageLine("silent", f"unhealthy after {unhealthy}, dead after {dead}")
+    yield PageLine("monitoring", agent.monitoring)
     yield from listed("works on", agent.said.tasks_in_progress)
     yield from listed("is told", map(_command, agent.pending_commands or ()))
     metadata = ((name, json.dumps(value, ensure_ascii=False)) for name, value in agent.metadata.items())
     yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
     if agent.seen is not None:
         yield from _seen(agent.seen)
-    yield Line("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
-    yield Line("version", agent.etag)
+    yield PageLine("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
+    yield PageLine("version", agent.etag)
     if agent.agent_key is not None:
-        yield Line("key", agent.agent_key)
-        yield Line("", "The key is the agent's own, and shown this once.", Colour.FAINT)
+        yield PageLine("key", agent.agent_key)
+        yield PageLine("", "The key is the agent's own, and shown this once.", Colour.FAINT)
 
 
-def _health(agent: "AgentRecord") -> Iterator[Line]:
+def _health(agent: "AgentRecord") -> Iterator[PageLine]:
     """Tell the health that is shown now, why it is unknown, and whether the last probes failed."""
     from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - pydantic takes 60 ms
 
-    yield Line("health", health_text(agent))
+    yield PageLine("health", health_text(agent))
     if agent.unknown_reason is not None:
-        yield Line("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
+        yield PageLine("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
     if agent.failing_probes:
-        yield Line("but", f"its last {counted(agent.failing_probes, 'probe')} failed", Colour.YELLOW)
+        yield PageLine("but", f"its last {pluralize(agent.failing_probes, 'probe')} failed", Colour.YELLOW)
 
 
-def _seen(seen: "Seen") -> Iterator[Line]:
+def _seen(seen: "ObservedState") -> Iterator[PageLine]:
     """Tell what probers saw: beside what the agent says, never mixed with it."""
     from lifesign.domain.observation.probe_summary import LAYER_WORDS  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -100,17 +102,17 @@ def _seen(seen: "Seen") -> Iterator[Line]:
     for name, layer in layers:
         if layer is not None:
             reason = f": {layer.reason}" if layer.reason else ""
-            yield Line(
+            yield PageLine(
                 "seen", f"{LAYER_WORDS[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
             )
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""
         said = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
-        yield Line("seen", said)
+        yield PageLine("seen", said)
     life = seen.last_sign_of_life_at
-    yield Line("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
+    yield PageLine("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
     if (unmeasured := seen.unmeasured) is not None:
-        yield Line(
+        yield PageLine(
             "but", f"not measured since {time_text(unmeasured.since)}: {unmeasured.reason}", Colour.YELLOW
         )
 

@@ -15,7 +15,7 @@ from lifesign.census.text_formats import as_csv, as_json, as_markdown
 from lifesign.cli.output.targets_csv import write_targets
 from lifesign.client.registry_targets import PagedTargets, all_pages
 from lifesign.domain.models.census import Deadlines
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
     {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
@@ -41,9 +41,9 @@ def check_directory(directory: Path, option: str) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidSetting(option, str(directory), f"a directory ({error.strerror})") from None
+        raise InvalidValue(option, str(directory), f"a directory ({error.strerror})") from None
     if not os.access(directory, os.W_OK):
-        raise InvalidSetting(option, str(directory), "a directory that may be written")
+        raise InvalidValue(option, str(directory), "a directory that may be written")
 
 
 def titled(taken: Census, title: str) -> Census:

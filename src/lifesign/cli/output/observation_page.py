@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_table
-from lifesign.cli.output.terminal import Colour, Line, has_colours, write_page
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 
 if TYPE_CHECKING:
     from lifesign.domain.models.targets import TargetSeen
@@ -45,7 +45,7 @@ def write_seen(
     signs = signs_of_life([*layers_of(seen)])
     told = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
     colours = has_colours(stream)
-    write_page(stream, [Line("", subject), Line("", told, GROUP_COLOURS[group])], colours=colours)
+    write_page(stream, [PageLine("", subject), PageLine("", told, GROUP_COLOURS[group])], colours=colours)
     layers = [
         _row(name, layer)
         for name, layer in (
@@ -76,16 +76,16 @@ def _ms(ms: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
 
 
-def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[Line]:
+def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[PageLine]:
     facts = []
     if seen.document is not None:
-        facts.append(Line("says", _document(seen.document, seen.observed_at)))
+        facts.append(PageLine("says", _document(seen.document, seen.observed_at)))
     if seen.reported_agent_id is not None:
-        facts.append(Line("calls itself", seen.reported_agent_id))
+        facts.append(PageLine("calls itself", seen.reported_agent_id))
     ends = seen.certificate_expires_at
     if ends is not None:
         is_over = ends <= now
-        facts.append(Line("certificate", _end(ends, now), Colour.RED if is_over else None))
+        facts.append(PageLine("certificate", _end(ends, now), Colour.RED if is_over else None))
     return facts
 
 
@@ -96,7 +96,7 @@ def _document(document: "DocumentSeen", seen_at: datetime) -> str:
     told = [document.status.value]
     if document.response_ratio is not None:
         samples = (
-            "" if document.sample_count is None else f" over {counted(document.sample_count, 'request')}"
+            "" if document.sample_count is None else f" over {pluralize(document.sample_count, 'request')}"
         )
         told.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
     if document.latency_p99_ms is not None:

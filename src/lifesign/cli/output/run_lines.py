@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-from lifesign.adapter.run_events import SPOKEN_WITH, Tell, Told, What
+from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind, Tell
 from lifesign.cli.output.terminal import printable
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.domain.text.times import utc_text
 
 _OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", "httpx2")
@@ -26,7 +26,7 @@ MAX_WAITING: Final = 10_000
 """Of lines that nobody has read yet; those beyond are counted, and left out."""
 FLUSH_SECONDS: Final = 2.0
 """At the end, for whoever reads what still waits."""
-_KEPT: Final = frozenset({What.ASKED, What.FAILED, What.UNTOLD})
+_KEPT: Final = frozenset({RunEventKind.ASKED, RunEventKind.FAILED, RunEventKind.UNTOLD})
 """What is told of runs whose workspace stays."""
 
 
@@ -47,7 +47,7 @@ def telling(*, as_json: bool) -> Iterator[Tell]:
 class _Lines(threading.Thread):
     """Writes lines, as fast as somebody reads them: a lease must not wait for that."""
 
-    def __init__(self, stream: TextIO, line_of: Callable[[str, Told], str]) -> None:
+    def __init__(self, stream: TextIO, line_of: Callable[[str, RunEvent], str]) -> None:
         super().__init__(name="lines about runs", daemon=True)
         # Past the stream, whose lock a thread that is held up would keep until the process has ended.
         self._fd, self._encoding = stream.fileno(), stream.encoding
@@ -56,8 +56,8 @@ class _Lines(threading.Thread):
         self._left_out = 0
         self._ends = False
 
-    def tell(self, told: Told) -> None:
-        if self._left_out and self._put(Told(what=What.LEFT_OUT, text=_left_out(self._left_out))):
+    def tell(self, told: RunEvent) -> None:
+        if self._left_out and self._put(RunEvent(what=RunEventKind.LEFT_OUT, text=_left_out(self._left_out))):
             self._left_out = 0
         self._left_out += not self._put(told)
 
@@ -76,7 +76,7 @@ class _Lines(threading.Thread):
                 while left:
                     left = left[os.write(self._fd, left) :]
 
-    def _put(self, told: Told) -> bool:
+    def _put(self, told: RunEvent) -> bool:
         at = utc_text(datetime.now(UTC), "milliseconds")
         try:
             self._waiting.put_nowait(self._line_of(at, told).encode(self._encoding, "replace"))
@@ -86,7 +86,7 @@ class _Lines(threading.Thread):
 
 
 def _left_out(lines: int) -> str:
-    return f"{counted(lines, 'line')} that nobody read in time {plural(lines, 'is', 'are')} left out"
+    return f"{pluralize(lines, 'line')} that nobody read in time {plural(lines, 'is', 'are')} left out"
 
 
 class LogTeller(logging.Handler):
@@ -111,7 +111,7 @@ class LogTeller(logging.Handler):
         if (server := SPOKEN_WITH.get()) and not _is_ours(record):
             text = f"{server}: {text}"
         if not self._is_repeated(record, text):
-            self._tell(Told(what=What.TOOLS if is_of_tools else What.REGISTRY, text=text))
+            self._tell(RunEvent(what=RunEventKind.TOOLS if is_of_tools else RunEventKind.REGISTRY, text=text))
 
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
         """Whether a library said the same just before: it may ask a server several times at once."""
@@ -131,7 +131,7 @@ def _in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
-def _json_line(at: str, told: Told) -> str:
+def _json_line(at: str, told: RunEvent) -> str:
     members = {
         "at": at,
         "what": told.what,
@@ -146,7 +146,7 @@ def _json_line(at: str, told: Told) -> str:
     return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
 
 
-def _line(at: str, told: Told) -> str:
+def _line(at: str, told: RunEvent) -> str:
     whose = "" if told.task_id is None else f"{printable(told.task_id)}: "
     why = "" if told.exit_reason is None else f" ({told.exit_reason})"
     kept = f"; kept: {printable(told.workspace)}" if told.what in _KEPT and told.workspace else ""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from lifesign.cli.output.agent_page import time_text
-from lifesign.cli.output.terminal import Colour, Line, listed
+from lifesign.cli.output.terminal import Colour, PageLine, listed
 from lifesign.domain.access.actor import spoken
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 
 if TYPE_CHECKING:
     from lifesign.domain.models.tasks import CommentRecord, ReportRecord, RunRecord, TaskRecord
@@ -22,13 +22,13 @@ _COLOURS = {
 }
 
 
-def page(task: "TaskRecord") -> Iterator[Line]:
+def page(task: "TaskRecord") -> Iterator[PageLine]:
     """Tell what is known of one task, for people."""
     from lifesign.domain.models.tasks import told_of_run  # noqa: PLC0415 - pydantic takes 60 ms
 
-    yield Line("task", task.task_id)
-    yield Line("title", task.title)
-    yield Line("status", f"{task.status} since {time_text(task.status_since)}", _COLOURS.get(task.status))
+    yield PageLine("task", task.task_id)
+    yield PageLine("title", task.title)
+    yield PageLine("status", f"{task.status} since {time_text(task.status_since)}", _COLOURS.get(task.status))
     yield from listed("because", _lines([task.explanation] if task.explanation else ()))
     facts = (
         ("held by", task.holder),
@@ -39,11 +39,11 @@ def page(task: "TaskRecord") -> Iterator[Line]:
         ("part of", task.parent_id),
         ("fix of", task.fix_of),
     )
-    yield from (Line(label, text) for label, text in facts if text)
+    yield from (PageLine(label, text) for label, text in facts if text)
     if task.no_progress_seconds is not None:
-        yield Line("no progress", f"for {duration_text(task.no_progress_seconds)}")
+        yield PageLine("no progress", f"for {duration_text(task.no_progress_seconds)}")
     lost = f", {task.lost_runs} lost" if task.lost_runs else ""
-    yield Line("attempts", f"{task.attempts} of {task.max_attempts}{lost}")
+    yield PageLine("attempts", f"{task.attempts} of {task.max_attempts}{lost}")
     yield from _budget(task.budget)
     if task.latest_report is not None:
         yield from _report(task.latest_report)
@@ -52,7 +52,7 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
     yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
-    yield Line("created", f"{time_text(task.created_at)} by {_who(task.created_by, task.names)}")
+    yield PageLine("created", f"{time_text(task.created_at)} by {_who(task.created_by, task.names)}")
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
@@ -62,17 +62,17 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
             yield f"  {line}" if number else line
 
 
-def _budget(budget: "BudgetRecord") -> Iterator[Line]:
+def _budget(budget: "BudgetRecord") -> Iterator[PageLine]:
     if not _is_any(budget.envelope):
         return
-    yield Line("budget", f"{_amount(budget.available)} left of {_amount(budget.envelope)}")
+    yield PageLine("budget", f"{_amount(budget.available)} left of {_amount(budget.envelope)}")
     parts = (("reserved", budget.reserved), ("delegated", budget.delegated))
-    yield from (Line(name, _amount(amount)) for name, amount in parts if _is_any(amount))
+    yield from (PageLine(name, _amount(amount)) for name, amount in parts if _is_any(amount))
     if _is_any(budget.overrun):
-        yield Line("overrun", _amount(budget.overrun), Colour.RED)
+        yield PageLine("overrun", _amount(budget.overrun), Colour.RED)
 
 
-def _report(report: "ReportRecord") -> Iterator[Line]:
+def _report(report: "ReportRecord") -> Iterator[PageLine]:
     said = report.report
     yield from listed("said", _lines([f"{said['summary']} ({time_text(report.reported_at)})"]))
     yield from listed("next", _lines([said["nextStep"]] if "nextStep" in said else ()))
@@ -100,7 +100,7 @@ def _run(run: "RunRecord", told: str) -> str:
 
 
 def _amount(amount: "AmountRecord") -> str:
-    return f"{counted(amount.tokens, 'token')}, {amount.usd:.6f} USD"
+    return f"{pluralize(amount.tokens, 'token')}, {amount.usd:.6f} USD"
 
 
 def _is_any(amount: "AmountRecord") -> bool:

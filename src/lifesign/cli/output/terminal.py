@@ -30,7 +30,7 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PageLine:
     """One line of a page: what it is about, and what there is to say."""
 
     label: str
@@ -54,7 +54,7 @@ def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> 
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
-def write_page(stream: TextIO, lines: Iterable[Line], *, colours: bool) -> None:
+def write_page(stream: TextIO, lines: Iterable[PageLine], *, colours: bool) -> None:
     """Write lines under one another, the labels as a column; all text is made printable here."""
     previous = None
     for line in lines:
@@ -66,8 +66,8 @@ def write_page(stream: TextIO, lines: Iterable[Line], *, colours: bool) -> None:
         stream.write(f"{label:<{LABEL_CHARS - 1}} {text}\n" if line.label else f"{text}\n")
 
 
-def listed(label: str, texts: Iterable[str], colour: Colour | None = None) -> list[Line]:
+def listed(label: str, texts: Iterable[str], colour: Colour | None = None) -> list[PageLine]:
     """Return a line for each text, the first MAX_LISTED of them."""
-    lines = [Line(label, text, colour) for text in texts]
+    lines = [PageLine(label, text, colour) for text in texts]
     more = len(lines) - MAX_LISTED
-    return [*lines[:MAX_LISTED], Line(label, f"... and {more} more (see --json)")] if more > 0 else lines
+    return [*lines[:MAX_LISTED], PageLine(label, f"... and {more} more (see --json)")] if more > 0 else lines

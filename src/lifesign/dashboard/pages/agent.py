@@ -15,13 +15,13 @@ from lifesign.dashboard.labels import (
     standing_of,
     why_unread,
 )
-from lifesign.dashboard.page_handler import Look, check_sure, seconds_in
+from lifesign.dashboard.page_handler import RequestContext, check_sure, seconds_in
 from lifesign.dashboard.pages import history
 from lifesign.dashboard.pages.maintenances import decree_on, maintenance_of
 from lifesign.dashboard.pages.public_status import is_public
 from lifesign.dashboard.pages.targets import asked_for_look
 from lifesign.dashboard.plots import charts
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.targets import TargetRecord
@@ -42,7 +42,7 @@ TASKS_SHOWN = 20
 _AGENT = "/api/v1/agents/{agent_id}"
 
 
-def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
+def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return all that the page of an agent shows."""
     agent_id = request.path_params["agent_id"]
     agent: AgentRecord = look.ask("GET", _AGENT, agent_id=agent_id)
@@ -87,16 +87,16 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
         "may": {
             "recheck": target is not None
             and target.gone_at is None
-            and look.visitor.may(Action.RECHECK, agent_id),
+            and look.visitor.may(Permission.RECHECK, agent_id),
             "drain": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
-            and look.visitor.may(Action.DRAIN, agent_id),
+            and look.visitor.may(Permission.DRAIN, agent_id),
             "command": agent.status in ALIVE
             and agent.last_heartbeat_at is not None
-            and look.visitor.may(Action.SEND_COMMAND, agent_id),
-            "maintain": agent.status in ALIVE and look.visitor.may(Action.SET_MAINTENANCE, agent_id),
+            and look.visitor.may(Permission.SEND_COMMAND, agent_id),
+            "maintain": agent.status in ALIVE and look.visitor.may(Permission.SET_MAINTENANCE, agent_id),
             "declare": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
-            and look.visitor.may(Action.OVERRIDE, agent_id),
-            "undeclare": override is not None and look.visitor.may(Action.OVERRIDE, agent_id),
+            and look.visitor.may(Permission.OVERRIDE, agent_id),
+            "undeclare": override is not None and look.visitor.may(Permission.OVERRIDE, agent_id),
         },
         "looks": LOOKS_ASKED_FOR,
         "position": event_log.last_sequence(transaction),
@@ -104,12 +104,12 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     }
 
 
-def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+def recheck(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
     return asked_for_look(look, request.path_params["agent_id"])
 
 
-def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def drain(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Let it drain, if it is still as it was shown."""
     agent_id = request.path_params["agent_id"]
     check_sure(form)
@@ -118,7 +118,7 @@ def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
     return "drain"
 
 
-def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def command(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Have it told to drain at its next heartbeat."""
     agent_id = request.path_params["agent_id"]
     body = {"command": "drain"} | ({"reason": form["reason"]} if "reason" in form else {})
@@ -126,7 +126,7 @@ def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
     return "command"
 
 
-def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def begin_maintenance(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Let nothing take it down for a while."""
     agent_id = request.path_params["agent_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
@@ -134,14 +134,14 @@ def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> 
     return "maintenance"
 
 
-def end_maintenance(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+def end_maintenance(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Judge it by the usual rules again."""
     agent_id = request.path_params["agent_id"]
     look.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
     return "maintained"
 
 
-def declare(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def declare(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Put a verdict in place of the registry's, for a while."""
     agent_id = request.path_params["agent_id"]
     body = {
@@ -153,14 +153,14 @@ def declare(look: Look, request: Request, form: Mapping[str, str]) -> str:
     return "declared"
 
 
-def take_back(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+def take_back(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Judge it by what is known of it again."""
     agent_id = request.path_params["agent_id"]
     look.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
     return "undeclared"
 
 
-def _target(look: Look, agent_id: str) -> TargetRecord | None:
+def _target(look: RequestContext, agent_id: str) -> TargetRecord | None:
     try:
         found: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=agent_id)
     except TargetNotFound:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
 from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, failing_text, sight_of_agent
-from lifesign.dashboard.page_handler import Desk, Look, query_in
+from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_in
 from lifesign.dashboard.pages.maintenances import is_maintained
 from lifesign.dashboard.pages.pool_maintenance import pool_shown
 from lifesign.domain.base.finding import Finding
@@ -89,7 +89,7 @@ class TableQuery(BaseModel):
 class AgentsTable:
     """Answers at `/agents`."""
 
-    def __init__(self, desk: Desk, facts: FleetFacts) -> None:
+    def __init__(self, desk: PageHandler, facts: FleetFacts) -> None:
         self._desk = desk
         self._facts = facts
 
@@ -105,7 +105,7 @@ class AgentsTable:
         return await self._desk.guarded(request, show)
 
 
-def _read(look: Look, request: Request, fleet: FleetCounts) -> Mapping[str, Any]:
+def _read(look: RequestContext, request: Request, fleet: FleetCounts) -> Mapping[str, Any]:
     query = query_in(request, TableQuery)
     alike = fleet.of(status=query.status, health=query.health)
     after = None if query.after is None else _place_in(query.after, query.sort)

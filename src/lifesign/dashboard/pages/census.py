@@ -19,7 +19,7 @@ from lifesign.census.tables import Table, headline, percent, tables
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.census_facts import census_of
 from lifesign.dashboard.fleet_facts import Kept
-from lifesign.dashboard.page_handler import Desk, Look
+from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.storage.engine.database import Database
 
 FRESH_SECONDS: Final = 120.0
@@ -40,7 +40,7 @@ class ShownTable:
 class CensusPage:
     """Answers at `/census`."""
 
-    def __init__(self, desk: Desk, database: Database) -> None:
+    def __init__(self, desk: PageHandler, database: Database) -> None:
         self._desk = desk
         self._kept: Kept[Mapping[str, Any]] = Kept(
             database, lambda transaction: _shown(census_of(transaction, None)), FRESH_SECONDS
@@ -58,7 +58,7 @@ class CensusPage:
         return await self._desk.guarded(request, show)
 
 
-def _check(look: Look) -> None:
+def _check(look: RequestContext) -> None:
     """Who may read it over the API may read it here."""
     look.ask("GET", "/api/v1/directories")
 

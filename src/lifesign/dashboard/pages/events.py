@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from lifesign.dashboard.event_lines import GROUPS, lines_of
-from lifesign.dashboard.page_handler import Look, query_in
+from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.event import AgentId, EventType
 from lifesign.domain.health.document import MAX_NUMBER
@@ -29,7 +29,7 @@ class EventsQuery(BaseModel):
     before: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
 
 
-def show_events(look: Look, request: Request) -> Mapping[str, Any]:
+def show_events(look: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of events, the latest first."""
     query = query_in(request, EventsQuery)
     if query.group is not None and query.group not in GROUPS:

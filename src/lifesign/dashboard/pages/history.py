@@ -16,7 +16,7 @@ from lifesign.domain.events.event import EventType
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.targets import TargetRecord
 from lifesign.domain.observation.result_sums import Layer
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 
 SPAN_SECONDS: Final = 86_400.0
 LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
@@ -61,7 +61,7 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyBar:
     """How long something took, and where that is on the scale."""
 
     name: str
@@ -128,19 +128,19 @@ def sight_strip(target: TargetRecord, now_s: float) -> Strip:
     return Strip("sight", "What was seen", _segments(now, changes, target.added_at.timestamp(), now_s))
 
 
-def latencies(agent: AgentRecord) -> list[Latency]:
+def latencies(agent: AgentRecord) -> list[LatencyBar]:
     """Return how long each layer took when it was last asked, and what the agent says of itself."""
     if agent.seen is None:
         return []
     found = [
-        Latency(name, layer.latency_ms, _place(layer.latency_ms), is_said=False)
+        LatencyBar(name, layer.latency_ms, _place(layer.latency_ms), is_said=False)
         for name, layer in layers_seen(agent.seen)
         if layer.latency_ms is not None
     ]
     document = agent.seen.document
     if document is not None and document.latency_p99_ms is not None:
         p99_ms = document.latency_p99_ms
-        found.append(Latency("its own p99", p99_ms, _place(p99_ms), is_said=True))
+        found.append(LatencyBar("its own p99", p99_ms, _place(p99_ms), is_said=True))
     return found
 
 
@@ -162,7 +162,9 @@ def ratios(agent: AgentRecord) -> list[Ratio]:
     if agent.seen is not None and agent.seen.recent_interactions:
         recent = agent.seen.recent_interactions
         ratio = recent.count("1") / len(recent)
-        found.append(Ratio("seen", ratio, f"{recent.count('1')} of the last {counted(len(recent), 'probe')}"))
+        found.append(
+            Ratio("seen", ratio, f"{recent.count('1')} of the last {pluralize(len(recent), 'probe')}")
+        )
     return found
 
 

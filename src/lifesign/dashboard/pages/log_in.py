@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from lifesign.dashboard import visitors
-from lifesign.dashboard.page_handler import Desk, note_refusal
+from lifesign.dashboard.page_handler import PageHandler, note_refusal
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, is_after_undone_form, own_path
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
@@ -25,7 +25,7 @@ OLD_FORM = (
 class LogIn:
     """Answers for login and logout."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PageHandler) -> None:
         self._desk = desk
 
     async def show(self, request: Request) -> Response:

@@ -28,7 +28,7 @@ class Decree:
 
 
 @dataclass(frozen=True, slots=True)
-class Maintenance:
+class MaintenanceGroup:
     """Those of one pool, or of none, whose maintenance ends at the same time."""
 
     role_id: str | None
@@ -40,11 +40,11 @@ class Maintenance:
     decree: Decree
 
 
-def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[Maintenance]:
+def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[MaintenanceGroup]:
     """Return the maintenances that go on, of one pool if it is named: those `MAX_SHOWN` that end last."""
     found = maintained_together(transaction, [*ALIVE], role_id=role_id, limit=MAX_SHOWN)
     return [
-        Maintenance(
+        MaintenanceGroup(
             role_id=group.role_id,
             agents=group.agents,
             agent_id=group.agent_id,
@@ -55,7 +55,7 @@ def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequen
     ]
 
 
-def maintenance_of(transaction: Transaction, agent: AgentRecord) -> Maintenance | None:
+def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceGroup | None:
     """Return the maintenance that an agent is in, with how many of its pool; None: it is in none any more."""
     until = agent.maintenance_until
     if until is None or not is_maintained(agent):
@@ -67,7 +67,7 @@ def maintenance_of(transaction: Transaction, agent: AgentRecord) -> Maintenance 
         together = next(
             (group.agents for group in groups if abs(group.until_s - until.timestamp()) < RECORDED_SECONDS), 1
         )
-    return Maintenance(agent.role_id, together, agent.agent_id, until, decree)
+    return MaintenanceGroup(agent.role_id, together, agent.agent_id, until, decree)
 
 
 def is_maintained(agent: AgentRecord) -> bool:

@@ -9,15 +9,15 @@ from starlette.responses import Response
 from lifesign.dashboard.event_lines import NOTABLE, lines_of
 from lifesign.dashboard.fleet_facts import FleetFacts, SeenCounts
 from lifesign.dashboard.labels import moment_text, standing_of
-from lifesign.dashboard.page_handler import Desk, Look
+from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.dashboard.visitors import visitor_of
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.transitions.agent_verdicts import judge_one
 from lifesign.registry.transitions.monitor_row import circumstances
 from lifesign.registry.views.agent_records import record
@@ -35,7 +35,7 @@ TROUBLES_SHOWN = 8
 class Overview:
     """Answers at `/`."""
 
-    def __init__(self, desk: Desk, facts: FleetFacts, clock_limit_s: float) -> None:
+    def __init__(self, desk: PageHandler, facts: FleetFacts, clock_limit_s: float) -> None:
         self._desk = desk
         self._facts = facts
         self._clock_limit_s = clock_limit_s
@@ -62,11 +62,11 @@ class Overview:
     async def read_once(self) -> None:
         """Read what the page shows, and show it to nobody: the database is asked slowest the first time."""
         await self._desk.database.read(
-            lambda transaction: _read(Look(transaction, visitor_of(transaction, "", is_open=True)))
+            lambda transaction: _read(RequestContext(transaction, visitor_of(transaction, "", is_open=True)))
         )
 
 
-def _read(look: Look) -> Mapping[str, Any]:
+def _read(look: RequestContext) -> Mapping[str, Any]:
     transaction = look.transaction
     latest = event_log.latest(transaction, limit=EVENTS_SHOWN, types=[kind.value for kind in NOTABLE])
     facts = circumstances(transaction)
@@ -88,13 +88,13 @@ def _read(look: Look) -> Mapping[str, Any]:
         "troubles": troubles,
         "monitor": monitor,
         "monitor_words": monitor_words(monitor),
-        "may_release": monitor.state == "held" and look.visitor.may(Action.RELEASE_HOLD),
+        "may_release": monitor.state == "held" and look.visitor.may(Permission.RELEASE_HOLD),
         "position": event_log.last_sequence(transaction),
         "now_s": transaction.now_s,
     }
 
 
-def release_hold(look: Look, _request: Request, _form: Mapping[str, str]) -> str:
+def release_hold(look: RequestContext, _request: Request, _form: Mapping[str, str]) -> str:
     """Believe silence again."""
     look.ask("POST", "/api/v1/monitor/release")
     return ""
@@ -104,11 +104,11 @@ def warnings(monitor: MonitorRecord, seen: SeenCounts, clock_limit_s: float) -> 
     """Return what is wrong with the monitoring besides suspensions, one sentence for each fact."""
     found = []
     if seen.total and not seen.probers:
-        found.append(f"No prober is running: none of the {counted(seen.total, 'target')} is probed.")
+        found.append(f"No prober is running: none of the {pluralize(seen.total, 'target')} is probed.")
     if (lost := monitor.lost_evidence) is not None:
         reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
         found.append(
-            f"Evidence is lost about {counted(lost.agents, 'living agent')} since {moment_text(lost.since)}: "
+            f"Evidence is lost about {pluralize(lost.agents, 'living agent')} since {moment_text(lost.since)}: "
             f"{reasons}."
         )
     found += [
@@ -138,7 +138,7 @@ def monitor_words(monitor: MonitorRecord) -> str:
 
 
 def _silence_words(track: TrackRecord) -> str:
-    silent = f"{counted(track.exits, 'agent')} went silent"
+    silent = f"{pluralize(track.exits, 'agent')} went silent"
     if track.unwitnessed:
         return (
             f"{silent}, and no request of any agent has arrived since. The way to this registry may be cut, "

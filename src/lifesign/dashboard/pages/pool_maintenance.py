@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from lifesign.dashboard.page_handler import Look, seconds_in
-from lifesign.dashboard.pages.maintenances import Maintenance, maintenances
-from lifesign.domain.access.permissions import Action
+from lifesign.dashboard.page_handler import RequestContext, seconds_in
+from lifesign.dashboard.pages.maintenances import MaintenanceGroup, maintenances
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.storage.agents.search import maintained_of, members_of
 
@@ -22,14 +22,14 @@ class PoolShown:
     members: Mapping[Status, int]
     living: int
     """Who could go down."""
-    maintenances: Sequence[Maintenance]
+    maintenances: Sequence[MaintenanceGroup]
     may_begin: bool
     """Somebody who lives is not in maintenance."""
     may_end: bool
     """Somebody who lives is in maintenance."""
 
 
-def pool_shown(look: Look, role_id: str) -> PoolShown:
+def pool_shown(look: RequestContext, role_id: str) -> PoolShown:
     """Return who is in a pool, and whether the visitor may do anything about all of them."""
     found = members_of(look.transaction, role_id)
     members = {status: found[status] for status in Status if status in found}
@@ -37,7 +37,7 @@ def pool_shown(look: Look, role_id: str) -> PoolShown:
     living, in_maintenance = (
         sum(counts.get(status, 0) for status in ALIVE) for counts in (found, maintained)
     )
-    may_maintain = look.visitor.may(Action.SET_MAINTENANCE)
+    may_maintain = look.visitor.may(Permission.SET_MAINTENANCE)
     return PoolShown(
         name=role_id,
         members=members,
@@ -48,7 +48,7 @@ def pool_shown(look: Look, role_id: str) -> PoolShown:
     )
 
 
-def begin(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def begin(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Let nothing take the living members down for a while; who joins later is not in it."""
     role_id = request.path_params["role_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
@@ -56,7 +56,7 @@ def begin(look: Look, request: Request, form: Mapping[str, str]) -> str:
     return "maintenance"
 
 
-def end(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+def end(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Judge its members by the usual rules again."""
     role_id = request.path_params["role_id"]
     look.ask("DELETE", _MAINTENANCE, role_id=role_id)

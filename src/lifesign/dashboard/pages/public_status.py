@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.dashboard.labels import failing_text, sight_of_agent
-from lifesign.dashboard.page_handler import Desk
+from lifesign.dashboard.page_handler import PageHandler
 from lifesign.dashboard.pages.maintenances import is_maintained
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.domain.health.document import HealthStatus
@@ -68,7 +68,7 @@ def public_word(agent: AgentRecord) -> str:
 class PublicStatus:
     """Answers for who asks about one agent without a key."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PageHandler) -> None:
         self._desk = desk
 
     async def show(self, request: Request) -> Response:

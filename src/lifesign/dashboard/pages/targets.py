@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from lifesign.dashboard.fleet_facts import SHOWN_SIGHTS
 from lifesign.dashboard.labels import EVIDENCE_AGES_S, LOOKS_ASKED_FOR, EvidenceAge, sight_of, sight_of_target
-from lifesign.dashboard.page_handler import Look, query_in
+from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.dashboard.pages import history
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
 from lifesign.domain.observation.probe_summary import LAYER_WORDS
@@ -43,7 +43,7 @@ class TargetsQuery(BaseModel):
     cursor: Cursor | None = None
 
 
-def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
+def show_targets(look: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of targets."""
     query = query_in(request, TargetsQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
@@ -72,7 +72,7 @@ def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
     }
 
 
-def show_target(look: Look, request: Request) -> Mapping[str, Any]:
+def show_target(look: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return all that the page of a target shows."""
     target_id = request.path_params["target_id"]
     target: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
@@ -84,18 +84,18 @@ def show_target(look: Look, request: Request) -> Mapping[str, Any]:
         "layers": [(LAYER_WORDS[name], layer) for name, layer in layers],
         "layer_words": LAYER_WORDS,
         "strip": history.sight_strip(target, now_s),
-        "may_recheck": target.gone_at is None and look.visitor.may(Action.RECHECK, target_id),
+        "may_recheck": target.gone_at is None and look.visitor.may(Permission.RECHECK, target_id),
         "looks": LOOKS_ASKED_FOR,
         "position": event_log.last_sequence(look.transaction),
     }
 
 
-def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+def recheck(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
     return asked_for_look(look, request.path_params["target_id"])
 
 
-def asked_for_look(look: Look, target_id: str) -> str:
+def asked_for_look(look: RequestContext, target_id: str) -> str:
     """Have a target probed now, and return the word of `LOOKS_ASKED_FOR` for what comes of it."""
     asked: RecheckRecord = look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
     if not probers.listing(look.transaction, 1):

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 
 from lifesign.dashboard.fleet_facts import WAITING
-from lifesign.dashboard.page_handler import Look, check_sure, query_in
-from lifesign.domain.access.permissions import Action
+from lifesign.dashboard.page_handler import RequestContext, check_sure, query_in
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import AgentId
 from lifesign.domain.models.agents import RoleId
 from lifesign.domain.models.tasks import ReportList, TaskList, TaskRecord, TaskSummary, told_of_run
@@ -43,7 +43,7 @@ class TasksQuery(BaseModel):
     cursor: Cursor | None = None
 
 
-def show_tasks(look: Look, request: Request) -> Mapping[str, Any]:
+def show_tasks(look: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of tasks, and those that wait for people."""
     query = query_in(request, TasksQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE}
@@ -66,14 +66,14 @@ def show_tasks(look: Look, request: Request) -> Mapping[str, Any]:
     }
 
 
-def show_task(look: Look, request: Request) -> Mapping[str, Any]:
+def show_task(look: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return all that the page of a task shows."""
     task_id = request.path_params["task_id"]
     task: TaskRecord = look.ask("GET", _TASK, task_id=task_id)
     reports: ReportList = look.ask(
         "GET", "/api/v1/tasks/{task_id}/progress", task_id=task_id, query={"limit": REPORTS_SHOWN}
     )
-    may = look.visitor.may(Action.CREATE_TASKS)
+    may = look.visitor.may(Permission.CREATE_TASKS)
     return {
         "task": task,
         "told_of_run": told_of_run,
@@ -89,7 +89,7 @@ def show_task(look: Look, request: Request) -> Mapping[str, Any]:
     }
 
 
-def review(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def review(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Accept a result, or have it done once more."""
     task_id = request.path_params["task_id"]
     if form.get("verdict") == _REJECT:
@@ -99,7 +99,7 @@ def review(look: Look, request: Request, form: Mapping[str, str]) -> str:
     return "review"
 
 
-def resolve(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def resolve(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Say how a task goes on that was handed to people."""
     task_id = request.path_params["task_id"]
     body = {"resolution": form.get("resolution", ""), **_comment(form, "comment")}
@@ -107,7 +107,7 @@ def resolve(look: Look, request: Request, form: Mapping[str, str]) -> str:
     return "resolve"
 
 
-def cancel(look: Look, request: Request, form: Mapping[str, str]) -> str:
+def cancel(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """End a task."""
     task_id = request.path_params["task_id"]
     check_sure(form)
@@ -119,7 +119,7 @@ def _comment(form: Mapping[str, str], name: str) -> dict[str, object]:
     return {name: form["comment"]} if "comment" in form else {}
 
 
-def _ancestors(look: Look, task: TaskRecord) -> list[TaskSummary]:
+def _ancestors(look: RequestContext, task: TaskRecord) -> list[TaskSummary]:
     """Return from whom a task was delegated, the first one first."""
     found: list[TaskSummary] = []
     parent_id = task.parent_id
@@ -130,7 +130,9 @@ def _ancestors(look: Look, task: TaskRecord) -> list[TaskSummary]:
     return found[::-1]
 
 
-def _tree(look: Look, children: list[TaskSummary], depth: int, left: list[int]) -> list[dict[str, Any]]:
+def _tree(
+    look: RequestContext, children: list[TaskSummary], depth: int, left: list[int]
+) -> list[dict[str, Any]]:
     """Return tasks with what was delegated from each; `left` counts how many may still be drawn."""
     drawn = []
     for child in children:

@@ -31,7 +31,7 @@ _TICK_MARGIN_PERCENT: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MeasurePath:
     """One measure, as paths on the plane."""
 
     name: str
@@ -57,7 +57,7 @@ class Plot:
     """Some measures on one scale."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[MeasurePath]
     scale: Sequence[Mark]
     tips: Sequence[str]
     """Its numbers in words, of each column."""
@@ -99,7 +99,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PlotSpan:
     """A day by half hours, or a month by days."""
 
     title: str
@@ -122,7 +122,7 @@ NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it say
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SlotPosition:
     """One slot and where it is drawn."""
 
     slot: SlotShown
@@ -131,7 +131,7 @@ class _Place:
     right: float
 
 
-_Values = Sequence[tuple[_Place, SpreadShown | None]]
+_Values = Sequence[tuple[_SlotPosition, SpreadShown | None]]
 """One measure of each place."""
 _Series = tuple[str, str, _Values]
 """Its name, its style, and itself."""
@@ -139,7 +139,7 @@ _Words = Callable[[float], str]
 """How a value is said."""
 
 
-def spans(history: AgentHistory, now_s: float) -> list[Span]:
+def spans(history: AgentHistory, now_s: float) -> list[PlotSpan]:
     """Return what is drawn of an agent; nothing where there is nothing."""
     today_s = now_s // DAY_SECONDS * DAY_SECONDS
     month_s = today_s - (DAYS_KEPT - 1) * DAY_SECONDS
@@ -150,14 +150,14 @@ def spans(history: AgentHistory, now_s: float) -> list[Span]:
     return [_span(title, key, slots, begin_s, end_s) for title, key, slots, begin_s, end_s in found if slots]
 
 
-def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_s: float) -> Span:
+def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_s: float) -> PlotSpan:
     is_day = key == "day"
     places = list(_places(slots, begin_s, end_s, is_day=is_day))
     columns = [_column(place) for place in places]
     alive, failed = sum(slot.alive for slot in slots), sum(slot.failed for slot in slots)
     others = sum(slot.inconclusive for slot in slots)
     plots = (_answered(places), _errors(places), _latencies(places))
-    return Span(
+    return PlotSpan(
         title=title,
         key=key,
         columns=columns,
@@ -170,7 +170,9 @@ def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_
     )
 
 
-def _places(slots: Iterable[SlotShown], begin_s: float, end_s: float, *, is_day: bool) -> Iterator[_Place]:
+def _places(
+    slots: Iterable[SlotShown], begin_s: float, end_s: float, *, is_day: bool
+) -> Iterator[_SlotPosition]:
     slot_s = HALF_HOUR_SECONDS if is_day else DAY_SECONDS
     for slot in slots:
         left_s = slot.begins_at.timestamp()
@@ -180,10 +182,10 @@ def _places(slots: Iterable[SlotShown], begin_s: float, end_s: float, *, is_day:
         )
         if right > left:
             when = _when(slot, is_day=is_day)
-            yield _Place(slot, when, round(left, _DECIMALS), round(right, _DECIMALS))
+            yield _SlotPosition(slot, when, round(left, _DECIMALS), round(right, _DECIMALS))
 
 
-def _silences(places: Sequence[_Place]) -> Iterator[Stretch]:
+def _silences(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
     at = 0.0
     for place in places:
         if place.left > at:
@@ -195,7 +197,7 @@ def _silences(places: Sequence[_Place]) -> Iterator[Stretch]:
         yield Stretch("never-measured", at, round(WIDTH - at, _DECIMALS))
 
 
-def _answered(places: Sequence[_Place]) -> Plot | None:
+def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
     """Draw what an agent says beside what was seen of it."""
     seen = [(place, _share_alive(place.slot)) for place in places]
     said = _of(places, Measure.RESPONSE_RATIO)
@@ -208,7 +210,7 @@ def _answered(places: Sequence[_Place]) -> Plot | None:
     return _plot("Share of what was answered", series, scale, percent)
 
 
-def _errors(places: Sequence[_Place]) -> Plot | None:
+def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
     said = _of(places, Measure.ERROR_RATIO)
     values = [spread.highest for _, spread in said if spread is not None]
     if not values:
@@ -218,7 +220,7 @@ def _errors(places: Sequence[_Place]) -> Plot | None:
     return _plot("Share of errors", [("errors, it says", "said", said)], scale, percent)
 
 
-def _latencies(places: Sequence[_Place]) -> Plot | None:
+def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
     """Draw how long answers took, on a logarithmic scale of whole decades."""
     named = (
         ("a probe's answer", "seen", Measure.ANSWER_MS),
@@ -247,7 +249,7 @@ def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) ->
     return Plot(title, [line for line in lines if line is not None], scale.marks, tips)
 
 
-def _of(places: Iterable[_Place], measure: Measure) -> _Values:
+def _of(places: Iterable[_SlotPosition], measure: Measure) -> _Values:
     return [(place, dict(place.slot.measures()).get(measure)) for place in places]
 
 
@@ -259,9 +261,9 @@ def _share_alive(slot: SlotShown) -> SpreadShown | None:
     return SpreadShown(lowest=share, mean=share, highest=share)
 
 
-def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -> Line | None:
+def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -> MeasurePath | None:
     """Return one measure as steps; slots that do not touch are not joined. None if nothing is known of it."""
-    runs: list[list[tuple[_Place, SpreadShown]]] = []
+    runs: list[list[tuple[_SlotPosition, SpreadShown]]] = []
     for place, spread in values:
         if spread is None:
             continue
@@ -273,7 +275,7 @@ def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -
         return None
     spreads = [spread for run in runs for _, spread in run]
     lowest, highest = min(one.lowest for one in spreads), max(one.highest for one in spreads)
-    return Line(
+    return MeasurePath(
         name=name,
         style=style,
         path="".join(_steps(run, lambda spread: scale.y(spread.mean)) for run in runs),
@@ -287,13 +289,13 @@ def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -
     )
 
 
-def _steps(run: Sequence[tuple[_Place, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
+def _steps(run: Sequence[tuple[_SlotPosition, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
     """Return a path from left to right."""
     heights = [(y(spread), place.right) for place, spread in run]
     return f"M{run[0][0].left:g} {round(heights[0][0], _DECIMALS):g}{_stairs(heights)}"
 
 
-def _back(run: Sequence[tuple[_Place, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
+def _back(run: Sequence[tuple[_SlotPosition, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
     """Return how a path goes on from its right end back to where it began."""
     return _stairs([(y(spread), place.left) for place, spread in reversed(run)]) + "Z"
 
@@ -323,7 +325,7 @@ def _ticks(begin_s: float, end_s: float, *, is_day: bool) -> Iterator[Mark]:
         at_s += step_s
 
 
-def _column(place: _Place) -> Column:
+def _column(place: _SlotPosition) -> Column:
     slot = place.slot
     whole = max(slot.alive + slot.failed + slot.inconclusive, 1)
     return Column(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from lifesign.domain.base.finding import Finding, json_pointer
 from lifesign.domain.health.document import SCHEMA_VERSION
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 HEALTH_EXTENSION_URI: Final = "https://agent-health.github.io/extensions/health/v1"
 """Identifier of the health extension; it names and need not resolve."""
@@ -107,7 +107,7 @@ def announce_health(
     `extensions` have a type that cannot take the entry. Null counts as absent.
     """
     if not is_health_path(path):
-        raise InvalidSetting("path", path, "an absolute path on the card's own origin, such as /health")
+        raise InvalidValue("path", path, "an absolute path on the card's own origin, such as /health")
     entry = _entry(path) if registry is None and agent_id is None else _entry_of(path, registry, agent_id)
     if isinstance(card, Mapping):
         return _announced_in_mapping(card, entry)
@@ -115,16 +115,16 @@ def announce_health(
         return _announced_in_model(card, entry)
     if _is_message_of_a_card(card):
         return _announced_in_message(card, entry)
-    raise InvalidSetting("card", _shown(card), "a mapping, or the AgentCard of an A2A SDK")
+    raise InvalidValue("card", _shown(card), "a mapping, or the AgentCard of an A2A SDK")
 
 
 def _announced_in_mapping(card: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     capabilities = card.get("capabilities")
     if not isinstance(capabilities, Mapping | None):
-        raise InvalidSetting("card.capabilities", capabilities, "an object")
+        raise InvalidValue("card.capabilities", capabilities, "an object")
     extensions = (capabilities or {}).get("extensions")
     if not isinstance(extensions, list | tuple | None):
-        raise InvalidSetting("card.capabilities.extensions", extensions, "a list")
+        raise InvalidValue("card.capabilities.extensions", extensions, "a list")
     announced = _with_entry(extensions or (), entry)
     return {**card, "capabilities": {**(capabilities or {}), "extensions": announced}}
 
@@ -133,14 +133,14 @@ def _announced_in_model(card: BaseModel, entry: Mapping[str, Any]) -> BaseModel:
     """Return the pydantic card of SDK 0.3 with the announcement."""
     capabilities = cast("Any", card).capabilities
     if not isinstance(capabilities, BaseModel) or "extensions" not in type(capabilities).model_fields:
-        raise InvalidSetting("card.capabilities", _shown(capabilities), "AgentCapabilities of the A2A SDK")
+        raise InvalidValue("card.capabilities", _shown(capabilities), "AgentCapabilities of the A2A SDK")
     members = capabilities.model_dump(by_alias=True, exclude_unset=True)
     members["extensions"] = _with_entry(members.get("extensions") or (), entry)
     try:
         announced = type(capabilities).model_validate(members)
     except ValidationError:
         # The SDK checks what is given to a model, but not what is assigned later.
-        raise InvalidSetting("card.capabilities", None, "valid AgentCapabilities of the A2A SDK") from None
+        raise InvalidValue("card.capabilities", None, "valid AgentCapabilities of the A2A SDK") from None
     return card.model_copy(update={"capabilities": announced})
 
 
@@ -187,9 +187,9 @@ def _entry(path: str) -> dict[str, Any]:
 def _entry_of(path: str, registry: object, agent_id: object) -> dict[str, Any]:
     """Return the entry of a registered agent; InvalidSetting."""
     if not _is_registry(registry):
-        raise InvalidSetting("registry", registry, "the http or https URL of a registry")
+        raise InvalidValue("registry", registry, "the http or https URL of a registry")
     if not _is_agent_id(agent_id):
-        raise InvalidSetting("agent_id", agent_id, "the id of an agent in that registry")
+        raise InvalidValue("agent_id", agent_id, "the id of an agent in that registry")
     entry = _entry(path)
     return {**entry, "params": {**entry["params"], "registry": registry, "agent_id": agent_id}}
 

@@ -21,7 +21,7 @@ _REST_BASE: Final = "/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class A2aVariant:
     """One way to write the same message."""
 
     name: str
@@ -64,30 +64,30 @@ def _message_0_1(text: str, message_id: str) -> dict[str, Any]:
     return {"id": message_id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
 
 
-RPC_1_0: Final = Spelling("SendMessage", _message_1_0, version="1.0", takes_tenant=True)
-RPC_0_3: Final = Spelling("message/send", _message_0_3)
-RPC_0_1: Final = Spelling("tasks/send", _message_0_1)
-REST_1_0: Final = Spelling("message:send", _message_1_0, "1.0", "/message:send", takes_tenant=True)
-REST_0_3: Final = Spelling("v1/message:send", _rest_message_0_3, path=f"{_REST_BASE}/message:send")
-REST_0_3_AS_RPC: Final = Spelling("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
+RPC_1_0: Final = A2aVariant("SendMessage", _message_1_0, version="1.0", takes_tenant=True)
+RPC_0_3: Final = A2aVariant("message/send", _message_0_3)
+RPC_0_1: Final = A2aVariant("tasks/send", _message_0_1)
+REST_1_0: Final = A2aVariant("message:send", _message_1_0, "1.0", "/message:send", takes_tenant=True)
+REST_0_3: Final = A2aVariant("v1/message:send", _rest_message_0_3, path=f"{_REST_BASE}/message:send")
+REST_0_3_AS_RPC: Final = A2aVariant("v1/message:send", _message_0_3, path=f"{_REST_BASE}/message:send")
 """As 0.3's JSON schema has it, and the JavaScript SDK takes it."""
 
 # By the version that the card gives its interface, in the order of trying. An agent that names none is
 # seldom a new one.
-_RPC: Final[Mapping[str | None, tuple[Spelling, ...]]] = MappingProxyType({
+_RPC: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
     "1.0": (RPC_1_0, RPC_0_3, RPC_0_1),
     "0.3": (RPC_0_3, RPC_1_0, RPC_0_1),
     "0.2": (RPC_0_3, RPC_0_1, RPC_1_0),
     "0.1": (RPC_0_1, RPC_0_3, RPC_1_0),
     None:  (RPC_0_3, RPC_0_1, RPC_1_0),
 })  # fmt: skip
-_REST: Final[Mapping[str | None, tuple[Spelling, ...]]] = MappingProxyType({
+_REST: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
     "1.0": (REST_1_0, REST_0_3, REST_0_3_AS_RPC),
     None:  (REST_0_3, REST_0_3_AS_RPC, REST_1_0),
 })  # fmt: skip
 
 
-def spellings(binding: str | None, protocol_version: str | None) -> tuple[Spelling, ...]:
+def spellings(binding: str | None, protocol_version: str | None) -> tuple[A2aVariant, ...]:
     """Return in which spellings an interface is asked, the likeliest first.
 
     An interface of no binding, or of one that nobody knows, is taken for JSON-RPC. A version that is
@@ -100,7 +100,7 @@ def spellings(binding: str | None, protocol_version: str | None) -> tuple[Spelli
     return known.get(version, known[None])
 
 
-def place_of(spelling: Spelling, url: str, tenant: str | None = None) -> str:
+def place_of(spelling: A2aVariant, url: str, tenant: str | None = None) -> str:
     """Return where an interface at `url` takes a message in this spelling."""
     if spelling.is_rpc:
         return url
@@ -115,7 +115,7 @@ def place_of(spelling: Spelling, url: str, tenant: str | None = None) -> str:
     return f"{base}{path}{mark}{query}"
 
 
-def written(spelling: Spelling, text: str, message_id: str, tenant: str | None = None) -> bytes:
+def written(spelling: A2aVariant, text: str, message_id: str, tenant: str | None = None) -> bytes:
     """Return the request's body in JSON; `message_id` also names the call, and the task where one must."""
     params = spelling.params(text, message_id)
     if not spelling.is_rpc:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from types import MappingProxyType
 
 from lifesign.domain.net.target import is_target_id
-from lifesign.errors import InvalidSetting, NotAllowed
+from lifesign.errors import InvalidValue, NotAllowed
 
 KEY_PREFIX = "ahk_"
 """Lets scanners for leaked secrets find our keys."""
@@ -37,7 +37,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-class Action(StrEnum):
+class Permission(StrEnum):
     """What a caller may want."""
 
     REGISTER = "register"
@@ -99,69 +99,69 @@ class Extent(StrEnum):
 
 
 # A pair absent from this table is refused (protocol, section 5).
-PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
-    (Role.ENROLL,      Action.REGISTER):            Extent.ANY,
+PERMISSIONS: Mapping[tuple[Role, Permission], Extent] = MappingProxyType({
+    (Role.ENROLL,      Permission.REGISTER):            Extent.ANY,
 
-    (Role.AGENT,       Action.RE_REGISTER):         Extent.OWN,
-    (Role.AGENT,       Action.BEAT):                Extent.OWN,
-    (Role.AGENT,       Action.DRAIN):               Extent.OWN,
-    (Role.AGENT,       Action.DEREGISTER):          Extent.OWN,
-    (Role.AGENT,       Action.UPDATE):              Extent.OWN,
-    (Role.AGENT,       Action.LEASE):               Extent.OWN,
-    (Role.AGENT,       Action.RELEASE_LEASE):       Extent.OWN,
-    (Role.AGENT,       Action.WRITE_STATE):         Extent.OWN,
-    (Role.AGENT,       Action.WORK_TASKS):          Extent.OWN,
-    (Role.AGENT,       Action.READ_TASKS):          Extent.OWN,
-    (Role.AGENT,       Action.LIST_AGENTS):         Extent.OWN,
-    (Role.AGENT,       Action.READ_AGENT):          Extent.OWN,
-    (Role.AGENT,       Action.READ_EVENTS):         Extent.OWN,
-    (Role.AGENT,       Action.READ_LEASES):         Extent.OWN,
-    (Role.AGENT,       Action.READ_TARGETS):        Extent.OWN,
-    (Role.AGENT,       Action.RECHECK):             Extent.OWN,
+    (Role.AGENT,       Permission.RE_REGISTER):         Extent.OWN,
+    (Role.AGENT,       Permission.BEAT):                Extent.OWN,
+    (Role.AGENT,       Permission.DRAIN):               Extent.OWN,
+    (Role.AGENT,       Permission.DEREGISTER):          Extent.OWN,
+    (Role.AGENT,       Permission.UPDATE):              Extent.OWN,
+    (Role.AGENT,       Permission.LEASE):               Extent.OWN,
+    (Role.AGENT,       Permission.RELEASE_LEASE):       Extent.OWN,
+    (Role.AGENT,       Permission.WRITE_STATE):         Extent.OWN,
+    (Role.AGENT,       Permission.WORK_TASKS):          Extent.OWN,
+    (Role.AGENT,       Permission.READ_TASKS):          Extent.OWN,
+    (Role.AGENT,       Permission.LIST_AGENTS):         Extent.OWN,
+    (Role.AGENT,       Permission.READ_AGENT):          Extent.OWN,
+    (Role.AGENT,       Permission.READ_EVENTS):         Extent.OWN,
+    (Role.AGENT,       Permission.READ_LEASES):         Extent.OWN,
+    (Role.AGENT,       Permission.READ_TARGETS):        Extent.OWN,
+    (Role.AGENT,       Permission.RECHECK):             Extent.OWN,
 
-    (Role.READER,      Action.LIST_AGENTS):         Extent.ANY,
-    (Role.READER,      Action.READ_AGENT):          Extent.ANY,
-    (Role.READER,      Action.READ_EVENTS):         Extent.ANY,
-    (Role.READER,      Action.READ_LEASES):         Extent.ANY,
-    (Role.READER,      Action.READ_MONITOR):        Extent.ANY,
-    (Role.READER,      Action.READ_TARGETS):        Extent.ANY,
-    (Role.READER,      Action.READ_TASKS):          Extent.ANY,
+    (Role.READER,      Permission.LIST_AGENTS):         Extent.ANY,
+    (Role.READER,      Permission.READ_AGENT):          Extent.ANY,
+    (Role.READER,      Permission.READ_EVENTS):         Extent.ANY,
+    (Role.READER,      Permission.READ_LEASES):         Extent.ANY,
+    (Role.READER,      Permission.READ_MONITOR):        Extent.ANY,
+    (Role.READER,      Permission.READ_TARGETS):        Extent.ANY,
+    (Role.READER,      Permission.READ_TASKS):          Extent.ANY,
 
-    (Role.PROBER,      Action.LIST_AGENTS):         Extent.ANY,
-    (Role.PROBER,      Action.READ_AGENT):          Extent.ANY,
-    (Role.PROBER,      Action.READ_EVENTS):         Extent.ANY,
-    (Role.PROBER,      Action.READ_LEASES):         Extent.ANY,
-    (Role.PROBER,      Action.READ_MONITOR):        Extent.ANY,
-    (Role.PROBER,      Action.READ_TARGETS):        Extent.ANY,
-    (Role.PROBER,      Action.READ_TASKS):          Extent.ANY,
-    (Role.PROBER,      Action.REPORT_OBSERVATIONS): Extent.ANY,
-    (Role.PROBER,      Action.LEASE_SHARDS):        Extent.ANY,
-    (Role.PROBER,      Action.IMPORT_TARGETS):      Extent.ANY,
+    (Role.PROBER,      Permission.LIST_AGENTS):         Extent.ANY,
+    (Role.PROBER,      Permission.READ_AGENT):          Extent.ANY,
+    (Role.PROBER,      Permission.READ_EVENTS):         Extent.ANY,
+    (Role.PROBER,      Permission.READ_LEASES):         Extent.ANY,
+    (Role.PROBER,      Permission.READ_MONITOR):        Extent.ANY,
+    (Role.PROBER,      Permission.READ_TARGETS):        Extent.ANY,
+    (Role.PROBER,      Permission.READ_TASKS):          Extent.ANY,
+    (Role.PROBER,      Permission.REPORT_OBSERVATIONS): Extent.ANY,
+    (Role.PROBER,      Permission.LEASE_SHARDS):        Extent.ANY,
+    (Role.PROBER,      Permission.IMPORT_TARGETS):      Extent.ANY,
 
-    (Role.COORDINATOR, Action.REGISTER):            Extent.ANY,
-    (Role.COORDINATOR, Action.RE_REGISTER):         Extent.ANY,
+    (Role.COORDINATOR, Permission.REGISTER):            Extent.ANY,
+    (Role.COORDINATOR, Permission.RE_REGISTER):         Extent.ANY,
     # Whoever may change a status may end it too (RFC-0016, security considerations), but nobody
     # beats, leases or works in another's name.
-    (Role.COORDINATOR, Action.DRAIN):               Extent.ANY,
-    (Role.COORDINATOR, Action.DEREGISTER):          Extent.ANY,
-    (Role.COORDINATOR, Action.RELEASE_LEASE):       Extent.ANY,
-    (Role.COORDINATOR, Action.LIST_AGENTS):         Extent.ANY,
-    (Role.COORDINATOR, Action.READ_AGENT):          Extent.ANY,
-    (Role.COORDINATOR, Action.READ_EVENTS):         Extent.ANY,
-    (Role.COORDINATOR, Action.READ_LEASES):         Extent.ANY,
-    (Role.COORDINATOR, Action.READ_MONITOR):        Extent.ANY,
-    (Role.COORDINATOR, Action.READ_TARGETS):        Extent.ANY,
-    (Role.COORDINATOR, Action.READ_TASKS):          Extent.ANY,
-    (Role.COORDINATOR, Action.SEND_COMMAND):        Extent.ANY,
-    (Role.COORDINATOR, Action.SET_MAINTENANCE):     Extent.ANY,
-    (Role.COORDINATOR, Action.RECHECK):             Extent.ANY,
-    (Role.COORDINATOR, Action.IMPORT_TARGETS):      Extent.ANY,
-    (Role.COORDINATOR, Action.CONFIRM_DIRECTORY):   Extent.ANY,
-    (Role.COORDINATOR, Action.MANAGE_OPT_OUTS):     Extent.ANY,
-    (Role.COORDINATOR, Action.CREATE_TASKS):        Extent.ANY,
+    (Role.COORDINATOR, Permission.DRAIN):               Extent.ANY,
+    (Role.COORDINATOR, Permission.DEREGISTER):          Extent.ANY,
+    (Role.COORDINATOR, Permission.RELEASE_LEASE):       Extent.ANY,
+    (Role.COORDINATOR, Permission.LIST_AGENTS):         Extent.ANY,
+    (Role.COORDINATOR, Permission.READ_AGENT):          Extent.ANY,
+    (Role.COORDINATOR, Permission.READ_EVENTS):         Extent.ANY,
+    (Role.COORDINATOR, Permission.READ_LEASES):         Extent.ANY,
+    (Role.COORDINATOR, Permission.READ_MONITOR):        Extent.ANY,
+    (Role.COORDINATOR, Permission.READ_TARGETS):        Extent.ANY,
+    (Role.COORDINATOR, Permission.READ_TASKS):          Extent.ANY,
+    (Role.COORDINATOR, Permission.SEND_COMMAND):        Extent.ANY,
+    (Role.COORDINATOR, Permission.SET_MAINTENANCE):     Extent.ANY,
+    (Role.COORDINATOR, Permission.RECHECK):             Extent.ANY,
+    (Role.COORDINATOR, Permission.IMPORT_TARGETS):      Extent.ANY,
+    (Role.COORDINATOR, Permission.CONFIRM_DIRECTORY):   Extent.ANY,
+    (Role.COORDINATOR, Permission.MANAGE_OPT_OUTS):     Extent.ANY,
+    (Role.COORDINATOR, Permission.CREATE_TASKS):        Extent.ANY,
 
     # A task is worked on by an agent, with its own key: an admin's key belongs to none.
-    **{(Role.ADMIN, action): Extent.ANY for action in Action if action is not Action.WORK_TASKS},
+    **{(Role.ADMIN, action): Extent.ANY for action in Permission if action is not Permission.WORK_TASKS},
 })  # fmt: skip
 
 
@@ -195,7 +195,7 @@ class StoredKey:
     """Workers that may probe with it at a time; None: the default."""
 
 
-def may(principal: Principal, action: Action, agent_id: str | None = None) -> bool:
+def may(principal: Principal, action: Permission, agent_id: str | None = None) -> bool:
     """Whether the caller may do this to the record of `agent_id`.
 
     None is nobody's record in particular, such as all of them in a listing: whoever may act on its
@@ -207,7 +207,7 @@ def may(principal: Principal, action: Action, agent_id: str | None = None) -> bo
     return is_own and _extent(principal, action) is Extent.OWN
 
 
-def may_at_all(principal: Principal, action: Action) -> bool:
+def may_at_all(principal: Principal, action: Permission) -> bool:
     """Whether there is a record to which the caller may do this: what can be said before it is known which.
 
     Decides nothing alone: `may` or `require` has to be asked once the record is known.
@@ -216,13 +216,13 @@ def may_at_all(principal: Principal, action: Action) -> bool:
     return extent is Extent.ANY or (extent is Extent.OWN and principal.agent_id is not None)
 
 
-def require(principal: Principal, action: Action, agent_id: str | None = None) -> None:
+def require(principal: Principal, action: Permission, agent_id: str | None = None) -> None:
     """Raise NotAllowed unless `may` says yes."""
     if not may(principal, action, agent_id):
         raise NotAllowed(principal.role, action, agent_id)
 
 
-def _extent(principal: Principal, action: Action) -> Extent | None:
+def _extent(principal: Principal, action: Permission) -> Extent | None:
     """How far a caller's permission goes, counting what a coordinator may as the agent that it is."""
     extent = PERMISSIONS.get((principal.role, action))
     if extent is None and principal.role is Role.COORDINATOR:
@@ -236,7 +236,7 @@ def key_of(random_bytes: bytes) -> str:
     `ahk_` and 43 characters of the URL-safe base64 alphabet.
     """
     if len(random_bytes) != KEY_BYTES:
-        raise InvalidSetting("random_bytes", f"{len(random_bytes)} bytes", f"{KEY_BYTES} bytes")
+        raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", f"{KEY_BYTES} bytes")
     return KEY_PREFIX + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 

@@ -12,7 +12,7 @@ MAX_WAIT_SECONDS: Final = 30.0
 """So late is it noticed at worst that they are back."""
 
 
-class Away:
+class Backoff:
     """The times in a row that somebody was asked in vain."""
 
     def __init__(self, chance: Callable[[], float]) -> None:

@@ -12,6 +12,6 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def light_value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+def fast_dataclass(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
     """Make a class what `dataclass(frozen=True, slots=True)` makes it, but for what forbids changes."""
     return dataclass(slots=True, kw_only=kw_only, unsafe_hash=True)

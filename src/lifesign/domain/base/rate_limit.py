@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_CALLERS = 10_000
 HOST_BITS = 64
@@ -36,9 +36,9 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.per_second) and self.per_second > 0):
-            raise InvalidSetting("per_second", self.per_second, "a finite number above 0")
+            raise InvalidValue("per_second", self.per_second, "a finite number above 0")
         if self.burst < 1:
-            raise InvalidSetting("burst", self.burst, "1 or more")
+            raise InvalidValue("burst", self.burst, "1 or more")
         object.__setattr__(self, "spacing_s", 1 / self.per_second)
         object.__setattr__(self, "lead_s", (self.burst - 1 + TOLERANCE_RATIO) / self.per_second)
 
@@ -86,7 +86,7 @@ class RateLimiter:
 
     def __init__(self, limit: RateLimit, max_callers: int = MAX_CALLERS) -> None:
         if max_callers < 1:
-            raise InvalidSetting("max_callers", max_callers, "1 or more")
+            raise InvalidValue("max_callers", max_callers, "1 or more")
         self.limit = limit
         self.max_callers = max_callers
         # The one who asked longest ago comes first.

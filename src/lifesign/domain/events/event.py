@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import MAX_NUMBER, WHOLE, Count, HealthStatus, Time
 from lifesign.domain.lifecycle.link_rule import Proof, UnlinkReason
-from lifesign.domain.lifecycle.mass_exit import MonitorState, Track, Turn
+from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Track
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, MAX_TASKS, Duration, Name, TaskId
 from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACTERS, EndReason, RefusalCode
@@ -430,7 +430,7 @@ class MonitorTurned(Payload):
     track: Track | None = None
     """Absent from what older versions have written."""
     previous: MonitorState
-    turn: Turn
+    turn: MonitorChange
     exits: Number
     """Who would have gone, or is still waiting."""
     limit: Number

@@ -57,7 +57,7 @@ from lifesign.domain.tasks.task_states import (
     status_after,
     task_resource,
 )
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
 
 MAX_DIFFERENCES = 1_000
@@ -351,7 +351,7 @@ class Replay:
             case TaskReported():
                 if task.status not in HELD or payload.report != task.reports + 1:
                     raise _Contradiction(
-                        f"task {task.task_id} is {task.status}, with {counted(task.reports, 'report')}"
+                        f"task {task.task_id} is {task.status}, with {pluralize(task.reports, 'report')}"
                     )
                 return replace(task, reports=payload.report)
             case TaskBudgetChanged():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 ID_HEADER: Final = "webhook-id"
 TIMESTAMP_HEADER: Final = "webhook-timestamp"
@@ -31,7 +31,7 @@ def secret_of(random_bytes: bytes) -> str:
     """Return the secret made of 24 to 64 random bytes: `whsec_` and their base64; else InvalidSetting."""
     if not MIN_SECRET_BYTES <= len(random_bytes) <= MAX_SECRET_BYTES:
         expected = f"{MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
-        raise InvalidSetting("random_bytes", f"{len(random_bytes)} bytes", expected)
+        raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", expected)
     return SECRET_PREFIX + b64encode(random_bytes).decode("ascii")
 
 
@@ -41,7 +41,7 @@ def delivery_headers(message_id: str, at_s: float, body: bytes, secrets: Iterabl
     The id and the time are signed with the body, separated by full stops: an id must not contain one.
     """
     if "." in message_id:
-        raise InvalidSetting("message_id", message_id, "no full stop")
+        raise InvalidValue("message_id", message_id, "no full stop")
     timestamp = str(math.floor(at_s))
     signed = f"{message_id}.{timestamp}.".encode() + body
     return {
@@ -57,7 +57,7 @@ def _signature(secret: str, signed: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class AfterFailure:
+class WebhookAfterFailure:
     """The state of a webhook after a failed attempt."""
 
     failures: int
@@ -74,7 +74,7 @@ def after_failure(  # noqa: PLR0917 - the state before, and what came of the att
     chance: float,
     status: int | None = None,
     retry_after_s: float | None = None,
-) -> AfterFailure:
+) -> WebhookAfterFailure:
     """Return the state after an attempt that failed, following `failures` in a row.
 
     The wait doubles from 2 s to 30 min. `chance`, 0 to 1, takes away up to half of it, so that webhooks
@@ -86,7 +86,7 @@ def after_failure(  # noqa: PLR0917 - the state before, and what came of the att
     wait_s = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures, 20)) * (1 - chance / 2)
     if retry_after_s is not None:
         wait_s = max(wait_s, min(retry_after_s, MAX_RETRY_SECONDS))
-    return AfterFailure(
+    return WebhookAfterFailure(
         failures=failures + 1,
         failing_since_s=since_s,
         next_try_at_s=now_s + wait_s,

@@ -17,7 +17,7 @@ from lifesign.domain.models.agents import (
     URL_PATTERN,
 )
 from lifesign.domain.text.pluralize import plural
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_SHOWN_CHARACTERS = 80
 """Of what was given."""
@@ -56,7 +56,7 @@ def invalid_setting(
     forms: Mapping[str, str] = FORMS,
     *,
     model: type[BaseModel] | None = None,
-) -> InvalidSetting:
+) -> InvalidValue:
     """Return what is wrong first; `name` is that of the whole, for what is no single member's fault.
 
     `forms` says what stands behind patterns; `model` which members the whole may have.
@@ -70,7 +70,7 @@ def invalid_setting(
     if model is not None and details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
         names = [field.alias or member for member, field in model.model_fields.items()]
         expected += f", but any of {', '.join(names)}" if names else ", nor any other"
-    return InvalidSetting(member, shown if is_plain else None, expected)
+    return InvalidValue(member, shown if is_plain else None, expected)
 
 
 def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:

@@ -31,7 +31,7 @@ from lifesign.domain.health.document import (
     Trend,
 )
 from lifesign.domain.health.status import DEGRADED_RATIO, HEALTHY_RATIO, MINIMUM_SAMPLES
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidDocument
 
 MAX_DOCUMENT_BYTES = 256 * 1024
@@ -332,7 +332,7 @@ def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Find
     """
     ratio = calibration.response_ratio
     if calibration.sample_count < MINIMUM_SAMPLES:
-        fitting, evidence = [HealthStatus.UNKNOWN], counted(calibration.sample_count, "sample")
+        fitting, evidence = [HealthStatus.UNKNOWN], pluralize(calibration.sample_count, "sample")
     elif ratio is None:
         return
     elif ratio < DEGRADED_RATIO:

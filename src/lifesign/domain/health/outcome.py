@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 class Outcome(IntEnum):
@@ -71,7 +71,7 @@ def outcome_named(outcome: object) -> Outcome:
         return Outcome[outcome.upper()]
     if isinstance(outcome, Outcome):
         return outcome
-    raise InvalidSetting("outcome", outcome, "one of " + ", ".join(known.name.lower() for known in Outcome))
+    raise InvalidValue("outcome", outcome, "one of " + ", ".join(known.name.lower() for known in Outcome))
 
 
 class Side(IntEnum):

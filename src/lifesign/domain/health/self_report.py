@@ -13,7 +13,7 @@ from lifesign.domain.health.trend import calibration_trend
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class OperatorFacts:
     """What the operator told the recorder."""
 
     agent_id: str
@@ -27,7 +27,7 @@ class Declared:
 
 
 def self_report(
-    declared: Declared,
+    declared: OperatorFacts,
     totals: WindowTotals,
     *,
     now: datetime,
@@ -106,7 +106,7 @@ def _calibration(
     return calibration
 
 
-def _extensions(declared: Declared, totals: WindowTotals, judged: WindowStatus) -> dict[str, Any]:
+def _extensions(declared: OperatorFacts, totals: WindowTotals, judged: WindowStatus) -> dict[str, Any]:
     is_usual = judged.rule is StatusRule.RATIO
     rule = StatusRule.HTTP_STATUS if is_usual and not declared.is_inspecting else judged.rule
     counts = {outcome.name.lower(): totals.current[outcome] for outcome in Outcome if totals.current[outcome]}

@@ -58,7 +58,7 @@ RATIOS: Final = frozenset({Measure.RESPONSE_RATIO, Measure.ERROR_RATIO})
 _MEASURES: Final = tuple(Measure)
 
 
-class Gathered(NamedTuple):
+class OpenMeasure(NamedTuple):
     """One measure of a slot that is still open.
 
     A tuple, since every probe makes five of them; read from a list or, as it was stored once, from an object.
@@ -84,7 +84,7 @@ class OpenSlot(BaseModel):
     """How many were measured failures."""
     inconclusive: Annotated[int, Field(ge=0)] = 0
     """How many looked, or were to look, and told neither."""
-    gathered: dict[Measure, Gathered] = {}
+    gathered: dict[Measure, OpenMeasure] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class HistorySlot:
     """A half hour or a day in which somebody looked, or was to look."""
 
     number: int
@@ -112,8 +112,8 @@ class Slot:
 class History:
     """What is shown of one agent, each the oldest first, each slot once."""
 
-    half_hours: Sequence[Slot] = ()
-    days: Sequence[Slot] = ()
+    half_hours: Sequence[HistorySlot] = ()
+    days: Sequence[HistorySlot] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +151,16 @@ def ended_slot(before: OpenSlot | None, after: OpenSlot | None) -> OpenSlot | No
     return before
 
 
-def closed(slot: OpenSlot) -> Slot:
+def closed(slot: OpenSlot) -> HistorySlot:
     """Return an open slot as it is kept."""
     spreads = {
         measure: Spread(one.low, min(max(one.total / one.values, one.low), one.high), one.high)
         for measure, one in slot.gathered.items()
     }
-    return Slot(slot.number, slot.alive, slot.failed, slot.inconclusive, spreads)
+    return HistorySlot(slot.number, slot.alive, slot.failed, slot.inconclusive, spreads)
 
 
-def added(history: KeptHistory, slot: Slot) -> KeptHistory:
+def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
     """Return the history with one more half hour, and without what is too old beside it.
 
     Half hours of days that are over are summed up before they go. The same half hour twice is one. What
@@ -199,12 +199,12 @@ def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
     )
 
 
-def day_of(number: int, half_hours: Iterable[Slot]) -> Slot:
+def day_of(number: int, half_hours: Iterable[HistorySlot]) -> HistorySlot:
     """Return one day out of its half hours."""
     return summed(number, [slot for slot in half_hours if slot.number // HALF_HOURS_PER_DAY == number])
 
 
-def summed(number: int, slots: Sequence[Slot]) -> Slot:
+def summed(number: int, slots: Sequence[HistorySlot]) -> HistorySlot:
     """Return several slots as one; its means are those of their means, so that each time weighs the same."""
     spreads = {}
     for measure in _MEASURES:
@@ -212,7 +212,7 @@ def summed(number: int, slots: Sequence[Slot]) -> Slot:
             low, high = min(spread.low for spread in found), max(spread.high for spread in found)
             mean = math.fsum(spread.mean for spread in found) / len(found)
             spreads[measure] = Spread(low, min(max(mean, low), high), high)
-    return Slot(
+    return HistorySlot(
         number,
         sum(slot.alive for slot in slots),
         sum(slot.failed for slot in slots),
@@ -221,7 +221,7 @@ def summed(number: int, slots: Sequence[Slot]) -> Slot:
     )
 
 
-def packed(slots: Iterable[Slot]) -> str:
+def packed(slots: Iterable[HistorySlot]) -> str:
     """Return slots as text of 11 characters each, and 6 more for each measure: at most 41.
 
     Counts end at 4095. A ratio is kept to 1/4000, and only nothing and all as nothing and all; a latency to
@@ -239,7 +239,7 @@ def packed(slots: Iterable[Slot]) -> str:
     return "".join(parts)
 
 
-def unpacked(text: str) -> tuple[Slot, ...]:
+def unpacked(text: str) -> tuple[HistorySlot, ...]:
     """Read what `packed` wrote; ValueError if it is something else."""
     return tuple(_unpacked(one) for one in _split(text).values())
 
@@ -279,11 +279,11 @@ def _values(observation: Observation) -> Iterable[tuple[Measure, float]]:
             yield measure, value
 
 
-def _with(known: Gathered | None, value: float) -> Gathered:
+def _with(known: OpenMeasure | None, value: float) -> OpenMeasure:
     if known is None:
-        return Gathered(value, value, value, 1)
+        return OpenMeasure(value, value, value, 1)
     low, high, total, values = known
-    return Gathered(min(low, value), max(high, value), total + value, values + 1)
+    return OpenMeasure(min(low, value), max(high, value), total + value, values + 1)
 
 
 def _split(text: str) -> dict[int, str]:
@@ -304,7 +304,7 @@ def _split(text: str) -> dict[int, str]:
     return slots
 
 
-def _unpacked(text: str) -> Slot:
+def _unpacked(text: str) -> HistorySlot:
     number, there = _number(text[:_NUMBER_DIGITS]), _number(text[_HEAD - 1 : _HEAD])
     alive, failed, inconclusive = (_number(text[at : at + 2]) for at in range(_NUMBER_DIGITS, _HEAD - 1, 2))
     spreads, at = {}, _HEAD
@@ -314,7 +314,7 @@ def _unpacked(text: str) -> Slot:
             low, mean, high = (decode(_number(text[at + part : at + part + 2])) for part in (0, 2, 4))
             spreads[measure] = Spread(low, mean, high)
             at += _SPREAD
-    return Slot(number, alive, failed, inconclusive, spreads)
+    return HistorySlot(number, alive, failed, inconclusive, spreads)
 
 
 def _number(digits: str) -> int:

@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import light_value
-from lifesign.errors import InvalidSetting
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.errors import InvalidValue
 
 MAX_SPANS: Final = 32
 """How many excused spans are remembered; beyond it the two that lie closest become one."""
@@ -35,14 +35,14 @@ DRIFT_INTERVALS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class ExcludedSpan:
     """Time in which nobody's silence counts; it excuses nothing unless it ends after it began."""
 
     begin_s: float
     end_s: float
 
 
-@light_value()
+@fast_dataclass()
 class Thresholds:
     """How long an agent may be silent, in seconds (RFC-0016 1.1); the defaults are the RFC's.
 
@@ -59,20 +59,20 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         if not 0 < self.interval_s < inf:
-            raise InvalidSetting("interval_seconds", self.interval_s, "a time above 0")
+            raise InvalidValue("interval_seconds", self.interval_s, "a time above 0")
         if not 2 * self.interval_s <= self.unhealthy_after_s < inf:
             expected = f"at least twice interval_seconds, {2 * self.interval_s:g}"
-            raise InvalidSetting("unhealthy_after_seconds", self.unhealthy_after_s, expected)
+            raise InvalidValue("unhealthy_after_seconds", self.unhealthy_after_s, expected)
         if not 2 * self.unhealthy_after_s <= self.dead_after_s < inf:
             expected = f"at least twice unhealthy_after_seconds, {2 * self.unhealthy_after_s:g}"
-            raise InvalidSetting("dead_after_seconds", self.dead_after_s, expected)
+            raise InvalidValue("dead_after_seconds", self.dead_after_s, expected)
 
 
 PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, dead_after_s=3600.0)
 """For an agent that is only looked at from outside: never more often than every 300 s (draft 7)."""
 
 
-def silent_for_s(last_s: float, now_s: float, excused: Sequence[Span]) -> float:
+def silent_for_s(last_s: float, now_s: float, excused: Sequence[ExcludedSpan]) -> float:
     """Return how long there was no sign, 0 or more, without the excused time between.
 
     0 also if the last sign lies ahead of now: a clock that was set back makes nobody silent. The
@@ -84,7 +84,7 @@ def silent_for_s(last_s: float, now_s: float, excused: Sequence[Span]) -> float:
     return max(0.0, silent_s)
 
 
-def deadline_s(last_s: float, threshold_s: float, excused: Sequence[Span]) -> float:
+def deadline_s(last_s: float, threshold_s: float, excused: Sequence[ExcludedSpan]) -> float:
     """Return the last moment at which silence is within the threshold: any later one is beyond it.
 
     `now_s > deadline_s(...)` is `silent_for_s(...) > threshold_s`, free of rounding: the strict
@@ -98,7 +98,9 @@ def deadline_s(last_s: float, threshold_s: float, excused: Sequence[Span]) -> fl
     return moment_s
 
 
-def add_span(spans: Sequence[Span], span: Span, now_s: float, keep_s: float) -> tuple[Span, ...]:
+def add_span(
+    spans: Sequence[ExcludedSpan], span: ExcludedSpan, now_s: float, keep_s: float
+) -> tuple[ExcludedSpan, ...]:
     """Return the spans with one more: sorted, apart from one another, at most MAX_SPANS.
 
     Those that ended more than `keep_s` ago are dropped; no threshold in use may be longer than
@@ -109,17 +111,17 @@ def add_span(spans: Sequence[Span], span: Span, now_s: float, keep_s: float) -> 
     while len(kept) > MAX_SPANS:
         gaps_s = [after.begin_s - before.end_s for before, after in pairwise(kept)]
         closest = gaps_s.index(min(gaps_s))
-        kept[closest : closest + 2] = [Span(kept[closest].begin_s, kept[closest + 1].end_s)]
+        kept[closest : closest + 2] = [ExcludedSpan(kept[closest].begin_s, kept[closest + 1].end_s)]
     return tuple(kept)
 
 
-def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> Span | None:
+def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpan | None:
     """Return the time in which no sweep ran; None up to MISSED_SWEEPS periods, and up to MIN_DOWNTIME_S.
 
     `last_alive_s` is when the last sweep began, `cadence_s` the time from one to the next.
     """
     is_away = now_s - last_alive_s > max(MISSED_SWEEPS * cadence_s, MIN_DOWNTIME_S)
-    return Span(last_alive_s, now_s) if is_away else None
+    return ExcludedSpan(last_alive_s, now_s) if is_away else None
 
 
 def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
@@ -174,12 +176,12 @@ def is_drifting(
     return was_drifting and has_drifted(client_s, server_s, interval_s)
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _joined(spans: Iterable[ExcludedSpan]) -> list[ExcludedSpan]:
     """Return the same time as sorted spans that neither overlap nor touch."""
-    joined: list[Span] = []
+    joined: list[ExcludedSpan] = []
     for span in sorted(span for span in spans if span.end_s > span.begin_s):
         if joined and span.begin_s <= joined[-1].end_s:
-            joined[-1] = Span(joined[-1].begin_s, max(joined[-1].end_s, span.end_s))
+            joined[-1] = ExcludedSpan(joined[-1].begin_s, max(joined[-1].end_s, span.end_s))
         else:
             joined.append(span)
     return joined

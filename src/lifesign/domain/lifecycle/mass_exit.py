@@ -18,12 +18,12 @@ from enum import StrEnum
 
 from pydantic import TypeAdapter
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 def _within(name: str, given: float, least: float, most: float) -> None:
     if not least <= given <= most:
-        raise InvalidSetting(name, given, f"{least:g} to {most:g}")
+        raise InvalidValue(name, given, f"{least:g} to {most:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class MonitorState(StrEnum):
     """Silence counts again; those who were held and are still silent are leaving."""
 
 
-class Turn(StrEnum):
+class MonitorChange(StrEnum):
     """Why the state changed: the closed list that events name."""
 
     MASS_EXIT = "mass_exit"
@@ -168,7 +168,7 @@ class MonitorEvent:
 
     previous: MonitorState
     state: MonitorState
-    turn: Turn
+    turn: MonitorChange
     at_s: float
     exits: int
     """Who would have gone, or is still waiting, cohort not counted."""
@@ -198,7 +198,7 @@ class Excused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Assessment:
     """What a sweep must do: store `monitor`, tell `event`, remember `excused`, then ask `lets_go`."""
 
     monitor: Monitor
@@ -256,14 +256,14 @@ def tells_of_us(
     return heard_for_s >= policy.proven_seconds or last_sign_s < monitor.cohort_before_s
 
 
-def look(
+def assess(
     monitor: Monitor,
     exits: Sequence[float],
     now_s: float,
     policy: MonitorPolicy = DEFAULT_POLICY,
     *,
     unwitnessed: Sequence[float] = (),
-) -> Look:
+) -> Assessment:
     """Judge a sweep before it lets anyone go.
 
     `exits` has the last sign of life (s) of each agent that silence would take down now and that
@@ -278,11 +278,11 @@ def look(
     return _while_trusting(monitor, fresh, alone, len(exits) - len(fresh), now_s, policy)
 
 
-def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Look:
+def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Assessment:
     """End a hold because an operator says so; nothing changes if there is none."""
     if monitor.state is not MonitorState.HELD:
         return _look(monitor, monitor, is_held=False)
-    return _end_hold(monitor, Turn.RELEASED, now_s, policy)
+    return _end_hold(monitor, MonitorChange.RELEASED, now_s, policy)
 
 
 def to_json(monitors: Monitors) -> str:
@@ -305,13 +305,13 @@ def _while_trusting(  # noqa: PLR0917 - what a sweep found
     cohort_exits: int,
     now_s: float,
     policy: MonitorPolicy,
-) -> Look:
+) -> Assessment:
     """Let the exits go, unless they are a wave, or no witness bears them out."""
     would_leave = monitor.exits_this_cadence + len(fresh)
     if would_leave > exit_limit(monitor, policy) or unwitnessed:
         held = replace(_turned(monitor, MonitorState.HELD, now_s), is_cadence_quiet=False)
         many = len(unwitnessed)
-        event = _event(monitor, held, Turn.MASS_EXIT, max(would_leave, many), many, policy)
+        event = _event(monitor, held, MonitorChange.MASS_EXIT, max(would_leave, many), many, policy)
         return _look(monitor, _counted(held, fresh, unwitnessed), is_held=True, event=event)
     after = replace(monitor, exits_this_cadence=would_leave)
     if monitor.state is MonitorState.NORMAL:
@@ -321,7 +321,7 @@ def _while_trusting(  # noqa: PLR0917 - what a sweep found
     if monitor.quiet_cadences < policy.quiet_cadences:
         return _look(monitor, after, is_held=False)
     normal = replace(_turned(monitor, MonitorState.NORMAL, now_s), exits_this_cadence=would_leave)
-    event = _event(monitor, normal, Turn.COHORT_PASSED, would_leave, 0, policy)
+    event = _event(monitor, normal, MonitorChange.COHORT_PASSED, would_leave, 0, policy)
     return _look(monitor, normal, is_held=False, event=event)
 
 
@@ -331,20 +331,20 @@ def _while_held(
     unwitnessed: Sequence[float],
     now_s: float,
     policy: MonitorPolicy,
-) -> Look:
+) -> Assessment:
     """Hold on, or end the hold."""
     monitor = _counted(monitor, waiting, unwitnessed)
     end_limit = max(policy.min_exits, policy.end_factor * baseline_exits(monitor))
     if len(waiting) >= end_limit or unwitnessed:
         monitor = replace(monitor, quiet_cadences=0, is_cadence_quiet=False)
     if monitor.quiet_cadences >= policy.quiet_cadences:
-        return _end_hold(monitor, Turn.WAVE_OVER, now_s, policy)
+        return _end_hold(monitor, MonitorChange.WAVE_OVER, now_s, policy)
     if now_s - monitor.since_s >= policy.max_hold_seconds:
-        return _end_hold(monitor, Turn.MAX_HOLD, now_s, policy)
+        return _end_hold(monitor, MonitorChange.MAX_HOLD, now_s, policy)
     return _look(monitor, monitor, is_held=True)
 
 
-def _end_hold(monitor: Monitor, turn: Turn, now_s: float, policy: MonitorPolicy) -> Look:
+def _end_hold(monitor: Monitor, turn: MonitorChange, now_s: float, policy: MonitorPolicy) -> Assessment:
     """Believe silence again; whoever waits now had its hold, and nobody gets a second one."""
     excused = Excused(begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s)
     recovering = replace(
@@ -352,7 +352,7 @@ def _end_hold(monitor: Monitor, turn: Turn, now_s: float, policy: MonitorPolicy)
         cohort_before_s=max(
             monitor.cohort_before_s, monitor.since_s, math.nextafter(monitor.newest_waiting_s, math.inf)
         ),
-        baseline=monitor.baseline if turn is Turn.WAVE_OVER else _learned_baseline(monitor, policy),
+        baseline=monitor.baseline if turn is MonitorChange.WAVE_OVER else _learned_baseline(monitor, policy),
     )
     event = _event(monitor, recovering, turn, monitor.exits_this_cadence, monitor.unwitnessed, policy)
     return _look(monitor, recovering, is_held=True, event=event, excused=excused)
@@ -434,15 +434,15 @@ def _look(
     is_held: bool,
     event: MonitorEvent | None = None,
     excused: Excused | None = None,
-) -> Look:
+) -> Assessment:
     # The cohort of a hold that ends now was judged with its silence: it may go at the next look.
-    return Look(
+    return Assessment(
         monitor=after, is_held=is_held, cohort_before_s=before.cohort_before_s, event=event, excused=excused
     )
 
 
 def _event(  # noqa: PLR0917 - its members
-    before: Monitor, after: Monitor, turn: Turn, exits: int, unwitnessed: int, policy: MonitorPolicy
+    before: Monitor, after: Monitor, turn: MonitorChange, exits: int, unwitnessed: int, policy: MonitorPolicy
 ) -> MonitorEvent:
     return MonitorEvent(
         previous=before.state,

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MIN_ADDRESSES = 3
 """A class with fewer is never in mass silence: one address of two says nothing about the other."""
@@ -40,13 +40,13 @@ class SilencePolicy:
             ("together_seconds", self.together_seconds, DAY_S),
         ):
             if not 1 <= value_s <= most_s:
-                raise InvalidSetting(name, value_s, f"1 to {most_s:g}")
+                raise InvalidValue(name, value_s, f"1 to {most_s:g}")
 
 
 DEFAULT_POLICY = SilencePolicy()
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class ClassCounts:
     """The addresses of one network class that are expected to answer."""
 

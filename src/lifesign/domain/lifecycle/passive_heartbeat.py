@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from lifesign.domain.lifecycle.activity_event import ActivityEvent, Meaning
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MIN_GAP_S: Final = 5.0
 """Between two heartbeats of one agent."""
@@ -111,9 +111,9 @@ class PassiveHeartbeats:
         for session_id in sessions:
             owner = self._sessions.get(session_id)
             if owner is not None and owner.agent_id != agent_id:
-                raise InvalidSetting("session", session_id, f"one agent's; it is {owner.agent_id}'s already")
+                raise InvalidValue("session", session_id, f"one agent's; it is {owner.agent_id}'s already")
             if owner is None and len(self._sessions) >= MAX_SESSIONS:
-                raise InvalidSetting("session", session_id, f"at most {MAX_SESSIONS} sessions")
+                raise InvalidValue("session", session_id, f"at most {MAX_SESSIONS} sessions")
             if owner is None:
                 agent.sessions[session_id] = self._sessions[session_id] = _Session(agent_id)
 

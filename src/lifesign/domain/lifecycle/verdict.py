@@ -16,9 +16,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.heartbeat_timeout import Span, Thresholds, deadline_s, silent_for_s
+from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds, deadline_s, silent_for_s
 from lifesign.domain.lifecycle.observed_facts import (
     Observed,
     current_health,
@@ -29,7 +29,7 @@ from lifesign.domain.lifecycle.observed_facts import (
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
 from lifesign.domain.observation.evidence_age import unknown_reason
 from lifesign.domain.text.durations import duration_text, excess_text
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 
 UNHEALTHY_AFTER_FAILURES: Final = 2
 """A probed agent is unhealthy only after so many measured failures in a row, however long they took."""
@@ -78,7 +78,7 @@ class Override:
     until_s: float
 
 
-@light_value()
+@fast_dataclass()
 class Facts:
     """All that is known of one agent when it is judged."""
 
@@ -102,7 +102,7 @@ class Facts:
     """When it last went from unhealthy to active, in any order; see MAX_DAMPING."""
 
 
-@light_value()
+@fast_dataclass()
 class Verdict:
     """What follows from the facts at one moment."""
 
@@ -128,7 +128,7 @@ class Verdict:
     _facts: Facts
     """After all signals."""
     _now_s: float
-    _excused: Sequence[Span]
+    _excused: Sequence[ExcludedSpan]
 
     @property
     def explanation(self) -> str:
@@ -152,7 +152,7 @@ _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
 """What observations bring down, and what brings it back."""
 
 
-def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> Verdict:
+def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[ExcludedSpan]) -> Verdict:
     """Judge one agent: the same facts at the same moment give the same verdict.
 
     `is_held` while decisions are suspended: no agent goes down by silence then, all else goes
@@ -184,7 +184,7 @@ def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span])
     )
 
 
-def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> _Step | None:
+def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the one signal that is due first, None if none is."""
     match facts.status:
         case Status.DRAINING:
@@ -200,7 +200,7 @@ def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[S
             return None
 
 
-def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> _Step | None:
+def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[ExcludedSpan]) -> _Step | None:
     """Return what the evidence does to an active or unhealthy agent that nobody declared anything."""
     may_go_down = not is_in_force(facts.maintenance_until_s, now_s)
     if may_go_down and not is_held and _is_silent(facts, now_s, excused):
@@ -210,7 +210,7 @@ def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span])
     return _observed_fault(facts, now_s) if may_go_down else None
 
 
-def _next_move_s(facts: Facts, now_s: float, excused: Sequence[Span]) -> float | None:
+def _next_move_s(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> float | None:
     """Return the first moment at which time alone may move the agent, after all signals of now.
 
     The only place that knows a deadline. A suspension is not looked at: it ends at any time.
@@ -244,7 +244,7 @@ def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
 # What is silence?
 
 
-def _is_silent(facts: Facts, now_s: float, excused: Sequence[Span]) -> bool:
+def _is_silent(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> bool:
     """Whether the next step down by silence is due."""
     if facts.monitoring is Monitoring.PROBE:
         return _has_failed_for_long(facts, now_s)
@@ -260,7 +260,7 @@ def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
     return seen.failures_in_row >= needed and seen.silence_s > _patience_s(facts)
 
 
-def _heartbeat_deadline_s(facts: Facts, excused: Sequence[Span]) -> float:
+def _heartbeat_deadline_s(facts: Facts, excused: Sequence[ExcludedSpan]) -> float:
     """Return the last moment before the next step down by missed heartbeats."""
     return deadline_s(silent_since_s(facts), _patience_s(facts), excused)
 
@@ -294,7 +294,7 @@ def _damping(facts: Facts) -> int:
     return min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
 
 
-def _silence(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step:
+def _silence(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _Step:
     if facts.monitoring is not Monitoring.PROBE:
         silent_s = silent_for_s(silent_since_s(facts), now_s, excused)
         return _Step(
@@ -302,7 +302,7 @@ def _silence(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step:
         )
     seen = facts.observed or _UNSEEN
     length = excess_text(seen.silence_s, _patience_s(facts))
-    text = f"no sign of life for {length}, and {counted(seen.failures_in_row, 'failure')} in a row"
+    text = f"no sign of life for {length}, and {pluralize(seen.failures_in_row, 'failure')} in a row"
     return _Step(Signal.PROBE_SILENCE, text)
 
 
@@ -366,7 +366,7 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     return None
 
 
-def _recovery(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | None:
+def _recovery(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the way back of an unhealthy agent once its own reason has gone, None while it holds."""
     if facts.reason is Reason.OPERATOR_OVERRIDE:
         return _Step(Signal.DECLARED_ACTIVE, "what an operator declared is no longer in force")
@@ -387,7 +387,7 @@ def _recovery(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | No
     return _Step(signal, text) if has_gone else None
 
 
-def _sign_again(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | None:
+def _sign_again(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the end of a silence, on the track that counts now: the policy may have changed since."""
     last_s, seen = _last_sign_s(facts), facts.observed
     if last_s is None:
@@ -423,7 +423,7 @@ _UNSEEN: Final = Observed()
 # What is said about it?
 
 
-def _standing(facts: Facts, now_s: float, excused: Sequence[Span]) -> str:
+def _standing(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> str:
     """Tell why nothing changes."""
     if facts.status is Status.DRAINING:
         left = "" if facts.drain_deadline_s is None else f" for {_left_text(facts.drain_deadline_s, now_s)}"

@@ -174,7 +174,7 @@ PROBED_CONFIG = HeartbeatConfig(interval_seconds=300, unhealthy_after_seconds=90
 """How long an agent that is watched by probes alone may show no sign of life."""
 
 
-class Declared(Body):
+class DeclaredAgent(Body):
     """What a record begins with."""
 
     agent_id: AgentId | None = None
@@ -197,7 +197,7 @@ class Declared(Body):
         return PROBED_CONFIG if self.monitoring is Monitoring.PROBE else HeartbeatConfig()
 
 
-class FoundAgent(Declared):
+class FoundAgent(DeclaredAgent):
     """What begins the record of a target: a prober saw its first sign of life, and it has said nothing."""
 
     target_url: Annotated[str, StringConstraints(max_length=2048)]
@@ -205,7 +205,7 @@ class FoundAgent(Declared):
     monitoring: Monitoring = Monitoring.PROBE
 
 
-class Registration(Declared):
+class Registration(DeclaredAgent):
     """The body of `POST /api/v1/agents` (RFC-0016 3.1)."""
 
     agent_id: OwnAgentId | None = None
@@ -315,7 +315,7 @@ class AgentSummary(BaseModel):
     """Of a target that probers found: what a directory lists."""
 
 
-class Said(BaseModel):
+class ReportedState(BaseModel):
     """What an agent says of itself: its last heartbeat."""
 
     last_heartbeat_at: Time | None = None
@@ -356,7 +356,7 @@ class Unmeasured(BaseModel):
     reason: str
 
 
-class Seen(BaseModel):
+class ObservedState(BaseModel):
     """What probers saw of an agent."""
 
     last_observed_at: Time | None = None
@@ -404,8 +404,8 @@ class AgentRecord(AgentSummary):
     drain_deadline: Time | None = None
     maintenance_until: Time | None = None
     override: OverrideShown | None = None
-    said: Said
-    seen: Seen | None = None
+    said: ReportedState
+    seen: ObservedState | None = None
     """Absent while no prober has looked."""
     pending_commands: list[PendingCommand] | None = None
     """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""

@@ -36,7 +36,7 @@ class DirectoryCount(TargetCount):
     directory: str
 
 
-class HostCount(TargetCount):
+class HostCountModel(TargetCount):
     """The same, of those on one host."""
 
     host: str
@@ -125,7 +125,7 @@ class CensusCounts(BaseModel):
 class HostCounts(BaseModel):
     """One page of `GET /api/v1/census/hosts`."""
 
-    hosts: list[HostCount]
+    hosts: list[HostCountModel]
     """A host may come in several rows, all of them on one page."""
     cursor: str | None = None
     """Where the next page begins; absent on the last one."""

@@ -14,8 +14,8 @@ from lifesign.domain.lifecycle.agent_history import (
     HALF_HOUR_SECONDS,
     RATIOS,
     History,
+    HistorySlot,
     Measure,
-    Slot,
     Spread,
 )
 from lifesign.domain.lifecycle.verdict import Monitoring
@@ -84,7 +84,7 @@ def told(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistor
     return AgentHistory(agent_id=agent_id, half_hours=half_hours, days=days, notes=notes)
 
 
-def _notes(monitoring: Monitoring, slots: Sequence[Slot]) -> Iterator[str]:
+def _notes(monitoring: Monitoring, slots: Sequence[HistorySlot]) -> Iterator[str]:
     if not slots:
         yield NOT_PROBED if monitoring is Monitoring.HEARTBEAT else NOT_YET
         return
@@ -95,7 +95,7 @@ def _notes(monitoring: Monitoring, slots: Sequence[Slot]) -> Iterator[str]:
         yield NO_DOCUMENT
 
 
-def _slot(slot: Slot, seconds: int) -> SlotShown:
+def _slot(slot: HistorySlot, seconds: int) -> SlotShown:
     return SlotShown(
         begins_at=moment(slot.number * seconds),
         alive=slot.alive,

@@ -15,7 +15,7 @@ from lifesign.domain.models.shards import NetworkClassName
 from lifesign.domain.observation.evidence_age import UnknownReason
 
 
-class Release(Body):
+class MonitorRelease(Body):
     """The query of `POST /api/v1/monitor/release`."""
 
     track: Track | None = None

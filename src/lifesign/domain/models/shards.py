@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import WHOLE, Time
 from lifesign.domain.models.agents import Body
 from lifesign.domain.models.leases import Token, TtlSeconds
@@ -47,7 +47,7 @@ class ShardClaimRequest(Body):
     """The worker's wall clock when it asked. It decides nothing: a wrong clock is reported."""
 
 
-@light_value()
+@fast_dataclass()
 class GrantedShard:
     """A shard that the caller owns from now on."""
 

@@ -9,14 +9,14 @@ digits and dots becomes such first, and is judged as the address that it is.
 import re
 from typing import Final
 
-from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, Refused
+from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, AddressRefused
 
 _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#\\\s]*)(.*)", re.DOTALL)
 _HOST_AND_PORT: Final = re.compile(r"([^@\[\]:]+)(:[0-9]*)?")
 _NAME: Final = re.compile(r"[a-z0-9.-]+")
 
 
-def with_ascii_host(url: str) -> str | Refused:
+def with_ascii_host(url: str) -> str | AddressRefused:
     """Return a URL whose host is spelled in ASCII, or why its host is no name; all else stays as it is."""
     if url.isascii():
         return url
@@ -26,22 +26,24 @@ def with_ascii_host(url: str) -> str | Refused:
         # Something else is odd about it, of which others tell.
         return url
     host = ascii_host(authority[1])
-    return host if isinstance(host, Refused) else f"{parts[1]}{host}{authority[2] or ''}{parts[3]}"
+    return host if isinstance(host, AddressRefused) else f"{parts[1]}{host}{authority[2] or ''}{parts[3]}"
 
 
-def ascii_host(host: str) -> str | Refused:
+def ascii_host(host: str) -> str | AddressRefused:
     """Return a host's name in ASCII, in lower case if it was not; or why it is none."""
     if host.isascii():
         return host
     if len(host) > MAX_HOST_CHARACTERS:
-        return Refused("invalid_url", f"the host is longer than {MAX_HOST_CHARACTERS} characters")
+        return AddressRefused("invalid_url", f"the host is longer than {MAX_HOST_CHARACTERS} characters")
     # It comes with yarl, and whoever wraps an agent has neither.
     import idna  # noqa: PLC0415
 
     try:
         name = idna.encode(host, uts46=True).decode()
     except UnicodeError as error:
-        return Refused("invalid_url", f"the host is no international name ({ascii(str(error))[1:-1]})")
+        return AddressRefused("invalid_url", f"the host is no international name ({ascii(str(error))[1:-1]})")
     if not _NAME.fullmatch(name):
-        return Refused("invalid_url", "the host is no international name (it stands for other characters)")
+        return AddressRefused(
+            "invalid_url", "the host is no international name (it stands for other characters)"
+        )
     return name

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Self
 from urllib.parse import urlsplit
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_CHARACTERS = 2_048
 EXPECTED = (
@@ -46,7 +46,7 @@ class PublicAddress:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port
         except ValueError:
-            raise InvalidSetting("public_url", url, EXPECTED) from None
+            raise InvalidValue("public_url", url, EXPECTED) from None
         is_plain = _PRINTABLE.fullmatch(url) is not None and len(url) <= MAX_CHARACTERS
         is_whole = parts.path in {"", "/"}
         is_bare = is_whole and not (
@@ -54,7 +54,7 @@ class PublicAddress:
         )
         is_known = parts.scheme in {"http", _HTTPS} and (is_address(host) or _NAME.fullmatch(host))
         if not (is_plain and is_bare and is_known) or port == 0:
-            raise InvalidSetting("public_url", url, EXPECTED)
+            raise InvalidValue("public_url", url, EXPECTED)
         usual = 443 if parts.scheme == _HTTPS else 80
         written = f"[{host}]" if ":" in host else host
         place = written if port in {None, usual} else f"{written}:{port}"

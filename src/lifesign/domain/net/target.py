@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lifesign.domain.net.international_host import with_ascii_host
-from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, Refused, judge_url
+from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, judge_url
 
 SHARDS: Final = 1024
 """How many parts the work is cut into (protocol 8)."""
@@ -41,7 +41,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
 
 
-def read_target(text: str) -> str | Refused:
+def read_target(text: str) -> str | AddressRefused:
     """Return the URL of a target in the one spelling that we use, or why it is none.
 
     A host without a scheme is meant as https. Scheme and host are in lower case, a name in another alphabet
@@ -56,14 +56,14 @@ def read_target(text: str) -> str | Refused:
     return _remembered(text) if len(text) <= _MAX_PLAIN_CHARACTERS else _read_odd(text)
 
 
-def _read_odd(text: str) -> str | Refused:
+def _read_odd(text: str) -> str | AddressRefused:
     """Read a target that may be spelled in any way."""
     url = with_ascii_host(with_scheme(text.strip()))
-    if isinstance(url, Refused):
+    if isinstance(url, AddressRefused):
         return url
     judged = judge_url(url)
     # Which networks are open is the probe definition's matter: any address may be listed.
-    if isinstance(judged, Refused) and judged.name == "invalid_url":
+    if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         return judged
     scheme, _, rest = url.partition("#")[0].partition("://")
     scheme = scheme.lower()
@@ -76,7 +76,7 @@ def _read_odd(text: str) -> str | Refused:
         path = _without_dots(path)
     spelled = f"{scheme}://{host}{port}{path}"
     if len(spelled) > MAX_URL_CHARACTERS:
-        return Refused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
+        return AddressRefused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
     return spelled
 
 

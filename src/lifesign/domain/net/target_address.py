@@ -23,8 +23,8 @@ from ipaddress import (
 from types import MappingProxyType
 from typing import Final, Literal
 
-from lifesign.domain.base.fast_dataclass import light_value
-from lifesign.errors import InvalidSetting
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.errors import InvalidValue
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -126,9 +126,9 @@ _LOOPBACK_NAMES: Final = frozenset({
 })  # fmt: skip
 
 WITH_CREDENTIALS: Final = "a URL with a user name or a password is not contacted"
-"""The reason of a `Refused`."""
+"""The reason of a `AddressRefused`."""
 NO_PORT: Final = "expected a port from 1 to 65535"
-"""The reason of a `Refused`."""
+"""The reason of a `AddressRefused`."""
 
 # What RFC 3986 allows. Everything else is read differently by different readers of URLs: a backslash
 # is a slash to some, a line break is nothing, and other alphabets have digits and dots of their own.
@@ -150,7 +150,7 @@ _PATH: Final = re.compile(r"[/?#]")
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AddressRefused:
     """Why something is not contacted."""
 
     name: Literal["invalid_url", "blocked_address"]
@@ -158,7 +158,7 @@ class Refused:
     """For people; never quotes the URL, which may hold a password."""
 
 
-@light_value()
+@fast_dataclass()
 class TargetUrl:
     """Whom a URL leads to. Connect to what stands here, not to what another reader makes of the URL."""
 
@@ -170,7 +170,7 @@ class TargetUrl:
     """The host, if it is a literal address that may be contacted; None: judge what the name resolves to."""
 
 
-def judge_address(address: Address, allowed: Sequence[Network] = ()) -> Refused | None:
+def judge_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRefused | None:
     """Say why an address is not contacted, or None if it may be.
 
     Only global unicast addresses may, besides those in `allowed`; metadata addresses, multicast,
@@ -179,7 +179,9 @@ def judge_address(address: Address, allowed: Sequence[Network] = ()) -> Refused 
     """
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
-            return Refused("blocked_address", f"{address} has a zone: it means something on one machine only")
+            return AddressRefused(
+                "blocked_address", f"{address} has a zone: it means something on one machine only"
+            )
         if address.ipv4_mapped is not None:
             return _judge_embedded(address, address.ipv4_mapped, allowed)
         if address in IPV6_NAT64:
@@ -195,7 +197,7 @@ def judge_address(address: Address, allowed: Sequence[Network] = ()) -> Refused 
     return None
 
 
-def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | Refused:  # noqa: PLR0911 - one per reason
+def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
     """Say whom a URL leads to, or why that is not contacted.
 
     http and https, no credentials, a host, a port from 1 to 65535, at most `MAX_URL_CHARACTERS`.
@@ -221,7 +223,7 @@ def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | Refused:
     if port is None:
         return _invalid(NO_PORT)
     host = _judge_host(authority["host"].lower(), allowed)
-    if isinstance(host, Refused):
+    if isinstance(host, AddressRefused):
         return host
     address = None if isinstance(host, str) else host
     return TargetUrl(scheme, str(host), port, address)
@@ -284,32 +286,34 @@ def read_networks(texts: Iterable[str], name: str = "networks") -> tuple[Network
         try:
             network = ip_network(text)
         except ValueError as error:
-            raise InvalidSetting(name, text, "a network such as 10.1.0.0/16") from error
+            raise InvalidValue(name, text, "a network such as 10.1.0.0/16") from error
         if "%" in text:
-            raise InvalidSetting(name, text, "a network without a zone")
+            raise InvalidValue(name, text, "a network without a zone")
         if network.prefixlen == 0:
-            raise InvalidSetting(name, text, "a network, not all addresses there are")
+            raise InvalidValue(name, text, "a network, not all addresses there are")
         if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
-            raise InvalidSetting(name, text, "an IPv4 network as such, for example 10.1.0.0/16")
+            raise InvalidValue(name, text, "an IPv4 network as such, for example 10.1.0.0/16")
         networks.append(network)
         if len(networks) > MAX_NETWORKS:
-            raise InvalidSetting(name, f"more than {MAX_NETWORKS}", f"at most {MAX_NETWORKS} networks")
+            raise InvalidValue(name, f"more than {MAX_NETWORKS}", f"at most {MAX_NETWORKS} networks")
     return tuple(networks)
 
 
-def _unless_allowed(address: Address, special: SpecialRange, allowed: Sequence[Network]) -> Refused | None:
+def _unless_allowed(
+    address: Address, special: SpecialRange, allowed: Sequence[Network]
+) -> AddressRefused | None:
     if special.may_be_allowed and any(address in network for network in allowed):
         return None
-    return Refused("blocked_address", f"{address} is {special.what}")
+    return AddressRefused("blocked_address", f"{address} is {special.what}")
 
 
 def _judge_embedded(
     address: IPv6Address, embedded: IPv4Address, allowed: Sequence[Network]
-) -> Refused | None:
+) -> AddressRefused | None:
     refused = judge_address(embedded, allowed)
     if refused is None:
         return None
-    return Refused(refused.name, f"{address} leads to IPv4: {refused.reason}")
+    return AddressRefused(refused.name, f"{address} leads to IPv4: {refused.reason}")
 
 
 def _why_no_authority(text: str) -> str:
@@ -321,7 +325,7 @@ def _why_no_authority(text: str) -> str:
     return f"expected a host, or a host and a port{brackets}"
 
 
-def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | Refused:
+def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | AddressRefused:
     """Return the literal address or the name that a host is, in lower case; or why it is refused."""
     # The final dot says that a name is complete; resolvers and certificates know it without.
     host = host.removesuffix(".")
@@ -329,12 +333,12 @@ def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | Refuse
         return _invalid("expected a host name, such as agent.example")
     if host.startswith("[") or _NUMBER.fullmatch(host, host.rfind(".") + 1):
         literal = _literal(host)
-        return literal if isinstance(literal, Refused) else judge_address(literal, allowed) or literal
+        return literal if isinstance(literal, AddressRefused) else judge_address(literal, allowed) or literal
     if len(host) > MAX_HOST_CHARACTERS or not _NAME.fullmatch(host):
         return _invalid(_why_no_name(host))
     is_loopback = host in _LOOPBACK_NAMES or host.endswith(".localhost")
     if is_loopback and all(judge_address(loopback, allowed) for loopback in _LOOPBACKS):
-        return Refused("blocked_address", f"{host} is loopback (RFC 6761)")
+        return AddressRefused("blocked_address", f"{host} is loopback (RFC 6761)")
     return host
 
 
@@ -353,7 +357,7 @@ def _why_no_name(host: str) -> str:
     )
 
 
-def _literal(host: str) -> Address | Refused:
+def _literal(host: str) -> Address | AddressRefused:
     try:
         return IPv6Address(host[1:-1]) if host.startswith("[") else IPv4Address(host)
     except AddressValueError:
@@ -370,5 +374,5 @@ def _port(text: str | None, default: int) -> int | None:
     return int(text) if len(text) <= 5 and 1 <= int(text) <= 65_535 else None
 
 
-def _invalid(reason: str) -> Refused:
-    return Refused("invalid_url", reason)
+def _invalid(reason: str) -> AddressRefused:
+    return AddressRefused("invalid_url", reason)

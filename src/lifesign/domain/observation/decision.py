@@ -16,7 +16,7 @@ from lifesign.domain.health.inspection import InspectionNote, StatusRule, read_i
 from lifesign.domain.health.status import MINIMUM_SAMPLES
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 
 RETRY_AFTER_SECONDS = 300
 """When to ask an unhealthy agent again (draft, appendix A); also the shortest polling interval (draft 7)."""
@@ -119,7 +119,7 @@ def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
     if calibration is not None and calibration.response_ratio is not None:
         window = duration_text(calibration.measurement_window_seconds)
         ratio = shown_ratio(calibration.response_ratio)
-        yield f"response ratio {ratio} over {counted(calibration.sample_count, 'request')} within {window}"
+        yield f"response ratio {ratio} over {pluralize(calibration.sample_count, 'request')} within {window}"
     if calibration is not None and calibration.sample_count < MINIMUM_SAMPLES:
         samples = plural(calibration.sample_count, "sample is", "samples are")
         yield f"{calibration.sample_count} {samples} too few to judge by"
@@ -144,7 +144,7 @@ def _not_inspected(note: InspectionNote) -> str:
     reasons = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in note.tally.not_inspected.items()
     )
-    total = counted(note.tally.inspected + missing, "answer")
+    total = pluralize(note.tally.inspected + missing, "answer")
     return f"{missing} of {total} could not be inspected" + (f": {reasons}" if reasons else "")
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason, unmeasured_reason
 from lifesign.domain.text.durations import duration_text
@@ -69,7 +69,7 @@ FAULTS_OF_OURS: Final = frozenset({
 """Reasons that operators must know of: the monitoring has a fault, not the agent."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Receipt:
     """When one result was observed, and what follows from its crawl's rhythm (`receipt.receipt_of`)."""
 
@@ -83,7 +83,7 @@ class Receipt:
     """When the next result of any kind is due at the latest."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Evidence:
     """What is stored of the evidence about one agent or one target; `Evidence()`: it is not probed."""
 

@@ -32,7 +32,7 @@ _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
 })  # fmt: skip
 
 
-def sight(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
+def probe_summary(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     """Return what the layers of one probe came to, which are in the order in which they were asked.
 
     Empty where no layer gives a reason: the result class says it all.

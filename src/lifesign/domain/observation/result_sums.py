@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final, Protocol
 
 from lifesign.domain.observation.results import LayerResult, ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 BUCKETS_PER_OCTAVE: Final = 4
 LAST_BUCKET: Final = 72
@@ -75,7 +75,7 @@ def percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
     None where there is none: no answer is no fast answer. What has NO_LATENCY does not count.
     """
     if not 0 < percentile <= 100:
-        raise InvalidSetting("percentile", percentile, "above 0 up to 100")
+        raise InvalidValue("percentile", percentile, "above 0 up to 100")
     answered = sorted((bucket, count) for bucket, count in counts.items() if bucket != NO_LATENCY and count)
     if not answered:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lifesign.domain.a2a.agent_card import AgentCard, CardKind, read_agent_card
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import read_document
@@ -34,7 +34,7 @@ class ServedCard:
     """Given with `ok`, and only then."""
 
 
-@light_value()
+@fast_dataclass()
 class ServedDocument:
     """What a body is that stood where a health document was expected."""
 

@@ -10,9 +10,9 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.network_class import THIS_MACHINE
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_ASKED_TARGETS: Final = 3
 """Targets that are asked as witnesses in one round, those that answered last first."""
@@ -41,7 +41,7 @@ class WitnessPolicy:
         for name in ("round_s", "answer_s", "next_answer_s", "second_request_s", "max_clock_offset_s"):
             value_s = getattr(self, name)
             if not 0 <= value_s < inf:
-                raise InvalidSetting(f"{name.removesuffix('_s')}_seconds", value_s, "a time of 0 or more")
+                raise InvalidValue(f"{name.removesuffix('_s')}_seconds", value_s, "a time of 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Ruling(StrEnum):
     """Nothing can be a witness: it does not count."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class FailureFacts:
     """What decides whether a failure needs a witness."""
 
@@ -105,7 +105,7 @@ def ruling(facts: FailureFacts) -> Ruling:
     return Ruling.NO_WITNESS if facts.is_class_silent else Ruling.ASK_TARGETS
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class WitnessAnswer:
     """The answer of a witness, or of the canaries of a class together."""
 

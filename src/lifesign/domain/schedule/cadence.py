@@ -22,7 +22,7 @@ from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, MAX_DAMPING
 from lifesign.domain.net.target import is_on_origin_of, phase_of, turn_of
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW, ProbeMemory
 from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, Observation, ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_RETRY_AFTER_S: Final = 86_400.0
 """A peer that asks us to stay away for longer is asked again after a day."""
@@ -77,7 +77,7 @@ class Cadence:
         _refuse_unless_positive("dead_after_seconds", self.dead_after_s)
         if not self.interval_s <= self.max_backoff_s < inf:
             expected = f"at least interval_seconds, {self.interval_s:g}"
-            raise InvalidSetting("max_backoff_seconds", self.max_backoff_s, expected)
+            raise InvalidValue("max_backoff_seconds", self.max_backoff_s, expected)
 
     @property
     def max_doublings(self) -> int:
@@ -364,4 +364,4 @@ def _comes_round_s(key: str, last_s: float, period_s: float) -> float:
 
 def _refuse_unless_positive(name: str, value_s: float) -> None:
     if not 0 < value_s < inf:
-        raise InvalidSetting(name, value_s, "a time above 0")
+        raise InvalidValue(name, value_s, "a time above 0")

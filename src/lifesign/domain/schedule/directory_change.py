@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lifesign.domain.text.pluralize import plural
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_LOSS_RATIO: Final = 0.5
 """A directory that loses more than this share at once is held; exactly this much is not."""
@@ -34,9 +34,9 @@ def judge_change(*, size_before: int, removed: int) -> DirectoryChange:
     as suspicious as an empty one. InvalidSetting for counts that cannot be: a caller's defect.
     """
     if size_before < 0:
-        raise InvalidSetting("size_before", size_before, "0 or more")
+        raise InvalidValue("size_before", size_before, "0 or more")
     if not 0 <= removed <= size_before:
-        raise InvalidSetting("removed", removed, f"0 to {size_before}, as many as were listed")
+        raise InvalidValue("removed", removed, f"0 to {size_before}, as many as were listed")
     verb = "is" if 1 in {removed, size_before} else "are"
     lost = f"{removed} of {size_before} {plural(size_before, 'target')} {verb} not listed any more"
     if not removed:

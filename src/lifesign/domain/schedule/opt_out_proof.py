@@ -13,8 +13,8 @@ import re
 from typing import Final
 
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import Refused
-from lifesign.errors import InvalidSetting
+from lifesign.domain.net.target_address import AddressRefused
+from lifesign.errors import InvalidValue
 
 PROOF_PATH: Final = "/.well-known/agent-health-opt-out"
 """Where the file stands: text, with the token in a line of its own."""
@@ -30,10 +30,10 @@ TOKEN_GOOD_SECONDS: Final = 7 * 86_400.0
 _TOKEN: Final = re.compile(rf"(?:{TOKEN_PREFIX}|{LINK_TOKEN_PREFIX})[A-Za-z0-9_-]{{43}}")
 
 
-def origin_of(url: str) -> str | Refused:
+def origin_of(url: str) -> str | AddressRefused:
     """Return the origin of a URL or domain, as in `https://agent.example:8443`, or why it has none."""
     target = read_target(url)
-    if isinstance(target, Refused):
+    if isinstance(target, AddressRefused):
         return target
     scheme, _, rest = target.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"
@@ -42,7 +42,7 @@ def origin_of(url: str) -> str | Refused:
 def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
     """Make a token of `TOKEN_BYTES` bytes that nobody can guess; InvalidSetting for more or fewer."""
     if len(random_bytes) != TOKEN_BYTES:
-        raise InvalidSetting("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
+        raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
     return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 

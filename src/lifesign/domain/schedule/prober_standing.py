@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 from math import inf
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
 
 NO_PROGRESS_INTERVALS = 2
@@ -28,7 +28,7 @@ class WithheldReason(StrEnum):
     """It or its key held shards for two intervals without a result, while another one reported."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Idleness:
     """How long a worker, or all workers of a key, held shards since the last result that came from there."""
 
@@ -57,8 +57,8 @@ class Idleness:
         return Idleness(at_s=now_s, bar_s=bar_s, barred_until_s=now_s + bar_s)
 
 
-@light_value(kw_only=True)
-class Worker:
+@fast_dataclass(kw_only=True)
+class LivingWorker:
     """A living worker, as it said with its last claim, and what it reported since."""
 
     holder: str
@@ -84,7 +84,7 @@ def within_known(reached: Iterable[str] | None, known: Collection[str]) -> froze
     return None if reached is None else frozenset(reached) & frozenset(known)
 
 
-def withheld(worker: Worker, others: Collection[Worker], now_s: float) -> WithheldReason | None:
+def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: float) -> WithheldReason | None:
     """Return why a worker keeps no shard beside these others; None if it may."""
     # A worker that only says that it reaches more takes no shard away.
     reporting = {other.reached for other in others if other.has_reported_lately(now_s)}
@@ -97,7 +97,9 @@ def withheld(worker: Worker, others: Collection[Worker], now_s: float) -> Withhe
     return None
 
 
-def makes_no_progress(idle_s: float, interval_s: float, others: Collection[Worker], now_s: float) -> bool:
+def makes_no_progress(
+    idle_s: float, interval_s: float, others: Collection[LivingWorker], now_s: float
+) -> bool:
     """Whether shards with living agents that were held for so long without a result go to another worker.
 
     A worker that says that it probes seldom is measured by those that report.
@@ -106,14 +108,14 @@ def makes_no_progress(idle_s: float, interval_s: float, others: Collection[Worke
     return bool(reporting) and idle_s > NO_PROGRESS_INTERVALS * min(interval_s, max(reporting))
 
 
-def count_sharers(workers: Collection[Worker], now_s: float) -> int:
+def count_sharers(workers: Collection[LivingWorker], now_s: float) -> int:
     """Return how many of the living workers share the shards, at least 1."""
     return max(1, sum(withheld(worker, workers, now_s) is None for worker in workers))
 
 
-def _does_another_report(others: Iterable[Worker], now_s: float) -> bool:
+def _does_another_report(others: Iterable[LivingWorker], now_s: float) -> bool:
     return any(_is_reporting(other, now_s) for other in others)
 
 
-def _is_reporting(worker: Worker, now_s: float) -> bool:
+def _is_reporting(worker: LivingWorker, now_s: float) -> bool:
     return worker.has_reported_lately(now_s) and now_s >= worker.barred_until_s

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lifesign.domain.net.target import SHARDS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def fair_share(workers: int) -> int:
     Together they may have all of them, and a few more, so that none is ever left over.
     """
     if workers < 1:
-        raise InvalidSetting("workers", workers, "1 or more")
+        raise InvalidValue("workers", workers, "1 or more")
     return -(-SHARDS // workers)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
-from lifesign.errors import InvalidResource, InvalidSetting, TokensExhausted
+from lifesign.errors import InvalidResource, InvalidValue, TokensExhausted
 
 TTL_SECONDS = 300
 """How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""
@@ -84,7 +84,7 @@ class EndReason(StrEnum):
     """The store was restored or failed over: what was granted before is void."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Claim:
     """The stored row of one resource: its last lease, current or ended.
 
@@ -225,7 +225,7 @@ def fencing_token(epoch: int, counter: int) -> int:
     Epoch 0 to 2^31 - 1, else InvalidSetting; counter 1 to 2^32 - 1, else TokensExhausted.
     """
     if not 0 <= epoch <= MAX_EPOCH:
-        raise InvalidSetting("epoch", epoch, f"0 to {MAX_EPOCH}")
+        raise InvalidValue("epoch", epoch, f"0 to {MAX_EPOCH}")
     if not 1 <= counter < COUNTERS_PER_EPOCH:
         raise TokensExhausted(epoch)
     return epoch * COUNTERS_PER_EPOCH + counter
@@ -241,7 +241,7 @@ def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
     by_time = min(int((now_s - _EPOCHS_BEGAN_AT_S) // _EPOCH_SECONDS), _LAST_EPOCH_BY_TIME)
     epoch = max(*(known + 1 for known in epochs), by_time, 1)
     if epoch > MAX_EPOCH:
-        raise InvalidSetting("epoch", epoch, f"at most {MAX_EPOCH}")
+        raise InvalidValue("epoch", epoch, f"at most {MAX_EPOCH}")
     return epoch
 
 
@@ -379,5 +379,5 @@ def ended(claim: Claim, end_reason: EndReason, now_s: float) -> Claim:
 
 def _deadline_s(now_s: float, ttl_seconds: float) -> float:
     if not MIN_TTL_SECONDS <= ttl_seconds <= MAX_TTL_SECONDS:
-        raise InvalidSetting("ttl_seconds", ttl_seconds, f"{MIN_TTL_SECONDS} to {MAX_TTL_SECONDS}")
+        raise InvalidValue("ttl_seconds", ttl_seconds, f"{MIN_TTL_SECONDS} to {MAX_TTL_SECONDS}")
     return now_s + ttl_seconds

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from lifesign.domain.tasks.lease import EndReason, ResourceKind
-from lifesign.errors import InvalidSetting, InvalidTaskTransition
+from lifesign.errors import InvalidTaskTransition, InvalidValue
 
 MAX_ATTEMPTS = 3
 """How often a task is tried before it is handed to people, unless whoever creates it says otherwise."""
@@ -156,9 +156,9 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_attempts <= MOST_ATTEMPTS:
-            raise InvalidSetting("max_attempts", self.max_attempts, f"1 to {MOST_ATTEMPTS}")
+            raise InvalidValue("max_attempts", self.max_attempts, f"1 to {MOST_ATTEMPTS}")
         if not 0 <= self.backoff_seconds <= MAX_BACKOFF_SECONDS:
-            raise InvalidSetting("backoff_seconds", self.backoff_seconds, f"0 to {MAX_BACKOFF_SECONDS:g}")
+            raise InvalidValue("backoff_seconds", self.backoff_seconds, f"0 to {MAX_BACKOFF_SECONDS:g}")
 
 
 @dataclass(frozen=True, slots=True)

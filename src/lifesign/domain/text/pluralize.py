@@ -1,7 +1,7 @@
 """How is it said how many of something there are?"""
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Return a count with its thousands apart, and what is counted: `1 agent`, `1,200 agents`."""
     return f"{count:,} {plural(count, noun)}"
 

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
-from lifesign.errors import FileFault, InvalidDefinition, InvalidSetting
+from lifesign.errors import FileFault, InvalidDefinition, InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.values import FORMS
 
@@ -27,7 +27,7 @@ def read_definition_file(file: Path) -> ProbeDefinition:
         with file.open("rb") as opened:
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise InvalidSetting("definition", str(file), f"a readable file ({error.strerror})") from None
+        raise InvalidValue("definition", str(file), f"a readable file ({error.strerror})") from None
     # Half a character is refused on its line.
     text = raw.decode("utf-8-sig", "surrogateescape")
     document, definition = _read(text, file)

@@ -29,11 +29,17 @@ from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.models.census import Deadlines
 from lifesign.domain.net.network_class import PUBLIC_CLASSES
 from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import MAX_NETWORKS, Network, Refused, read_networks, without_password
+from lifesign.domain.net.target_address import (
+    MAX_NETWORKS,
+    AddressRefused,
+    Network,
+    read_networks,
+    without_password,
+)
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.slowness import SlownessPolicy
 from lifesign.prober.definition.values import (
     FORMS,
@@ -92,13 +98,13 @@ MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
 MAX_KEEP_DAYS: Final = 3660
 
 
-class _Settings(BaseModel):
+class _DefinitionMapping(BaseModel):
     """A mapping of a definition: what is not named is refused, so that a misspelt limit is no limit lost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class DirectorySource(_Settings):
+class DirectorySource(_DefinitionMapping):
     """A list of agents: at a URL or in a file, one of the two."""
 
     url: Target | None = None
@@ -134,14 +140,14 @@ class DirectorySource(_Settings):
         return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
 
 
-class AskedMessage(_Settings):
+class AskedMessage(_DefinitionMapping):
     """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
     """What it says."""
 
 
-class Asked(_Settings):
+class Asked(_DefinitionMapping):
     """What is asked of a target."""
 
     card: Switch = True
@@ -170,7 +176,7 @@ class Asked(_Settings):
         return self
 
 
-class CadenceSettings(_Settings):
+class CadenceSettings(_DefinitionMapping):
     """How often a target is asked."""
 
     allow_fast_cadence: Switch = False
@@ -222,7 +228,7 @@ _LEAST_SECONDS: Final = {
 }
 
 
-class Timeouts(_Settings):
+class Timeouts(_DefinitionMapping):
     """How long each part of one request may take; `total_seconds` ends whatever is still going on."""
 
     dns_seconds: PhaseSeconds = 5
@@ -254,7 +260,7 @@ class Timeouts(_Settings):
         return {"total_seconds": total_seconds, **begun}
 
 
-class Limits(_Settings):
+class Limits(_DefinitionMapping):
     """How much is done at once, and how much is read."""
 
     concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
@@ -275,7 +281,7 @@ class Limits(_Settings):
     """Of all directories together; a directory that lists more is refused, not cut."""
 
 
-class OptOut(_Settings):
+class OptOut(_DefinitionMapping):
     """Who is not to be asked."""
 
     hosts: Annotated[
@@ -289,14 +295,14 @@ class OptOut(_Settings):
     """Whether a host's robots.txt is read and followed."""
 
 
-class Networks(_Settings):
+class Networks(_DefinitionMapping):
     """Which networks may be contacted besides the public internet."""
 
     allow: Annotated[tuple[NetworkName, ...], Field(max_length=MAX_NETWORKS)] = ()
     """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
 
 
-class ResolverSettings(_Settings):
+class ResolverSettings(_DefinitionMapping):
     """Who says which address a name has."""
 
     servers: Annotated[tuple[ResolverName, ...], Field(max_length=MAX_RESOLVERS)] = ()
@@ -308,7 +314,7 @@ class ResolverSettings(_Settings):
         return tuple(found for text in self.servers if (found := resolver_address(text)) is not None)
 
 
-class EvidenceSettings(_Settings):
+class EvidenceSettings(_DefinitionMapping):
     """Where the bytes of findings are kept, so that a finding can be shown."""
 
     directory: FileName | None = None
@@ -319,7 +325,7 @@ class EvidenceSettings(_Settings):
     """How long."""
 
 
-class ResultSettings(_Settings):
+class ResultSettings(_DefinitionMapping):
     """Where results go, besides the local database."""
 
     jsonl: FileName | None = None
@@ -334,7 +340,7 @@ class ResultSettings(_Settings):
     """How long a part of the targets is a process's own; so much later others take it over if it dies."""
 
 
-class CanarySettings(_Settings):
+class CanarySettings(_DefinitionMapping):
     """A host that always answers, with what it answers."""
 
     url: CanaryUrl
@@ -358,7 +364,7 @@ _Canary = Annotated[
 """A URL alone will do."""
 
 
-class WitnessSettings(_Settings):
+class WitnessSettings(_DefinitionMapping):
     """When a failure counts: only if a witness answers after it, and the target fails once more."""
 
     round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
@@ -383,7 +389,7 @@ class WitnessSettings(_Settings):
         )
 
 
-class SelfCheckSettings(_Settings):
+class SelfCheckSettings(_DefinitionMapping):
     """When the prober itself is slow, so that timeouts are not measured."""
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
@@ -396,7 +402,7 @@ class SelfCheckSettings(_Settings):
         return SlownessPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
 
 
-class ProbeDefinition(_Settings):
+class ProbeDefinition(_DefinitionMapping):
     """What `probes/*.yml` say."""
 
     name: Name
@@ -500,8 +506,8 @@ class ProbeDefinition(_Settings):
         targets = []
         for url in urls:
             target = read_target(url)
-            if isinstance(target, Refused):
-                raise InvalidSetting("URL", without_password(url), f"an agent's URL ({target.reason})")
+            if isinstance(target, AddressRefused):
+                raise InvalidValue("URL", without_password(url), f"an agent's URL ({target.reason})")
             targets.append(target)
         read_networks(networks, "network")
         try:
@@ -531,8 +537,8 @@ class ProbeDefinition(_Settings):
         argument, for what a definition may not say.
         """
         is_url = "://" in source
-        if is_url and isinstance(target := read_target(source), Refused):
-            raise InvalidSetting("LIST", without_password(source), f"where a list is ({target.reason})")
+        if is_url and isinstance(target := read_target(source), AddressRefused):
+            raise InvalidValue("LIST", without_password(source), f"where a list is ({target.reason})")
         read_networks(networks, "network")
         try:
             directory = DirectorySource(

@@ -16,9 +16,15 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.net.international_host import ascii_host, with_ascii_host
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, network_class_of
 from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, Network, Refused, judge_url, read_networks
+from lifesign.domain.net.target_address import (
+    MAX_HOST_CHARACTERS,
+    AddressRefused,
+    Network,
+    judge_url,
+    read_networks,
+)
 from lifesign.domain.observation.witness_rule import MIN_PUBLIC_CANARY_HOSTS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MIN_PHASE_SECONDS: Final = 0.05
 MAX_PHASE_SECONDS: Final = 120
@@ -80,7 +86,7 @@ def resolver_address(text: str) -> tuple[str, int] | None:
 
 def _take_target(value: str) -> str:
     target = read_target(value)
-    if isinstance(target, Refused):
+    if isinstance(target, AddressRefused):
         raise PydanticCustomError("target", "{reason}", {"reason": target.reason})
     return target
 
@@ -95,7 +101,7 @@ def _take_canary_class(value: str) -> str:
         return value
     try:
         (network,) = read_networks([value])
-    except InvalidSetting:
+    except InvalidValue:
         raise PydanticCustomError(
             "canary_class",
             "expected {classes}, or a network of networks.allow such as 10.1.0.0/16",
@@ -131,8 +137,8 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
         )
     for url in urls:
         target = judge_url(url, allowed)
-        is_refused = isinstance(target, Refused)
-        address = None if isinstance(target, Refused) else target.address
+        is_refused = isinstance(target, AddressRefused)
+        address = None if isinstance(target, AddressRefused) else target.address
         if is_refused or (address is not None and network_class_of(address, allowed) != network_class):
             raise PydanticCustomError(
                 "canary_elsewhere",
@@ -143,11 +149,11 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
 
 def _take_url(value: str) -> str:
     url = with_ascii_host(value)
-    judged = url if isinstance(url, Refused) else judge_url(url)
+    judged = url if isinstance(url, AddressRefused) else judge_url(url)
     # Which networks are open is said elsewhere: any address may be named.
-    if isinstance(judged, Refused) and judged.name == "invalid_url":
+    if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         raise PydanticCustomError("url", "{reason}", {"reason": judged.reason})
-    return value if isinstance(url, Refused) else url
+    return value if isinstance(url, AddressRefused) else url
 
 
 def _take_host(value: Any) -> Any:
@@ -155,7 +161,7 @@ def _take_host(value: Any) -> Any:
     if not isinstance(value, str) or value.isascii():
         return value
     host = ascii_host(value.removeprefix("."))
-    if isinstance(host, Refused):
+    if isinstance(host, AddressRefused):
         raise PydanticCustomError("host", "{reason}", {"reason": host.reason})
     return f".{host}" if value.startswith(".") else host
 
@@ -163,7 +169,7 @@ def _take_host(value: Any) -> Any:
 def _take_network(value: str) -> str:
     try:
         read_networks([value])
-    except InvalidSetting as error:
+    except InvalidValue as error:
         raise PydanticCustomError("network", "expected {expected}", {"expected": error.expected}) from None
     return value
 

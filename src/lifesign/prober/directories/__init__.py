@@ -29,18 +29,18 @@ from lifesign.prober.directories.formats import AUTO, ENTRY_POINT_GROUP, names
 from lifesign.prober.directories.gathered import PROBED_KINDS, LeftOut
 from lifesign.prober.directories.page import (
     SKIP_REASONS,
+    DirectoryPage,
     Document,
     Format,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     SkipReason,
 )
 from lifesign.prober.directories.reader import read_directory
 from lifesign.prober.directories.snapshot import NotRead, Snapshot, Unchanged
-from lifesign.prober.directories.source import Get, Got, Source, Wanted
+from lifesign.prober.directories.source import Get, Got, ListSource, WantedDocument
 
 __all__ = [
     "AUTO",
@@ -56,13 +56,13 @@ __all__ = [
     "Listed",
     "NotRead",
     "NotReadable",
-    "Page",
+    "DirectoryPage",
     "SkipReason",
     "Skipped",
     "Snapshot",
-    "Source",
+    "ListSource",
     "Unchanged",
-    "Wanted",
+    "WantedDocument",
     "names",
     "read_directory",
 ]

@@ -10,12 +10,12 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from lifesign.prober.directories.page import (
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     count_in,
     first_text,
@@ -46,15 +46,15 @@ class A2aRegistry:
             return is_object(agents[0]) and first_text(agents[0], _CARD_KEYS) is not None
         return {"limit", "offset"} <= value.keys()
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take one page apart; the next one begins after its last agent."""
         value = document.value
         if is_object(value) and isinstance(seed := value.get(_SEED_KEY), list):
-            return Page(entries=_seed_entries(seed), items=len(seed))
+            return DirectoryPage(entries=_seed_entries(seed), items=len(seed))
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             raise NotReadable("expected an object with `agents` or `wellKnownURIs`")
         total = count_in(value, "total")
-        return Page(
+        return DirectoryPage(
             entries=_entries(agents),
             items=len(agents),
             total=total if total is not None else count_in(value, "count"),

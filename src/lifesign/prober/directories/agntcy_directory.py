@@ -18,12 +18,12 @@ from lifesign.prober.directories.ai_catalog import (
     read_entry,
 )
 from lifesign.prober.directories.page import (
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     count_in,
     first_text,
@@ -65,17 +65,17 @@ class AgntcyDirectory:
             return has_page_keys
         return _is_record(items[0]) or (has_page_keys and has_entries(items))
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take a record, a list of records, or a page apart."""
         value = document.value
         if _is_record(value):
-            return Page(entries=_record_entries(value), items=1)
+            return DirectoryPage(entries=_record_entries(value), items=1)
         items = _items(value)
         if items is None:
             raise NotReadable("expected an OASF record, a list of them, or an object with `results`")
         page = value if is_object(value) else {}
         totals = (count_in(page, key) for key in _TOTAL_KEYS)
-        return Page(
+        return DirectoryPage(
             entries=_entries(items),
             items=len(items),
             total=next((total for total in totals if total is not None), None),

@@ -12,12 +12,12 @@ from typing import Any, Final
 from lifesign.domain.a2a.agent_card import interpret_agent_card
 from lifesign.prober.directories.page import (
     MAX_NESTING_DEPTH,
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     count_in,
     first_text,
@@ -55,7 +55,7 @@ class AiCatalog:
         items = _page_items(value)
         return items is not None and (has_entries(items) or (not items and "pageToken" in value))
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take a catalog or a page apart."""
         value = document.value
         if not is_object(value):
@@ -64,7 +64,7 @@ class AiCatalog:
         items = catalog if isinstance(catalog, list) else _page_items(value)
         if items is None:
             raise NotReadable("expected an object with `entries` or `items`")
-        return Page(
+        return DirectoryPage(
             entries=_entries(items, 0),
             items=len(items),
             total=count_in(value, "total"),

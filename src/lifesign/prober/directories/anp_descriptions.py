@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from lifesign.prober.directories.page import (
     MAX_TOKEN_CHARS,
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     first_text,
     is_object,
@@ -43,18 +43,18 @@ class AnpDescriptions:
             isinstance(items, list) and bool(items) and _is_description(items[0])
         )
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take a page, or a description, apart."""
         value = document.value
         if _is_description(value):
-            return Page(entries=_entries([value]), items=1)
+            return DirectoryPage(entries=_entries([value]), items=1)
         items = value.get("items") if is_object(value) else None
         if not isinstance(items, list):
             raise NotReadable("expected an object with `items`, or one agent's description")
         following = value.get("next") or None
         if following is not None and not (isinstance(following, str) and len(following) <= MAX_TOKEN_CHARS):
             raise NotReadable(f"expected the next page's URL in `next`, at most {MAX_TOKEN_CHARS} characters")
-        return Page(entries=_entries(items), items=len(items), next_page=following)
+        return DirectoryPage(entries=_entries(items), items=len(items), next_page=following)
 
 
 def _is_description(value: object) -> bool:

@@ -11,12 +11,12 @@ from typing import Any, Final
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.prober.directories.ai_catalog import A2A_TYPES, media_type_of
 from lifesign.prober.directories.page import (
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     first_text,
     is_object,
@@ -42,13 +42,13 @@ class ApiCatalog:
         value = document.value
         return is_object(value) and isinstance(value.get("linkset"), list)
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take a catalog apart; those that it names belong to it."""
         value = document.value
         if not is_object(value) or not isinstance(contexts := value.get("linkset"), list):
             raise NotReadable("expected an object with `linkset`")
         contexts = [context for context in contexts if is_object(context)]
-        return Page(entries=_entries(contexts, document.url), nested=_nested(contexts))
+        return DirectoryPage(entries=_entries(contexts, document.url), nested=_nested(contexts))
 
 
 def _entries(contexts: list[dict[str, Any]], url: str) -> Iterator[Entry]:

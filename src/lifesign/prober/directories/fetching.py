@@ -9,7 +9,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.prober.definition.models import Timeouts
-from lifesign.prober.directories.source import MAX_DOCUMENT_BYTES, Get, Wanted
+from lifesign.prober.directories.source import MAX_DOCUMENT_BYTES, Get, WantedDocument
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 
 TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=120)
@@ -23,7 +23,7 @@ ACCEPTED: Final = (
 def fetching_with(fetcher: Fetcher) -> Get:
     """Return the `Get` of a fetcher, made with `TIMEOUTS`, that stays open as long as it is used."""
 
-    async def get(wanted: Wanted) -> Fetched:
+    async def get(wanted: WantedDocument) -> Fetched:
         return await fetcher.fetch(
             Request(
                 url=URL(wanted.url, encoded=True),

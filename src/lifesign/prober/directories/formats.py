@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from lifesign.domain.a2a.agent_card import CardKind, interpret_agent_card
 from lifesign.domain.parsing.lenient_json import MAX_SHOWN_CHARS
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.directories.a2a_registry import A2aRegistry
 from lifesign.prober.directories.agntcy_directory import AgntcyDirectory
 from lifesign.prober.directories.ai_catalog import AiCatalog
@@ -28,12 +28,12 @@ from lifesign.prober.directories.our_registry import OurRegistry
 from lifesign.prober.directories.page import (
     MAX_ITEMS,
     SKIP_REASONS,
+    DirectoryPage,
     Document,
     Format,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
 )
 from lifesign.prober.directories.plain_list import PlainList, lists_nobody, told_of_encoding, told_of_junk
@@ -86,7 +86,7 @@ class PlugIn:
         except Exception as error:
             raise self._broken("failed to look at a document", error) from error
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Return what the plug-in reads, its entries checked. NotReadable, BrokenPlugIn."""
         try:
             return self._checked(self._format.read(document))
@@ -95,8 +95,8 @@ class PlugIn:
         except Exception as error:
             raise self._broken("failed to read a document", error) from error
 
-    def _checked(self, page: Any) -> Page:
-        if not isinstance(page, Page):
+    def _checked(self, page: Any) -> DirectoryPage:
+        if not isinstance(page, DirectoryPage):
             raise self._broken(f"read a document as {type(page).__name__}, not as a Page")
         if fault := _fault_of(page):
             raise self._broken(f"read a document as a Page with {fault}")
@@ -150,7 +150,7 @@ def format_called(name: str) -> Format:
         return BUILT_IN[name]
     entry_point = plug_ins().get(name)
     if entry_point is None:
-        raise InvalidSetting("format", name[:MAX_SHOWN_CHARS], f"one of {', '.join((AUTO, *names()))}")
+        raise InvalidValue("format", name[:MAX_SHOWN_CHARS], f"one of {', '.join((AUTO, *names()))}")
     return PlugIn(entry_point)
 
 

@@ -17,12 +17,12 @@ from lifesign.domain.net.target_address import (
     MAX_URL_CHARACTERS,
     NO_PORT,
     WITH_CREDENTIALS,
+    AddressRefused,
     Network,
-    Refused,
     judge_url,
     without_password,
 )
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.safe_text import harmless
 from lifesign.prober.directories.page import (
     MAX_ENTRIES,
@@ -75,7 +75,7 @@ class LeftOut:
     """At most MAX_EXAMPLES, each cut to MAX_EXAMPLE_CHARS, printable."""
 
 
-class TooMany(Exception):
+class TooManyEntries(Exception):
     """A directory lists more than is read; the message says how much that is."""
 
 
@@ -118,7 +118,7 @@ class Gathered:
         for entry in entries:
             self.items += 1
             if self.items > MAX_ITEMS:
-                raise TooMany(f"more than {MAX_ITEMS} items")
+                raise TooManyEntries(f"more than {MAX_ITEMS} items")
             if isinstance(entry, Skipped):
                 self._leave_out(entry.reason, entry.what)
                 continue
@@ -130,7 +130,7 @@ class Gathered:
             elif url in found:
                 self.duplicates += 1
             elif len(found) == self.max_entries:
-                raise TooMany(f"more than {counted(self.max_entries, 'target')}")
+                raise TooManyEntries(f"more than {pluralize(self.max_entries, 'target')}")
             else:
                 if url.startswith(_ODD_PLACES) or is_at_one_word(url):
                     self._note_odd_place(url)
@@ -142,7 +142,7 @@ class Gathered:
     def _count_bytes(self, entry: Listed) -> None:
         self._found_bytes += len(entry.url) + _size(entry.name)
         if self._found_bytes > MAX_TARGETS_BYTES:
-            raise TooMany(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
+            raise TooManyEntries(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
 
     def findings(self) -> list[Finding]:
         """What is odd about the whole."""
@@ -159,7 +159,7 @@ class Gathered:
             findings.append(Finding("entries_at_one_word", "", message))
         if not self._found and self.items:
             findings.append(
-                Finding("nothing_to_probe", "", f"none of {counted(self.items, 'item')} is a target")
+                Finding("nothing_to_probe", "", f"none of {pluralize(self.items, 'item')} is a target")
             )
         return findings
 
@@ -176,7 +176,7 @@ class Gathered:
             self._at_one_word = _one_more(self._at_one_word, url)
         elif url.startswith(_NOWHERE):
             self._nowhere = _one_more(self._nowhere, url)
-        elif isinstance(judge_url(url, self._networks), Refused):
+        elif isinstance(judge_url(url, self._networks), AddressRefused):
             self._local = _one_more(self._local, url)
 
     def _leave_out(self, reason: SkipReason, what: str) -> None:
@@ -209,7 +209,7 @@ def _why(text: str) -> SkipReason:
     if scheme is not None and not is_web and not scheme["rest"][:1].isdecimal():
         return "foreign_scheme"
     refused = read_target(text)
-    reason = refused.reason if isinstance(refused, Refused) else ""
+    reason = refused.reason if isinstance(refused, AddressRefused) else ""
     # Without a scheme it is somebody's mail address.
     if reason == WITH_CREDENTIALS and is_web:
         return "with_credentials"

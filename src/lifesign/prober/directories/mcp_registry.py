@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lifesign.prober.directories.page import (
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     count_in,
     first_text,
@@ -47,7 +47,7 @@ class McpRegistry:
             return isinstance(servers, list) and ("metadata" in value or _has_server(servers))
         return isinstance(value, list) and _has_server(value)
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take one page apart; its cursor leads to the next one."""
         value = document.value
         servers = value.get("servers") if is_object(value) else value
@@ -56,7 +56,7 @@ class McpRegistry:
         metadata = value.get("metadata") if is_object(value) else None
         metadata = metadata if is_object(metadata) else {}
         cursor = metadata.get("nextCursor", metadata.get("next_cursor"))
-        return Page(
+        return DirectoryPage(
             entries=_entries(servers),
             items=len(servers),
             # Its `count` is that of the page.

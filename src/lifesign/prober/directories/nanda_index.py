@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from lifesign.prober.directories.page import Document, Entry, Listed, NotReadable, Page, Skipped, is_object
+from lifesign.prober.directories.page import (
+    DirectoryPage,
+    Document,
+    Entry,
+    Listed,
+    NotReadable,
+    Skipped,
+    is_object,
+)
 
 SAMPLE: Final = 100
 """So many members are looked at to tell an index from another object."""
@@ -25,14 +33,14 @@ class NandaIndex:
         value = document.value
         return is_object(value) and bool(value) and _is_map(value)
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take the map apart."""
         value = document.value
         # What an index says when it fails is an object too.
         if not is_object(value) or (value and not _is_map(value)):
             raise NotReadable("expected an object: ids of agents and their URLs")
         agents = {name: url for name, url in value.items() if name != _STATUS_KEY}
-        return Page(entries=_entries(agents), items=len(agents))
+        return DirectoryPage(entries=_entries(agents), items=len(agents))
 
 
 def _is_map(value: Mapping[str, Any]) -> bool:

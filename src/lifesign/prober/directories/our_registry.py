@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lifesign.prober.directories.page import (
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     count_in,
     first_text,
@@ -43,12 +43,12 @@ class OurRegistry:
             return is_object(agents[0]) and {"agent_id", "status"} <= agents[0].keys()
         return value.keys() <= {"agents", "total", "cursor"} and value.get("total") == 0
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take one page apart; its cursor leads to the next one."""
         value = document.value
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             raise NotReadable("expected an object with `agents`")
-        return Page(
+        return DirectoryPage(
             entries=_entries(agents),
             items=len(agents),
             total=count_in(value, "total"),

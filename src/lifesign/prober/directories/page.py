@@ -78,7 +78,7 @@ Entry = Listed | Skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class DirectoryPage:
     """What stands in one document."""
 
     entries: Iterable[Entry]
@@ -114,7 +114,7 @@ class Format(Protocol):
         """Whether a document is of this format, told by its content; never raises."""
         ...
 
-    def read(self, document: "Document") -> Page:
+    def read(self, document: "Document") -> DirectoryPage:
         """Take a document apart; NotReadable if it is of another format."""
         ...
 

@@ -17,12 +17,12 @@ from typing import Any, Final, Literal
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import without_password
 from lifesign.prober.directories.page import (
+    DirectoryPage,
     Document,
     Entry,
     Kind,
     Listed,
     NotReadable,
-    Page,
     Skipped,
     count_in,
     first_text,
@@ -103,19 +103,19 @@ class PlainList:
             return False
         return _is_mostly_listed(_sampled(document, way))
 
-    def read(self, document: Document) -> Page:
+    def read(self, document: Document) -> DirectoryPage:
         """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
         if _is_json(document):
             items = _json_items(document.value)
             if items is None or not _has_place(_json_entries(items[:SAMPLE_LINES])):
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
             total = count_in(document.value, "total") if is_object(document.value) else None
-            return Page(entries=map(_json_entry, items), items=len(items), total=total)
+            return DirectoryPage(entries=map(_json_entry, items), items=len(items), total=total)
         way = _way_of(document)
         # A page that says that a service is out of order is text too.
         if way is None or not _has_place(_sampled(document, way)):
             raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
-        return Page(entries=_text_entries(document, way))
+        return DirectoryPage(entries=_text_entries(document, way))
 
 
 def lists_nobody(document: Document) -> bool:

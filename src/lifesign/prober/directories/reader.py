@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.directories.formats import (
     AUTO,
     BrokenPlugIn,
@@ -24,10 +24,17 @@ from lifesign.prober.directories.formats import (
     shown_error,
     told,
 )
-from lifesign.prober.directories.gathered import Gathered, TooMany
+from lifesign.prober.directories.gathered import Gathered, TooManyEntries
 from lifesign.prober.directories.page import Document, Entry, Format, NotReadable
 from lifesign.prober.directories.snapshot import Fault, NotRead, Snapshot, Unchanged, Version, read_version
-from lifesign.prober.directories.source import MAX_DOCUMENT_BYTES, SUFFIX_TYPES, Get, Got, Source, Wanted
+from lifesign.prober.directories.source import (
+    MAX_DOCUMENT_BYTES,
+    SUFFIX_TYPES,
+    Get,
+    Got,
+    ListSource,
+    WantedDocument,
+)
 from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
 
 MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
@@ -61,7 +68,7 @@ _ABSENT: Final = frozenset({
 
 
 async def read_directory(
-    source: Source,
+    source: ListSource,
     get: Get | None = None,
     *,
     known: str | None = None,
@@ -83,7 +90,7 @@ async def read_directory(
         return stopped.outcome
     except BrokenPlugIn as error:
         return NotRead(fault="broken_plug_in", message=str(error), url=place)
-    except InvalidSetting:
+    except InvalidValue:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a directory holds must not end the crawl of the others
         _log.exception("a reader failed at the directory %s", place)
@@ -103,7 +110,7 @@ class _Reading:
 
     def __init__(
         self,
-        source: Source,
+        source: ListSource,
         chosen: Format | None,
         get: Get | None,
         known: str | None,
@@ -188,7 +195,7 @@ class _Reading:
             self._walk.note("nested_not_read", f"{document.url}: {message}")
         except Endless as error:
             raise self._failed("endless", str(error), document.url) from error
-        except (TooMany, TooManyDocuments) as error:
+        except (TooManyEntries, TooManyDocuments) as error:
             raise self._failed("too_large", str(error), document.url) from error
 
     def _take_apart(self, document: Document, depth: int) -> None:
@@ -244,7 +251,7 @@ class _Reading:
             version=str(version),
         )
 
-    def _first_wanted(self, place: str) -> Wanted:
+    def _first_wanted(self, place: str) -> WantedDocument:
         """Return the first request, which says what we have already."""
         wanted = self._source.wanted(place)
         before = read_version(self._known)
@@ -252,10 +259,10 @@ class _Reading:
             return wanted
         return replace(wanted, etag=before.etag, modified_since=before.modified)
 
-    async def _fetch(self, wanted: Wanted) -> Got:
+    async def _fetch(self, wanted: WantedDocument) -> Got:
         """Ask until there is an answer that stays: as often as is polite, as long as we are given."""
         if self._get is None:
-            raise InvalidSetting("get", None, "a way to fetch a directory at a URL")
+            raise InvalidValue("get", None, "a way to fetch a directory at a URL")
         for tries in range(1, MAX_TRIES + 1):
             if self._now_s() >= self._ends_at_s:
                 raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", wanted.url)

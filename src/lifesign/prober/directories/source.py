@@ -11,9 +11,9 @@ from yarl import URL
 
 from lifesign.client.registry_connection import check_key, is_loopback
 from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import Network, Refused, without_password
+from lifesign.domain.net.target_address import AddressRefused, Network, without_password
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.directories.formats import AUTO, WELL_KNOWN
 from lifesign.prober.directories.gathered import PROBED_KINDS
 from lifesign.prober.directories.page import MAX_ENTRIES, Format, Kind
@@ -94,7 +94,7 @@ class Got(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedDocument:
     """One document that is to be fetched."""
 
     url: str
@@ -111,12 +111,12 @@ class Wanted:
         return self.etag is not None or self.modified_since is not None
 
 
-Get = Callable[[Wanted], Awaitable[Got]]
+Get = Callable[[WantedDocument], Awaitable[Got]]
 """Fetches a document, from judged addresses alone; raises for nothing that a peer does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ListSource:
     """One directory, as somebody named it. InvalidSetting if it cannot be one."""
 
     url: str | None = None
@@ -135,17 +135,17 @@ class Source:
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.file is None):
-            raise InvalidSetting("directory", None, "exactly one of url and file")
+            raise InvalidValue("directory", None, "exactly one of url and file")
         if self.url is not None:
             url = read_target(self.url)
-            if isinstance(url, Refused):
+            if isinstance(url, AddressRefused):
                 shown = without_password(self.url)
-                raise InvalidSetting("url", shown, f"where a directory is ({url.reason})")
+                raise InvalidValue("url", shown, f"where a directory is ({url.reason})")
             object.__setattr__(self, "url", url)
         if self.key is not None:
             check_key(self.key)
             if self.url is not None and self.url.startswith("http:") and not is_loopback(host_of(self.url)):
-                raise InvalidSetting("url", self.url, "https, since the key must not travel in the clear")
+                raise InvalidValue("url", self.url, "https, since the key must not travel in the clear")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
         """Return where it may stand, in the order of asking; of a file, its path.
@@ -162,10 +162,10 @@ class Source:
             return (urljoin(self.url, chosen.place),)
         return (*(urljoin(self.url, place) for place in WELL_KNOWN), self.url)
 
-    def wanted(self, url: str) -> Wanted:
+    def wanted(self, url: str) -> WantedDocument:
         """Return the request for a document, with the key if it belongs there."""
         is_own = self.url is not None and _origin(url) == _origin(self.url)
-        return Wanted(url=url, key=self.key if is_own else None)
+        return WantedDocument(url=url, key=self.key if is_own else None)
 
     def settings(self, place: str) -> str:
         """Return what tells this reading from another one of the same place: 16 hexadecimal digits."""

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, without_password
-from lifesign.domain.text.pluralize import counted
-from lifesign.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.prober.directories.page import MAX_NESTING_DEPTH, DirectoryPage, Document
 
 MAX_DOCUMENTS: Final = 25_000
 """That are read, and that are named: two million entries at a hundred a page, and a quarter more."""
@@ -75,7 +75,7 @@ class Walk:
         """What was odd on the way."""
         found = list(self._findings)
         if self._total is not None and self.items is not None and self.items != self._total:
-            message = f"says that it has {counted(self._total, 'item')}, and served {self.items}"
+            message = f"says that it has {pluralize(self._total, 'item')}, and served {self.items}"
             found.append(Finding("total_differs", "", message))
         return found
 
@@ -92,7 +92,7 @@ class Walk:
             self._repeat("the same page was served again for another one")
         return is_new
 
-    def follow(self, document: Document, page: Page, depth: int) -> None:
+    def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
         """Take note of what a document leads to. Endless, TooManyDocuments."""
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
@@ -103,7 +103,7 @@ class Walk:
             self._turn(following, page, depth)
         self._steps.extend(self._nested(document.url, page, depth))
 
-    def _turn(self, following: str, page: Page, depth: int) -> None:
+    def _turn(self, following: str, page: DirectoryPage, depth: int) -> None:
         if not following:
             self.note("first_page_only", "the file is one page of more, which only its server has")
             return
@@ -130,7 +130,7 @@ class Walk:
             raise Endless(what)
         self.note("paging_repeats", f"{what}, when all {self._total} items were served")
 
-    def _nested(self, base: str, page: Page, depth: int) -> Iterator[Step]:
+    def _nested(self, base: str, page: DirectoryPage, depth: int) -> Iterator[Step]:
         for place in page.nested:
             joined = _joined(base, place) if base or "://" in place else None
             url = None if joined is None else read_target(joined)
@@ -144,7 +144,7 @@ class Walk:
                 yield Step(url, depth + 1)
 
 
-def _following(base: str, page: Page) -> str | None:
+def _following(base: str, page: DirectoryPage) -> str | None:
     """Return the URL of the next page, None if there is none; empty if there is one and no way to it."""
     if page.next_page is None:
         return None

@@ -15,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES, READ_BYTES, ByteCounter
 from lifesign.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
 
@@ -28,8 +28,8 @@ Place = tuple[str, str, int]
 """Scheme, host and port, as the judge has read them."""
 
 
-@light_value()
-class Reply:
+@fast_dataclass()
+class ReplyHead:
     """The header of an answer; its body may be still on its way."""
 
     status: int
@@ -39,7 +39,7 @@ class Reply:
     """Counts the bytes of this answer."""
 
 
-class Line(ResponseHandler):
+class HttpConnection(ResponseHandler):
     """One connection to a place, and what it took to make it.
 
     Ask it one thing at a time, and read the answer to its end or `abort` it.
@@ -71,7 +71,7 @@ class Line(ResponseHandler):
         """What the connection sends and receives with, also once it is being closed."""
         self._deadline: asyncio.TimerHandle | None = None
 
-    async def ask(self, request: bytes) -> Reply:
+    async def ask(self, request: bytes) -> ReplyHead:
         """Send a whole request; return the header of its answer. Raises FAILURES and HttpProcessingError."""
         if self.transport is None or self.transport.is_closing():
             raise aiohttp.ServerDisconnectedError
@@ -92,7 +92,7 @@ class Line(ResponseHandler):
             message, content = await self.read()
             # What comes before the answer is no answer; who switches protocols unasked has answered.
             if message.code >= 200 or message.code == 101:
-                return Reply(message.code, message.headers, content, counter)
+                return ReplyHead(message.code, message.headers, content, counter)
 
     def rest(self) -> None:
         """Expect nothing until the next request: a peer that sends something is cut off."""

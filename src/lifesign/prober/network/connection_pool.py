@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from lifesign.prober.network.connection import Line, Place
+from lifesign.prober.network.connection import HttpConnection, Place
 
 WAIT_SECONDS: Final = 2.0
 """How long a connection waits for the next request of its probe; it may last twice as long."""
@@ -13,22 +13,22 @@ CLOSE_SECONDS: Final = 1.0
 """How long connections may take to end."""
 
 
-class OpenLines:
+class ConnectionPool:
     """All connections of one fetcher; how many at once is for its user to bound."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._lines: set[Line] = set()
-        self._waiting: dict[Line, None] = {}
+        self._lines: set[HttpConnection] = set()
+        self._waiting: dict[HttpConnection, None] = {}
         """Who waits longest stands first."""
-        self._waiting_at: dict[Place, list[Line]] = {}
+        self._waiting_at: dict[Place, list[HttpConnection]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, line: Line) -> None:
+    def add(self, line: HttpConnection) -> None:
         """Count a connection that was made."""
         self._lines.add(line)
 
-    def waiting_at(self, place: Place) -> Line | None:
+    def waiting_at(self, place: Place) -> HttpConnection | None:
         """Return a connection to a place that has waited; it may break at its first use."""
         while lines := self._waiting_at.get(place):
             line = lines[-1]
@@ -38,7 +38,7 @@ class OpenLines:
             self.cut(line)
         return None
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: HttpConnection) -> None:
         """Let a connection whose answer was read wait for another request, if it takes one."""
         line.expire_at(None)
         line.rest()
@@ -53,7 +53,7 @@ class OpenLines:
         if self._timer is None:
             self._timer = self._loop.call_later(WAIT_SECONDS, self._sweep)
 
-    def cut(self, line: Line) -> None:
+    def cut(self, line: HttpConnection) -> None:
         """End a connection without a word."""
         line.expire_at(None)
         line.abort()
@@ -72,7 +72,7 @@ class OpenLines:
         if left:
             await asyncio.wait(left, timeout=CLOSE_SECONDS)
 
-    def _close(self, line: Line) -> None:
+    def _close(self, line: HttpConnection) -> None:
         line.close()
         self._lines.discard(line)
 
@@ -81,7 +81,7 @@ class OpenLines:
         self._wait_no_more(line)
         self._close(line)
 
-    def _wait_no_more(self, line: Line) -> None:
+    def _wait_no_more(self, line: HttpConnection) -> None:
         del self._waiting[line]
         lines = self._waiting_at[line.place]
         lines.remove(line)
@@ -98,5 +98,5 @@ class OpenLines:
             self._timer = self._loop.call_later(WAIT_SECONDS, self._sweep)
 
 
-def _is_usable(line: Line) -> bool:
+def _is_usable(line: HttpConnection) -> bool:
     return line.is_connected() and not line.should_close

@@ -21,7 +21,7 @@ from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import in_ms
 from lifesign.http.failures import told
-from lifesign.prober.network.connection import Line
+from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit
 from lifesign.prober.network.resolver import NoAddress, Resolver
 
@@ -82,7 +82,7 @@ class JudgedConnector:
         self._timeouts = timeouts
         self.guard = AddressGuard(allowed)
 
-    async def open(self, target: TargetUrl, deadline_s: float) -> Line | Unreached:
+    async def open(self, target: TargetUrl, deadline_s: float) -> HttpConnection | Unreached:
         """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.
 
         AddressBusy passes through: it is for whoever paces the probes.
@@ -102,13 +102,13 @@ class JudgedConnector:
             reason = "" if refused is None else refused.reason
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
         opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
-        if isinstance(opened, Line) and target.scheme == "https":
+        if isinstance(opened, HttpConnection) and target.scheme == "https":
             return await self._encrypt(target, opened, deadline_s)
         return opened
 
     async def _connect(
         self, target: TargetUrl, addresses: Sequence[Address], dns_ms: float | None, deadline_s: float
-    ) -> Line | Unreached:
+    ) -> HttpConnection | Unreached:
         """Connect to the first of the addresses that takes it."""
         began_s = perf_counter()
         last_at_s = min(deadline_s, self._loop.time() + self._timeouts.connect_seconds)
@@ -135,7 +135,9 @@ class JudgedConnector:
         assert failed is not None  # noqa: S101 - there is an address at least
         return replace(failed, tried=tuple(addresses))
 
-    async def _encrypt(self, target: TargetUrl, line: Line, deadline_s: float) -> Line | Unreached:
+    async def _encrypt(
+        self, target: TargetUrl, line: HttpConnection, deadline_s: float
+    ) -> HttpConnection | Unreached:
         began_s = perf_counter()
         last_at_s = min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)
         try:
@@ -155,7 +157,9 @@ class JudgedConnector:
         line.tls_ms = in_ms(perf_counter() - began_s)
         return line
 
-    async def _start_tls(self, target: TargetUrl, line: Line, tls: ssl.SSLContext) -> datetime | None:
+    async def _start_tls(
+        self, target: TargetUrl, line: HttpConnection, tls: ssl.SSLContext
+    ) -> datetime | None:
         """Encrypt a connection; return when the certificate ends."""
         plain = line.transport
         if plain is None:
@@ -192,8 +196,8 @@ class JudgedConnector:
         # Else it is one above it that has expired.
         return ends_at if ends_at is not None and ends_at <= datetime.now(UTC) else None
 
-    def _new_line(self) -> Line:
-        return Line(self._loop)
+    def _new_line(self) -> HttpConnection:
+        return HttpConnection(self._loop)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 import pycares
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target_address import IPV6_GLOBAL_UNICAST, Address
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_ADDRESSES: Final = 32
 """Of one name, so many are looked at."""
@@ -47,7 +47,7 @@ _SOMEWHERE_6: Final = ip_address("2001:4860:4860::8888")
 _logger = getLogger("lifesign.prober")
 
 
-@light_value()
+@fast_dataclass()
 class NameAnswer:
     """What came back about a name."""
 
@@ -92,7 +92,7 @@ def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
     except pycares.AresError as error:
         if servers:
             expected = "addresses of name servers that c-ares can ask"
-            raise InvalidSetting("resolver.servers", list(servers), expected) from error
+            raise InvalidValue("resolver.servers", list(servers), expected) from error
         _logger.warning("c-ares cannot start (%s): names are looked up in %d threads", error, MAX_THREADS)
         return _Threads()
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from lifesign.domain.net.target import host_of, read_target
-from lifesign.domain.net.target_address import Refused
-from lifesign.errors import InvalidSetting
+from lifesign.domain.net.target_address import AddressRefused
+from lifesign.errors import InvalidValue
 
 MAX_OPT_OUTS: Final = 1_000_000
 """Lines of one list, comments included."""
@@ -93,13 +93,13 @@ def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
     paths: dict[str, set[str]] = {}
     for number, line in enumerate(lines, 1):
         if number > MAX_OPT_OUTS:
-            raise InvalidSetting(name, None, f"{MAX_OPT_OUTS} lines or fewer")
+            raise InvalidValue(name, None, f"{MAX_OPT_OUTS} lines or fewer")
         entry = line.partition("#")[0].removeprefix("\ufeff").strip()
         if not entry:
             continue
         is_domain = entry.startswith((".", "*."))
         url = read_target(entry.removeprefix("*").removeprefix(".") if is_domain else entry)
-        if isinstance(url, Refused):
+        if isinstance(url, AddressRefused):
             raise _wrong(name, number, entry)
         # Neither a scheme nor a port nor a path: what has one of them means that alone.
         is_host = not {"/", "?"} & {*entry} and (":" not in entry or entry.endswith("]"))
@@ -123,5 +123,5 @@ def _place_and_path(url: str) -> tuple[str, str]:
     return place, slash + path or "/"
 
 
-def _wrong(name: str, number: int, entry: str) -> InvalidSetting:
-    return InvalidSetting(f"{name}, line {number}", entry[:MAX_SHOWN_CHARS], _EXPECTED)
+def _wrong(name: str, number: int, entry: str) -> InvalidValue:
+    return InvalidValue(f"{name}, line {number}", entry[:MAX_SHOWN_CHARS], _EXPECTED)

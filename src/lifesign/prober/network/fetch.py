@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import light_value
-from lifesign.domain.net.target_address import Address, Network, Refused, TargetUrl
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
 from lifesign.http.bounded_body import read_beginning, read_bounded
 from lifesign.http.failures import FAILURES, judge_failure, too_large
 from lifesign.http.redirects import REDIRECTS, next_hop
-from lifesign.prober.network.connection import Line
-from lifesign.prober.network.connection_pool import OpenLines
+from lifesign.prober.network.connection import HttpConnection
+from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import JudgedConnector, Unreached
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.resolver import Resolver
@@ -55,7 +55,7 @@ _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedErr
 """Nobody's fault: servers close what waits for long."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Request:
     """What is asked for, and how far we go for it."""
 
@@ -83,7 +83,7 @@ class Request:
     """Asked of where a redirect leads, before it is followed: why we are kept out, None if we are not."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Fetched(Answer):
     """What came back: to a GET a body with `ok` alone, to a POST with every status."""
 
@@ -157,7 +157,7 @@ class Fetcher:
         self._timeouts = timeouts
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
-        self._lines = OpenLines()
+        self._lines = ConnectionPool()
         self._common_header = _header(
             {"User-Agent": user_agent, "Accept-Encoding": ACCEPT_ENCODING}, "user_agent"
         )
@@ -232,7 +232,7 @@ class Fetcher:
             line = opened
             self._lines.add(line)
             return await self._exchange(hop, line)
-        except InvalidSetting:
+        except InvalidValue:
             # The caller's fault, though it is a ValueError too.
             raise
         except FAILURES as error:
@@ -241,7 +241,7 @@ class Fetcher:
     def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
         """Say whom a URL leads to, or why nothing is sent there."""
         target = self.connector.guard.vet_url(url)
-        if isinstance(target, Refused):
+        if isinstance(target, AddressRefused):
             is_bad_redirect = is_redirect and target.name == "invalid_url"
             result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
             return Fetched(url=url, result=result, reason=target.reason, is_reached=False)
@@ -252,7 +252,7 @@ class Fetcher:
         reason = f"opted out: {entry}"
         return Fetched(url=url, result=result, reason=reason, is_reached=False, is_opted_out=True)
 
-    async def _exchange(self, hop: _Hop, line: Line) -> tuple[Fetched, str | None]:
+    async def _exchange(self, hop: _Hop, line: HttpConnection) -> tuple[Fetched, str | None]:
         """Send one request and read the answer; raises one of FAILURES."""
         request = hop.request
         line.expire_at(min(hop.deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
@@ -320,7 +320,7 @@ def _header(fields: Mapping[str, str], setting: str) -> str:
     """Return header fields as they are sent; InvalidSetting for what would be more than these."""
     for name, value in fields.items():
         if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
-            raise InvalidSetting(setting, None, "header fields of printable ASCII")
+            raise InvalidValue(setting, None, "header fields of printable ASCII")
     return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
 
@@ -335,7 +335,7 @@ def _short(text: str | None, max_chars: int) -> str | None:
     return text if text is not None and len(text) <= max_chars and _FIELD_VALUE.fullmatch(text) else None
 
 
-def _phases(line: Line, ended_s: float) -> Phases:
+def _phases(line: HttpConnection, ended_s: float) -> Phases:
     """Tell where the time of the last request went."""
     is_first = line.asked == 1
     first_byte_at_s = line.first_byte_at_s or ended_s
@@ -364,7 +364,7 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
     )
 
 
-def _failed(url: URL, error: BaseException, line: Line | None) -> Fetched:
+def _failed(url: URL, error: BaseException, line: HttpConnection | None) -> Fetched:
     """Tell what went wrong after there was a connection."""
     if line is None:
         result, reason = judge_failure(url, error)

@@ -25,12 +25,12 @@ class AddressBusy(Exception):
         self.address = address
 
 
-class Turn(Generic[T]):
-    """The right of one item to ask its host, from `Pace.take` to `Pace.end` or `Pace.put_off`."""
+class Permit(Generic[T]):
+    """The right of one item to ask its host, from `HostLimiter.take` to `HostLimiter.end` or `HostLimiter.put_off`."""
 
     __slots__ = ("addresses", "expected", "host", "is_urgent", "item", "pace")
 
-    def __init__(self, pace: "Pace[T]", host: str, item: T, *, is_urgent: bool = False) -> None:
+    def __init__(self, pace: "HostLimiter[T]", host: str, item: T, *, is_urgent: bool = False) -> None:
         self.pace = pace
         self.host = host
         self.item = item
@@ -45,7 +45,7 @@ class Turn(Generic[T]):
         _current.set(self)
 
 
-_current: ContextVar[Turn[Any] | None] = ContextVar("turn", default=None)
+_current: ContextVar[Permit[Any] | None] = ContextVar("turn", default=None)
 
 
 def admit(address: object) -> None:
@@ -69,13 +69,13 @@ class _Host:
         self.free_at_s = 0.0
         """When time has paid for the requests that were sent."""
         self.has_timer = False
-        self.waiting: deque[Turn[Any]] | None = None
+        self.waiting: deque[Permit[Any]] | None = None
         """None as long as nobody ever waited: most hosts have one target."""
         self.urgent = 0
         """How many of those are urgent; they stand first."""
 
 
-class Pace(Generic[T]):
+class HostLimiter(Generic[T]):
     """Lines of items, each to be asked at its host. Times are in seconds of a clock that never goes back."""
 
     def __init__(
@@ -92,13 +92,13 @@ class Pace(Generic[T]):
         self._spacing_s = 1 / host_requests_per_second
         self._hosts: dict[str, _Host] = {}
         self._in_host_lines = 0
-        self._ready: deque[Turn[T]] = deque()
-        self._urgent: deque[Turn[T]] = deque()
+        self._ready: deque[Permit[T]] = deque()
+        self._urgent: deque[Permit[T]] = deque()
         """Turns that may start before those that are ready."""
         self._timers: list[tuple[float, str]] = []
         """When a host may be asked again, or forgotten; at most one each."""
         self._at_address: dict[str, int] = {}
-        self._lines: dict[str, deque[Turn[T]]] = {}
+        self._lines: dict[str, deque[Permit[T]]] = {}
         """Who waits at addresses that have their fill; they keep the turn of their host."""
         self._crowded: OrderedDict[str, str] = OrderedDict()
         """Hosts and the address at which they were put off."""
@@ -111,7 +111,7 @@ class Pace(Generic[T]):
     def offer(self, host: str, item: T, now_s: float, *, is_urgent: bool = False) -> None:
         """Let an item join the line of its host, if it is urgent before all that are not."""
         self.waiting += 1
-        turn = Turn(self, host, item, is_urgent=is_urgent)
+        turn = Permit(self, host, item, is_urgent=is_urgent)
         known = self._hosts.get(host)
         if known is None:
             known = self._hosts[host] = _Host()
@@ -128,7 +128,7 @@ class Pace(Generic[T]):
             return
         self._give(known, turn, now_s)
 
-    def take(self, now_s: float) -> Turn[T] | None:
+    def take(self, now_s: float) -> Permit[T] | None:
         """Return whose turn it is; None if nobody may start now."""
         while self._timers and self._timers[0][0] <= now_s:
             _, host = heapq.heappop(self._timers)
@@ -148,7 +148,7 @@ class Pace(Generic[T]):
         """Return when to `take` again though no turn has ended; None if time alone changes nothing."""
         return self._timers[0][0] if self._in_host_lines and self._timers else None
 
-    def admit(self, turn: Turn[T], address: str) -> None:
+    def admit(self, turn: Permit[T], address: str) -> None:
         """Count a turn at an address; AddressBusy if that has its fill."""
         if address == turn.expected:
             turn.expected = None
@@ -157,7 +157,7 @@ class Pace(Generic[T]):
                 raise AddressBusy(address)
             turn.addresses.append(address)
 
-    def end(self, turn: Turn[T], requests: int, now_s: float) -> None:
+    def end(self, turn: Permit[T], requests: int, now_s: float) -> None:
         """Make room, after so many requests to the host; 0 if nothing was sent."""
         self.in_flight -= 1
         if turn.expected is not None:
@@ -169,7 +169,7 @@ class Pace(Generic[T]):
         known.free_at_s += (requests - 1) * self._spacing_s
         self._move_up(turn.host, known, now_s)
 
-    def put_off(self, turn: Turn[T], busy: AddressBusy) -> None:
+    def put_off(self, turn: Permit[T], busy: AddressBusy) -> None:
         """Let a turn join the line of an address; `take` returns it again. It keeps its host meanwhile."""
         self.in_flight -= 1
         self.waiting += 1
@@ -181,13 +181,13 @@ class Pace(Generic[T]):
         # Somebody may have left since: whether there is a line is seen when it is taken.
         self._make_ready(turn)
 
-    def _give(self, known: _Host, turn: Turn[T], now_s: float) -> None:
+    def _give(self, known: _Host, turn: Permit[T], now_s: float) -> None:
         known.in_flight += 1
         # One request is certain; how many there were is known when the turn ends.
         known.free_at_s = max(known.free_at_s, now_s) + self._spacing_s
         self._make_ready(turn)
 
-    def _make_ready(self, turn: Turn[T]) -> None:
+    def _make_ready(self, turn: Permit[T]) -> None:
         (self._urgent if turn.is_urgent else self._ready).append(turn)
 
     def _set_timer(self, host: str, known: _Host) -> None:
@@ -215,7 +215,7 @@ class Pace(Generic[T]):
         self._at_address[address] = under_way + 1
         return True
 
-    def _book_expected(self, turn: Turn[T]) -> bool:
+    def _book_expected(self, turn: Permit[T]) -> bool:
         """Count a turn where its host was put off before; else let it wait there."""
         address = self._crowded[turn.host]
         if not self._book(address):
@@ -225,7 +225,7 @@ class Pace(Generic[T]):
         turn.expected = address
         return True
 
-    def _leave_addresses(self, turn: Turn[T]) -> None:
+    def _leave_addresses(self, turn: Permit[T]) -> None:
         for address in turn.addresses:
             line = self._lines.get(address)
             if line is None:

@@ -14,7 +14,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import (
     ANOTHERS_CARD,
-    HealthPlace,
+    CandidateUrl,
     announced_health,
     health_places,
     is_anothers,
@@ -64,7 +64,7 @@ async def discover(visit: Visit) -> LayerResult | None:
     return first
 
 
-def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[HealthPlace, ...]:
+def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[CandidateUrl, ...]:
     """Return where the health document may be by what a card says, in the order of asking."""
     given, place = visit.given, fetched.url
     if is_named_by(card, given):

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from yarl import URL
 
-from lifesign.domain.a2a.message_variants import Spelling, place_of, spellings, written
+from lifesign.domain.a2a.message_variants import A2aVariant, place_of, spellings, written
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, judge_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
@@ -52,7 +52,9 @@ async def send_message(visit: Visit, text: str) -> LayerResult | None:
     return next(layer for answer, layer in found if answer is best)
 
 
-async def _send(visit: Visit, url: URL, spelling: Spelling, text: str, tenant: str | None) -> Fetched | None:
+async def _send(
+    visit: Visit, url: URL, spelling: A2aVariant, text: str, tenant: str | None
+) -> Fetched | None:
     return await visit.ask(
         url,
         method="POST",

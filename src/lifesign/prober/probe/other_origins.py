@@ -29,7 +29,7 @@ Read = Callable[[URL], Awaitable[Fetched]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownOrigin:
     robots: Robots
     read_at_s: float
     """When it was asked for last, in seconds since the epoch."""
@@ -42,7 +42,7 @@ class OtherOrigins:
 
     def __init__(self, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_kept_bytes = max_kept_bytes
-        self._known: OrderedDict[URL, _Known] = OrderedDict()
+        self._known: OrderedDict[URL, _KnownOrigin] = OrderedDict()
         self._kept = 0
         self._being_read: dict[URL, asyncio.Event] = {}
 
@@ -69,17 +69,17 @@ class OtherOrigins:
         robots = rules_in(fetched) or (Robots() if before is None else before.robots)
         # Where nobody was there it is asked again as soon as somebody is led there.
         if fetched.is_reached:
-            self._keep(origin, _Known(robots, at_s, _size(robots)))
+            self._keep(origin, _KnownOrigin(robots, at_s, _size(robots)))
         return robots
 
-    def _fresh(self, origin: URL, at_s: float) -> _Known | None:
+    def _fresh(self, origin: URL, at_s: float) -> _KnownOrigin | None:
         known = self._known.get(origin)
         if known is None or not 0 <= at_s - known.read_at_s < ROBOTS_EVERY_S:
             return None
         self._known.move_to_end(origin)
         return known
 
-    def _keep(self, origin: URL, known: _Known) -> None:
+    def _keep(self, origin: URL, known: _KnownOrigin) -> None:
         before = self._known.pop(origin, None)
         self._kept += known.size - (0 if before is None else before.size)
         self._known[origin] = known

@@ -5,7 +5,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.client.candidate_urls import HealthPlace, health_places
+from lifesign.client.candidate_urls import CandidateUrl, health_places
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
@@ -39,7 +39,7 @@ async def read_health(visit: Visit) -> LayerResult | None:
     return first or (not_measured("no time was left") if visit.is_late else None)
 
 
-def _places(visit: Visit) -> Iterator[HealthPlace]:
+def _places(visit: Visit) -> Iterator[CandidateUrl]:
     """Yield where the document may be.
 
     Where the card was not asked for, or told nothing new, it is looked for where it was; and only where
@@ -51,14 +51,14 @@ def _places(visit: Visit) -> Iterator[HealthPlace]:
         return
     known = visit.recall("health_url")
     if known is not None and visit.speaks_for_target(known):
-        yield HealthPlace(URL(known, encoded=True))
+        yield CandidateUrl(URL(known, encoded=True))
         if not visit.asks_card:
             return
     places = health_places(visit.given, visit.card_place)
     yield from (place for place in places if str(place.url) != known and not place.is_root)
 
 
-def _judge(visit: Visit, place: HealthPlace, fetched: Fetched) -> LayerResult:
+def _judge(visit: Visit, place: CandidateUrl, fetched: Fetched) -> LayerResult:
     if fetched.result is not ResultClass.OK:
         return visit.layer(fetched)
     served = judge_document(fetched.body, content_type=fetched.content_type, is_json=fetched.is_json)

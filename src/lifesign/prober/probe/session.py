@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from yarl import URL
 
-from lifesign.client.candidate_urls import GivenPlace, HealthPlace, place_under, read_place
+from lifesign.client.candidate_urls import CandidateUrl, GivenUrl, place_under, read_place
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
@@ -84,7 +84,7 @@ class Visit:
         """Whether nothing stands at the given address, and another agent's card at the origin's root."""
         self.card_place: URL | None = None
         """Where it stands, redirects followed; None if no card was found."""
-        self.health_places: tuple[HealthPlace, ...] = ()
+        self.health_places: tuple[CandidateUrl, ...] = ()
         """Where the health document may be, as a card says that was read anew."""
         self.has_seen_page = False
         """Whether the interface has shown a page for people."""
@@ -117,7 +117,7 @@ class Visit:
         self._is_at_an_end = False
 
     @cached_property
-    def given(self) -> GivenPlace:
+    def given(self) -> GivenUrl:
         """The target's address, understood."""
         return read_place(self.entry.url)
 

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Final
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import EvidenceSettings
 from lifesign.prober.results.evidence_store import EvidenceRoom, Swept, bytes_on_disk
 
@@ -48,7 +48,7 @@ _LITTLE_MEMORY: Final = 4
 _log = logging.getLogger("agent_health")
 
 
-class Evidence:
+class EvidenceStore:
     """A directory of bodies, bounded in size and age. Any thread may use it; close it at the end."""
 
     def __init__(
@@ -71,10 +71,10 @@ class Evidence:
             self._room = EvidenceRoom(directory, max_bytes=max_bytes, keep_s=keep_s)
         except OSError as error:
             expected = f"a directory of ours that nobody else may write ({error.strerror})"
-            raise InvalidSetting("evidence.directory", str(directory), expected) from None
+            raise InvalidValue("evidence.directory", str(directory), expected) from None
 
     @classmethod
-    def from_settings(cls, settings: EvidenceSettings) -> "Evidence | None":
+    def from_settings(cls, settings: EvidenceSettings) -> "EvidenceStore | None":
         """Open what a definition asks for; None if it asks for nothing."""
         if settings.directory is None:
             return None

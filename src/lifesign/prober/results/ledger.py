@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class ShardClaim:
     """A shard that this worker owns for a while."""
 
@@ -23,7 +23,7 @@ class ShardClaim:
     """On this machine's monotonic clock, counted from the moment at which the claim was asked for."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class TargetEntry:
     """One target of a shard, as the ledger knows it."""
 
@@ -55,7 +55,7 @@ class TargetPage:
     """Ask for what comes after this one the next time."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Answered:
     """An answer that a probe got: it may be a witness for the failure of another target."""
 
@@ -65,7 +65,7 @@ class Answered:
     """When the request was sent, on the monotonic clock."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Contact:
     """What one probe shows of the way to its target; not reported."""
 
@@ -86,7 +86,7 @@ class Contact:
 NO_CONTACT: Final = Contact()
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class ProbeReport:
     """What one probe of one target leaves: what was seen, and what to remember."""
 
@@ -162,7 +162,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class ReportAnswer:
     """The answer to a report."""
 
     lost: Collection[int] = ()
@@ -214,7 +214,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """Hand over results of several shards, each batch whole or not at all. LedgerAway.
 
         `interval_s` is that of the crawl. Handing over the same batch twice changes nothing: an observation

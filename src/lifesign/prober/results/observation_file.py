@@ -18,14 +18,14 @@ from threading import Lock
 from typing import Final
 
 from lifesign.domain.observation.results import Observation
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     Ledger,
     LedgerAway,
+    ReportAnswer,
     ShardBatch,
-    Taken,
     TargetPage,
     WitnessStanding,
 )
@@ -50,7 +50,7 @@ class ResultsFile:
             self._fd = _open_regular(path)
         except OSError as error:
             expected = f"a regular file that may be written ({error.strerror})"
-            raise InvalidSetting("results.jsonl", str(path), expected) from None
+            raise InvalidValue("results.jsonl", str(path), expected) from None
 
     def close(self) -> None:
         """Give the file back; nothing can be appended any more."""
@@ -127,7 +127,7 @@ class FiledLedger:
         """See `Ledger.changed`."""
         return await self._ledger.changed(versions)
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """See `Ledger.report`; LedgerAway also if the file cannot be written now.
 
         Then all is handed over again, of which the ledger takes nothing twice, and the file nothing less.

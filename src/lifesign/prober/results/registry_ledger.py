@@ -27,9 +27,9 @@ from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     LedgerAway,
+    ReportAnswer,
     ShardBatch,
     ShardClaim,
-    Taken,
     TargetEntry,
     TargetPage,
     WitnessNews,
@@ -118,7 +118,7 @@ class RegistryLedger:
             if self._newest.get(shard, 0) > version or version > told.version
         ]
 
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """Hand over results of several shards.
 
         LedgerAway; RegistryRefusal if the registry will never take it as it is.
@@ -142,7 +142,7 @@ class RegistryLedger:
             news = news_of(answer.silent_classes, answer.confirmed_classes)
             self._warn_of_ignored(answer.counts.get(ReportOutcome.IGNORED, 0), len(reports))
             self._tell_left_out()
-        return Taken(lost=lost, news=news)
+        return ReportAnswer(lost=lost, news=news)
 
     def _warn_of_ignored(self, ignored: int, reported: int) -> None:
         """Log once that the registry ignores all results of a batch, until it takes some again."""

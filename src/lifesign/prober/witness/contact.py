@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, THIS_MACHINE, address_key, network_class_of
 from lifesign.domain.net.target_address import Address, Network
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -46,7 +46,7 @@ class NetworkClasses:
         return known
 
 
-@light_value()
+@fast_dataclass()
 class Exchange:
     """One request of a probe, and what came of it."""
 

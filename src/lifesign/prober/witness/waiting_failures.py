@@ -9,7 +9,7 @@ from lifesign.domain.observation.results import Observation
 from lifesign.domain.observation.witness_rule import WitnessAnswer, bears_out
 from lifesign.domain.schedule.cadence import without_result
 from lifesign.prober.results.ledger import ProbeReport
-from lifesign.prober.worker.shards import Slot
+from lifesign.prober.worker.shards import TargetSlot
 
 MAX_WAITING_FAILURES: Final = 50_000
 """Failures of one process that wait for a witness or for their second request: about 100 MB as JSON."""
@@ -36,7 +36,7 @@ class WaitingFailure:
 
     def __init__(
         self,
-        slot: Slot,
+        slot: TargetSlot,
         report: ProbeReport,
         memory: ProbeMemory,
         *,

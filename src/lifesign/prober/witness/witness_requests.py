@@ -8,8 +8,8 @@ from typing import Final, Protocol
 
 from yarl import URL
 
-from lifesign.domain.base.fast_dataclass import light_value
-from lifesign.domain.net.target_address import Address, Refused, TargetUrl
+from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.net.target_address import Address, AddressRefused, TargetUrl
 from lifesign.http.failures import FAILURES
 from lifesign.prober.network.connector import JudgedConnector, Unreached
 from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, open_channel
@@ -20,7 +20,7 @@ MAX_TRIED_ADDRESSES: Final = 2
 """Addresses of one witness that are tried, one after the other."""
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class WitnessReply:
     """What a witness answered."""
 
@@ -107,7 +107,7 @@ class WitnessRequests:
         if entry is not None:
             return WitnessReply(reason=f"opted out: {entry}")
         target = self._connector.guard.vet_url(URL(url, encoded=True))
-        if isinstance(target, Refused):
+        if isinstance(target, AddressRefused):
             return WitnessReply(reason=target.reason)
         addresses: tuple[Address, ...] = () if target.address is None else (target.address,)
         is_looked_up = False

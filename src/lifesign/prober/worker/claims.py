@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from lifesign.domain.base.backoff import Away
+from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.schedule.shard_share import fair_share
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.prober.network.clock import Clock, LedgerClock
@@ -25,7 +25,7 @@ from lifesign.prober.results.ledger import (
     WitnessNews,
     WitnessStanding,
 )
-from lifesign.prober.worker.shards import Holdings, Shard
+from lifesign.prober.worker.shards import OwnedShards, Shard
 
 SHARD_TTL_SECONDS: Final = float(TTL_SECONDS)
 """How long a shard is ours without a word; so much later do the shards of a killed worker move."""
@@ -61,7 +61,7 @@ class ClaimKeeper:
     def __init__(
         self,
         ledger: Ledger,
-        holdings: Holdings,
+        holdings: OwnedShards,
         worker: str,
         *,
         ttl_s: float,
@@ -97,7 +97,7 @@ class ClaimKeeper:
         self._reason: str | None = None
         """Why the ledger took all shards, as it said last."""
         self._chance = chance
-        self._away = Away(chance)
+        self._away = Backoff(chance)
         self._settling_s = FIRST_ASK_SECONDS
         self._hurry = asyncio.Event()
         self._companions = companions

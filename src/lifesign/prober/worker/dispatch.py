@@ -18,7 +18,7 @@ from lifesign.domain.observation.witness_rule import WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence, believed, last_alive_s
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.network.host_limiter import AddressBusy, Pace, Turn
+from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.worker import inconclusive
@@ -27,7 +27,7 @@ from lifesign.prober.worker.outbox import Outbox
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import Plan
-from lifesign.prober.worker.shards import Applied, Holdings, Shard, Slot
+from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard, TargetSlot
 
 TICK_SECONDS: Final = 0.01
 """What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""
@@ -50,7 +50,7 @@ MAX_CLOCK_STEP_SECONDS: Final = 5.0
 
 _log = logging.getLogger("lifesign.prober")
 
-Due = tuple[Slot, float]
+Due = tuple[TargetSlot, float]
 """A target whose turn it is, and since when."""
 
 
@@ -69,11 +69,11 @@ class Dispatch:
         self,
         prober: Probes,
         plan: Plan,
-        pace: Pace[Due],
+        pace: HostLimiter[Due],
         *,
         clock: Clock,
         cadence: Cadence,
-        holdings: Holdings,
+        holdings: OwnedShards,
         outbox: Outbox,
         reporter: Reporter,
         tally: Tally,
@@ -111,7 +111,7 @@ class Dispatch:
         self._tally = tally
         self._failures = failures
         self._max_probe_s = max_probe_s
-        self._to_ask_again: dict[Slot, WaitingFailure] = {}
+        self._to_ask_again: dict[TargetSlot, WaitingFailure] = {}
         """Failures that have a witness, until the second request of their targets ends."""
         self._running: dict[asyncio.Task[None], float] = {}
         """Probes under way and when they began, in that order."""
@@ -165,7 +165,7 @@ class Dispatch:
             task.cancel()
         self.pump()
 
-    def note_applied(self, shard: Shard, applied: Applied) -> None:
+    def note_applied(self, shard: Shard, applied: ApplyResult) -> None:
         """Plan whom a shard holds."""
         for slot in applied.gone:
             self.plan.remove(slot)
@@ -179,7 +179,7 @@ class Dispatch:
         # Many are read at once: together they begin as few in a turn of the event loop as one would.
         self._pump_soon()
 
-    def _note_known(self, slot: Slot, memory: ProbeMemory) -> None:
+    def _note_known(self, slot: TargetSlot, memory: ProbeMemory) -> None:
         """Let a target that answered another worker be a witness."""
         alive_at_s, network_class = last_alive_s(memory), memory.network_class
         if alive_at_s is None or network_class is None or memory.failures_in_row:
@@ -283,7 +283,7 @@ class Dispatch:
             waits.append(0.0)
         return min(waits, default=None)
 
-    def _offer(self, slot: Slot, due_at_s: float, now_s: float) -> None:
+    def _offer(self, slot: TargetSlot, due_at_s: float, now_s: float) -> None:
         if slot.shard.is_ours(now_s):
             slot.is_busy = True
             self._pace.offer(slot.host, (slot, due_at_s), now_s)
@@ -298,7 +298,7 @@ class Dispatch:
             self._begin(turn, now_s)
         self._pump_soon()
 
-    def _begin(self, turn: Turn[Due], now_s: float) -> None:
+    def _begin(self, turn: Permit[Due], now_s: float) -> None:
         slot, _ = turn.item
         if slot.is_gone or not slot.shard.is_ours(now_s):
             self._pace.end(turn, 0, now_s)
@@ -329,7 +329,7 @@ class Dispatch:
         self._is_pumping_soon = False
         self.pump()
 
-    async def _probe(self, turn: Turn[Due]) -> None:
+    async def _probe(self, turn: Permit[Due]) -> None:
         """Probe one target in its turn."""
         turn.begin()
         slot, due_at_s = turn.item
@@ -386,7 +386,7 @@ class Dispatch:
         return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
 
     def _without_result(
-        self, slot: Slot, memory: ProbeMemory, began_at_s: float, reason: UnmeasuredReason, why: str
+        self, slot: TargetSlot, memory: ProbeMemory, began_at_s: float, reason: UnmeasuredReason, why: str
     ) -> ProbeReport:
         cadence = slot.cadence(self._cadence)
         return inconclusive.without_result(slot, memory, cadence, began_at_s, reason=reason, why=why)
@@ -399,7 +399,7 @@ class Dispatch:
         self._pace.offer(slot.host, (slot, due_at_s), self._clock.monotonic_s(), is_urgent=True)
         self._pump_soon()
 
-    def _note_planned(self, slot: Slot) -> None:
+    def _note_planned(self, slot: TargetSlot) -> None:
         """Come back when a target is due next."""
         if self._is_ending:
             return

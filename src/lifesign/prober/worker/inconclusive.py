@@ -9,16 +9,16 @@ from typing import Final
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, UnmeasuredReason
 from lifesign.domain.schedule.cadence import Cadence, after_probe
-from lifesign.domain.text.pluralize import counted, plural
+from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.prober.worker.schedule import missed_before
-from lifesign.prober.worker.shards import Slot
+from lifesign.prober.worker.shards import TargetSlot
 
 _JUST_BEFORE_SECONDS: Final = 1e-3
 
 
 def without_result(
-    slot: Slot,
+    slot: TargetSlot,
     memory: ProbeMemory,
     cadence: Cadence,
     began_at_s: float,
@@ -49,7 +49,7 @@ def not_counted(
 
 
 def missed(
-    slot: Slot, memory: ProbeMemory, cadence: Cadence, began_at_s: float, *, keeps_ticks: bool
+    slot: TargetSlot, memory: ProbeMemory, cadence: Cadence, began_at_s: float, *, keeps_ticks: bool
 ) -> tuple[int, ProbeReport] | None:
     """Return how many probes before the one that began then left no result, and the report that says so.
 
@@ -72,4 +72,4 @@ def missed(
 
 
 def _several(count: int, what: str) -> str:
-    return f"{counted(count, what)} {plural(count, 'was', 'were')}"
+    return f"{pluralize(count, what)} {plural(count, 'was', 'were')}"

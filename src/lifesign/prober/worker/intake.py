@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason
 from lifesign.domain.observation.witness_rule import (
@@ -25,7 +25,7 @@ from lifesign.prober.worker.outbox import Result
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import Plan
-from lifesign.prober.worker.shards import Slot
+from lifesign.prober.worker.shards import TargetSlot
 
 if TYPE_CHECKING:
     from lifesign.prober.witness.witnesses import Witnesses
@@ -36,11 +36,11 @@ MAX_ROUNDS: Final = 3
 _ASKING: Final = frozenset({Ruling.ASK_CANARIES, Ruling.ASK_TARGETS})
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Probed:
     """One probe that has ended."""
 
-    slot: Slot
+    slot: TargetSlot
     memory: ProbeMemory
     """What was remembered before it."""
     report: ProbeReport
@@ -65,7 +65,7 @@ class Intake:
         self,
         *,
         plan: Callable[[], Plan],
-        planned: Callable[[Slot], None],
+        planned: Callable[[TargetSlot], None],
         asks_again: Callable[[WaitingFailure], None],
         clock: Clock,
         cadence: Cadence,

@@ -14,7 +14,7 @@ from typing import Final
 
 from schedule import Scheduler
 
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 
 MAX_JOBS: Final = 1_000
 MIN_WAIT_SECONDS: Final = 0.1
@@ -48,9 +48,9 @@ class Jobs:
         InvalidSetting for a name that is taken, and for times that are none.
         """
         if name in self._jobs or len(self._jobs) >= MAX_JOBS:
-            raise InvalidSetting("name", name, f"a name of its own, for at most {MAX_JOBS} jobs")
+            raise InvalidValue("name", name, f"a name of its own, for at most {MAX_JOBS} jobs")
         if not 1 <= every_seconds < float("inf"):
-            raise InvalidSetting("every_seconds", every_seconds, "1 or more")
+            raise InvalidValue("every_seconds", every_seconds, "1 or more")
         job = self._jobs[name] = _Job(name, deed, is_due=is_due_now)
         self._scheduler.every(round(every_seconds)).seconds.do(self._note_due, job)
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lifesign.domain.net.target import SHARDS
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import PassHeldUp
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
-from lifesign.prober.network.host_limiter import Pace
+from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME
 from lifesign.prober.results.ledger import Ledger, LedgerAway, WitnessNews, WitnessStanding
 from lifesign.prober.witness.contact import NetworkClasses
@@ -31,7 +31,7 @@ from lifesign.prober.worker.outbox import MAX_HELD_SECONDS, Outbox
 from lifesign.prober.worker.progress import Progress, Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
-from lifesign.prober.worker.shards import Holdings, Shard
+from lifesign.prober.worker.shards import OwnedShards, Shard
 from lifesign.prober.worker.target_feed import TargetFeed
 
 OVERDUE_SECONDS: Final = 10.0
@@ -52,7 +52,7 @@ MAX_REREADS: Final = 3
 _log = logging.getLogger("lifesign.prober")
 
 
-class Worker:
+class ProbeWorker:
     """Probes the targets of the shards that it wins. For one run: watch for ever, or one census.
 
     `worker_name` is this worker's alone among all that share the ledger. `asks` sends requests to witnesses;
@@ -83,14 +83,14 @@ class Worker:
         self._name = worker_name
         self._ledger_clock = LedgerClock(clock)
         self._clock = clock = self._ledger_clock.clock
-        self._holdings = Holdings()
+        self._holdings = OwnedShards()
         self._outbox = Outbox()
         self._unanswered = unanswered
         self._patience_s = patience_s
         self._tally = Tally(clock.monotonic_s())
         self._check = SelfCheck(clock.monotonic_s(), definition.self_check.policy())
         self._failures = WaitingFailures()
-        self._pace: Pace[Due] = Pace(
+        self._pace: HostLimiter[Due] = HostLimiter(
             concurrency=limits.concurrency,
             per_host=limits.per_host,
             per_address=limits.per_address,
@@ -284,7 +284,7 @@ class Worker:
             if unprobed and len(self._holdings.shards) == SHARDS and self._is_idle():
                 # Nobody else is at work on them.
                 if rereads == MAX_REREADS:
-                    _log.error("%s could not be counted", counted(unprobed, "target"))
+                    _log.error("%s could not be counted", pluralize(unprobed, "target"))
                     return False
                 rereads += 1
                 self._holdings.doubt_all()

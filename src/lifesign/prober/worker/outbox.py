@@ -13,7 +13,7 @@ from typing import Final
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
 from lifesign.prober.results.ledger import ProbeReport
-from lifesign.prober.worker.shards import Shard, Slot
+from lifesign.prober.worker.shards import Shard, TargetSlot
 
 MAX_HELD_RESULTS: Final = 200_000
 """About five minutes of 606 probes a second."""
@@ -32,7 +32,7 @@ class Result:
 
     __slots__ = ("_memory", "_observation", "_report", "count", "made_at_s", "number", "slot", "token")
 
-    def __init__(self, slot: Slot, report: ProbeReport, *, made_at_s: float, count: int = 1) -> None:
+    def __init__(self, slot: TargetSlot, report: ProbeReport, *, made_at_s: float, count: int = 1) -> None:
         """Make the next result of a target under the current claim of its shard."""
         self.slot = slot
         self.count = count
@@ -162,7 +162,7 @@ class Outbox:
             self._aside_count -= len(aside)
             self._waiting.extendleft(reversed(aside))
 
-    def drop(self, slots: Iterable[Slot]) -> int:
+    def drop(self, slots: Iterable[TargetSlot]) -> int:
         """Drop all results of these targets; return how many there were."""
         whose = {id(slot) for slot in slots}
         before = len(self)

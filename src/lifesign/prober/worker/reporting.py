@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from lifesign.domain.base.backoff import Away
+from lifesign.domain.base.backoff import Backoff
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import Ledger, LedgerAway, Outage, ShardBatch, WitnessNews
 from lifesign.prober.worker.outbox import Outbox, Result
@@ -55,7 +55,7 @@ class Reporter:
         self._news = news
         self._interval_s = interval_s
         self._flush_s = flush_s
-        self._away = Away(chance)
+        self._away = Backoff(chance)
         self._wake = asyncio.Event()
         self._is_hurrying = False
         """Whether somebody waits for what there is."""

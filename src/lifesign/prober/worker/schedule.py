@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.schedule.cadence import Cadence, backs_off, missed_ticks, next_probe_at_s
 from lifesign.prober.worker.due_times import DueTimes
-from lifesign.prober.worker.shards import Slot
+from lifesign.prober.worker.shards import TargetSlot
 
 MAX_TRIES: Final = 3
 """How often a census probes a target whose failure does not count."""
@@ -38,15 +38,15 @@ class Plan(Protocol):
         """How many are left out at some of their ticks, for they fail; None if there are no ticks."""
         ...
 
-    def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
+    def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
         """Let a target wait, in place of any other time that it waited for."""
         ...
 
-    def remove(self, slot: Slot) -> None:
+    def remove(self, slot: TargetSlot) -> None:
         """Let a target wait no more."""
         ...
 
-    def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
+    def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
         """Give out whose turn it is by now, with the time when it was due."""
         ...
 
@@ -54,7 +54,7 @@ class Plan(Protocol):
         """Return when to `take` again; None if there is no reason to."""
         ...
 
-    def tries_again(self, slot: Slot, /) -> bool:
+    def tries_again(self, slot: TargetSlot, /) -> bool:
         """Whether a target that was given out, and whose failure does not count, waits again."""
         ...
 
@@ -67,7 +67,7 @@ class WatchPlan:
 
     def __init__(self, cadence: Cadence) -> None:
         self._cadence = cadence
-        self._due: DueTimes[Slot] = DueTimes()
+        self._due: DueTimes[TargetSlot] = DueTimes()
         self._backed_off = 0
 
     @property
@@ -75,19 +75,19 @@ class WatchPlan:
         """Of all that were added and not removed, those that are being probed included."""
         return self._backed_off
 
-    def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
+    def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
         """Let a target wait for its next tick, or what else gives reason for a look."""
         cadence = slot.cadence(self._cadence)
         at_s = next_probe_at_s(slot.subject_id, memory, cadence, now_s, slot.recheck_at_s)
         self._due.add(slot, at_s)
         self._count(slot, is_backed_off=backs_off(memory, cadence))
 
-    def remove(self, slot: Slot) -> None:
+    def remove(self, slot: TargetSlot) -> None:
         """Let a target wait no more."""
         self._due.remove(slot)
         self._count(slot, is_backed_off=False)
 
-    def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
+    def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
         """Give out what is due by now."""
         return self._due.pop(now_s)
 
@@ -95,11 +95,11 @@ class WatchPlan:
         """Return when the next one may be due."""
         return self._due.next_at_s()
 
-    def tries_again(self, _slot: Slot, /) -> bool:
+    def tries_again(self, _slot: TargetSlot, /) -> bool:
         """Its next tick comes anyway."""
         return False
 
-    def _count(self, slot: Slot, *, is_backed_off: bool) -> None:
+    def _count(self, slot: TargetSlot, *, is_backed_off: bool) -> None:
         self._backed_off += is_backed_off - slot.is_backed_off
         slot.is_backed_off = is_backed_off
 
@@ -112,7 +112,7 @@ class CensusPlan:
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s
-        self._line: deque[Slot] = deque()
+        self._line: deque[TargetSlot] = deque()
         self._waiting = 0
         self._tries: Counter[str] = Counter()
 
@@ -121,20 +121,20 @@ class CensusPlan:
         """How many were not given out yet."""
         return self._waiting
 
-    def add(self, slot: Slot, memory: ProbeMemory, _now_s: float, /) -> None:
+    def add(self, slot: TargetSlot, memory: ProbeMemory, _now_s: float, /) -> None:
         """Let a target wait, unless this census has seen it."""
         last_s = -inf if memory.probed_at_s is None else memory.probed_at_s
         is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s > last_s
         if slot.due_at_s is None and (last_s < self.since_s or is_asked_for):
             self._join(slot)
 
-    def remove(self, slot: Slot) -> None:
+    def remove(self, slot: TargetSlot) -> None:
         """Let a target wait no more."""
         if slot.due_at_s is not None:
             slot.due_at_s = None
             self._waiting -= 1
 
-    def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
+    def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
         """Give out one after the other."""
         while self._line:
             slot = self._line.popleft()
@@ -146,7 +146,7 @@ class CensusPlan:
         """All are due already."""
         return None
 
-    def tries_again(self, slot: Slot, /) -> bool:
+    def tries_again(self, slot: TargetSlot, /) -> bool:
         """Let a target wait behind all others, up to MAX_TRIES times."""
         self._tries[slot.subject_id] += 1
         if self._tries[slot.subject_id] >= MAX_TRIES or slot.is_gone:
@@ -154,7 +154,7 @@ class CensusPlan:
         self._join(slot)
         return True
 
-    def _join(self, slot: Slot) -> None:
+    def _join(self, slot: TargetSlot) -> None:
         slot.due_at_s = self.since_s
         self._waiting += 1
         self._line.append(slot)

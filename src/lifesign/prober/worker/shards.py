@@ -21,7 +21,7 @@ _NOTHING: Final = ProbeMemory()
 _NOTHING_KNOWN: Final = _NOTHING.to_json()
 
 
-class Slot:
+class TargetSlot:
     """One target of a shard of ours."""
 
     __slots__ = (
@@ -129,7 +129,7 @@ class Shard:
         self.number = claim.shard
         self.claim: ShardClaim | None = claim
         """None once it is lost."""
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, TargetSlot] = {}
         self.results: Counter[ResultClass | None] = Counter()
         """How many of its targets have which latest result."""
         self.version = 0
@@ -157,17 +157,17 @@ class Shard:
 
 
 @dataclass(slots=True)
-class Applied:
+class ApplyResult:
     """What a page of targets has changed."""
 
-    to_plan: list[tuple[Slot, ProbeMemory]] = field(default_factory=list)
+    to_plan: list[tuple[TargetSlot, ProbeMemory]] = field(default_factory=list)
     """Who is to be given a time, for they are new or changed, and what is remembered of them."""
-    gone: list[Slot] = field(default_factory=list)
-    overtaken: list[Slot] = field(default_factory=list)
+    gone: list[TargetSlot] = field(default_factory=list)
+    overtaken: list[TargetSlot] = field(default_factory=list)
     """Somebody else probed them later than we did: our results came too late."""
 
 
-class Holdings:
+class OwnedShards:
     """The shards of one worker."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class Holdings:
                 results[result] += count
         return dict(+results)
 
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[TargetSlot]:
         """Return all targets, in the order of their shards."""
         for shard in list(self.shards.values()):
             yield from list(shard.slots.values())
@@ -229,9 +229,9 @@ class Holdings:
         for shard in self.shards.values():
             shard.is_current = False
 
-    def apply(self, shard: Shard, page: TargetPage) -> Applied:
+    def apply(self, shard: Shard, page: TargetPage) -> ApplyResult:
         """Note what a shard holds: all of it if it was not current, else what has changed."""
-        applied = Applied()
+        applied = ApplyResult()
         is_whole, before = not shard.is_current, len(shard.slots)
         for entry in page.entries:
             self._apply_entry(shard, entry, applied)
@@ -244,10 +244,10 @@ class Holdings:
         self.targets += len(shard.slots) - before
         return applied
 
-    def _apply_entry(self, shard: Shard, entry: TargetEntry, applied: Applied) -> None:
+    def _apply_entry(self, shard: Shard, entry: TargetEntry, applied: ApplyResult) -> None:
         slot, memory = shard.slots.get(entry.subject_id), entry.memory
         if slot is None:
-            slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+            slot = shard.slots[entry.subject_id] = TargetSlot(shard, entry)
         else:
             slot.url, slot.recheck_at_s = entry.url, entry.recheck_at_s
             slot.confirmed_at_s, slot.thresholds_s = entry.confirmed_at_s, entry.thresholds_s

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from lifesign.domain.base.backoff import Away
+from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.base.clock_skew import lies_ahead
 from lifesign.domain.schedule.cadence import believed
 from lifesign.prober.results.ledger import Ledger, LedgerAway, TargetEntry, TargetPage
-from lifesign.prober.worker.shards import Applied, Holdings, Shard
+from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 POLL_SECONDS: Final = 2.0
 READ_AT_ONCE: Final = 16
@@ -37,9 +37,9 @@ class TargetFeed:
     def __init__(
         self,
         ledger: Ledger,
-        holdings: Holdings,
+        holdings: OwnedShards,
         *,
-        applied: Callable[[Shard, Applied], None],
+        applied: Callable[[Shard, ApplyResult], None],
         chance: Callable[[], float],
         wall_s: Callable[[], float] = time.time,
     ) -> None:
@@ -48,7 +48,7 @@ class TargetFeed:
         self._ledger = ledger
         self._holdings = holdings
         self._applied = applied
-        self._away = Away(chance)
+        self._away = Backoff(chance)
         self._wall_s = wall_s
         self._hurry = asyncio.Event()
         self._frozen = 0

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.models.agents import AgentRecord, StatusChange
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.keys.manage_keys import revoke_key
 from lifesign.registry.transitions.agent_verdicts import Change, unchanged
 from lifesign.registry.transitions.status_changes import change_status
@@ -41,20 +41,20 @@ def with_drain(change: Change, now_s: float, timeout_s: float, explanation: str)
     )
 
 
-def set_status(transaction: Transaction, call: Call) -> Reply:
+def set_status(transaction: Transaction, call: Call) -> OperationReply:
     """Let an agent drain, or take it off the list."""
     body = call.body_as(StatusChange)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=True)
     if body.status == "deregistered":
-        require(call.caller, Action.DEREGISTER, agent.agent_id)
+        require(call.caller, Permission.DEREGISTER, agent.agent_id)
         agent = _deregister(transaction, agent, call.actor)
     else:
         agent = _drain(transaction, agent, body.drain_timeout_seconds, call.actor)
-    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+    return OperationReply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
 
 
-def delete_agent(transaction: Transaction, call: Call) -> Reply:
+def delete_agent(transaction: Transaction, call: Call) -> OperationReply:
     """Take an agent off the list at once; its record stays for audit.
 
     An agent as which nobody comes back may end its own key with it.
@@ -64,7 +64,7 @@ def delete_agent(transaction: Transaction, call: Call) -> Reply:
     _deregister(transaction, agent, call.actor)
     if call.query_as(Departure).end_key and call.caller.agent_id == agent.agent_id:
         revoke_key(transaction, call.caller.key_id, call.actor)
-    return Reply(status=204)
+    return OperationReply(status=204)
 
 
 def _drain(transaction: Transaction, agent: StoredAgent, timeout_s: float | None, actor: str) -> StoredAgent:
@@ -89,7 +89,7 @@ OPERATIONS = (
         method="PATCH",
         path="/api/v1/agents/{agent_id}/status",
         summary="Let an agent drain, or take it off the list (RFC-0016 5)",
-        action=Action.DRAIN,
+        action=Permission.DRAIN,
         deed=set_status,
         body=StatusChange,
         answer=AgentRecord,
@@ -100,7 +100,7 @@ OPERATIONS = (
         method="DELETE",
         path="/api/v1/agents/{agent_id}",
         summary="Take an agent off the list at once, without a drain",
-        action=Action.DEREGISTER,
+        action=Permission.DEREGISTER,
         deed=delete_agent,
         query=Departure,
         status=204,

@@ -7,14 +7,14 @@ before is in files: whichever server process has them does the same there (`eras
 says when no file tells of it.
 """
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import AgentErased, EventDraft, EventType
 from lifesign.domain.events.replay import Replay
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal
 from lifesign.domain.models.agents import Erasure
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.targets.link_decisions import end_link
 from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
@@ -27,7 +27,7 @@ from lifesign.storage.maintenance import logged_states
 from lifesign.storage.targets import directories, target_rows
 
 
-def erase_agent(transaction: Transaction, call: Call) -> Reply:
+def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
     """End an agent's life if it has one; remove its record, keys and target, and what its events tell.
 
     What stays: its id in the log, as who did something and whom it was about, since the chain of hashes
@@ -70,7 +70,9 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
     payload = AgentErased(agent_id=agent_id, events=events)
     draft = EventDraft(type=EventType.AGENT_ERASED, actor=call.actor, payload=payload, agent_id=agent_id)
     event_log.append(transaction, [draft])
-    return Reply(content=Erasure(agent_id=agent_id, events=events, archived_sequence=head.archived.sequence))
+    return OperationReply(
+        content=Erasure(agent_id=agent_id, events=events, archived_sequence=head.archived.sequence)
+    )
 
 
 OPERATIONS = (
@@ -78,7 +80,7 @@ OPERATIONS = (
         method="DELETE",
         path="/api/v1/agents/{agent_id}/record",
         summary="Forget an agent but for its id in the log; its events' payloads give way to their hashes",
-        action=Action.ERASE,
+        action=Permission.ERASE,
         deed=erase_agent,
         answer=Erasure,
         errors=(404, 412),

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic_core import from_json
 
 from lifesign.domain.access.actor import keys_in_words
-from lifesign.domain.access.permissions import Action, Principal, may
+from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import (
@@ -26,7 +26,7 @@ from lifesign.domain.models.agents import (
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import AgentNotFound
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.targets.agent_links import shown_links
 from lifesign.registry.targets.list_targets import MaxEvidenceAge, why_of
 from lifesign.registry.transitions.agent_verdicts import judge_one
@@ -67,7 +67,7 @@ class Listing(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class AgentPage:
     """One page of the agents that match a `Listing`."""
 
     agents: Sequence[ListedAgent]
@@ -77,7 +77,7 @@ class Page:
     pool: Pool | None
 
 
-def list_agents(transaction: Transaction, call: Call) -> Reply:
+def list_agents(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
     page = page_of(transaction, call)
     members = {
@@ -86,15 +86,15 @@ def list_agents(transaction: Transaction, call: Call) -> Reply:
         "cursor": page.cursor,
         "pool": None if page.pool is None else page.pool.model_dump(mode="json"),
     }
-    return Reply(content={name: value for name, value in members.items() if value is not None})
+    return OperationReply(content={name: value for name, value in members.items() if value is not None})
 
 
-def page_of(transaction: Transaction, call: Call) -> Page:
+def page_of(transaction: Transaction, call: Call) -> AgentPage:
     """Return the page that a call of `list_agents` asks for."""
     query = call.query_as(Listing)
     by_load = query.sort == "least_loaded"
     wanted = AgentFilter(
-        agent_id=None if may(call.caller, Action.LIST_AGENTS) else call.caller.agent_id,
+        agent_id=None if may(call.caller, Permission.LIST_AGENTS) else call.caller.agent_id,
         statuses=query.status,
         capabilities=query.capabilities,
         role_id=query.role_id,
@@ -107,7 +107,7 @@ def page_of(transaction: Transaction, call: Call) -> Page:
     page = found[: query.limit]
     is_last = len(found) == len(page)
     is_whole = is_last and after is None
-    return Page(
+    return AgentPage(
         agents=page,
         total=len(page) if is_whole else _total(transaction, call, wanted),
         cursor=None if is_last else cursor_at(query.sort, *search.place_of(page[-1], by_load=by_load)),
@@ -119,7 +119,7 @@ def _total(transaction: Transaction, call: Call, wanted: AgentFilter) -> int:
     return call.totals.total(wanted, transaction.now_s, lambda: search.count(transaction, wanted))
 
 
-def show_agent(transaction: Transaction, call: Call) -> Reply:
+def show_agent(transaction: Transaction, call: Call) -> OperationReply:
     """Return all that is known of one agent."""
     agent = existing_agent(transaction, call.agent_id)
     verdict = judge_one(agent, 0, transaction.now_s, circumstances(transaction))
@@ -144,7 +144,7 @@ def show_agent(transaction: Transaction, call: Call) -> Reply:
     if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
         seen = shown.seen.model_copy(update={"unmeasured": unmeasured})
         shown = shown.model_copy(update={"seen": seen})
-    return Reply(content=shown, headers={"ETag": etag(agent)})
+    return OperationReply(content=shown, headers={"ETag": etag(agent)})
 
 
 def _unmeasured(transaction: Transaction, agent_id: str) -> Unmeasured | None:
@@ -165,7 +165,7 @@ def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool =
 
 def _pool(transaction: Transaction, caller: Principal, role_id: str) -> Pool | None:
     """Return a pool's totals; None for an agent that is not of this pool."""
-    if not may(caller, Action.LIST_AGENTS):
+    if not may(caller, Permission.LIST_AGENTS):
         own = None if caller.agent_id is None else agent_rows.find(transaction, caller.agent_id)
         if own is None or own.role_id != role_id:
             return None
@@ -184,7 +184,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/agents",
         summary="List agents by capability, status, role, health and free capacity (RFC-0016 6.1)",
-        action=Action.LIST_AGENTS,
+        action=Permission.LIST_AGENTS,
         deed=list_agents,
         is_write=False,
         query=Listing,
@@ -194,7 +194,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/agents/{agent_id}",
         summary="Show all that is known of one agent (RFC-0016 6.3)",
-        action=Action.READ_AGENT,
+        action=Permission.READ_AGENT,
         deed=show_agent,
         is_write=False,
         answer=AgentRecord,

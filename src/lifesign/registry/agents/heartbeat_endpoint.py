@@ -11,12 +11,12 @@ import time
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, Heartbeat
 from lifesign.errors import AgentHealthError, AgentNotFound
 from lifesign.registry.agents.receive_heartbeat import Answer, Arrival, receive_heartbeats
-from lifesign.registry.api.batcher import Groups
-from lifesign.registry.api.call import Door, headers_in, incarnation_in
+from lifesign.registry.api.batcher import Batcher
+from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
 from lifesign.registry.api.error_responses import error_response, problem
 
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
@@ -34,8 +34,8 @@ _log = logging.getLogger("lifesign.registry")
 class HeartbeatEndpoint:
     """An ASGI app for `POST /api/v1/agents/{agent_id}/heartbeat`; `takes` says whether a request is one."""
 
-    def __init__(self, door: Door) -> None:
-        self.groups: Groups[Arrival, Answer] = Groups(door.database, receive_heartbeats, most=MAX_GROUP)
+    def __init__(self, door: OperationDispatcher) -> None:
+        self.groups: Batcher[Arrival, Answer] = Batcher(door.database, receive_heartbeats, most=MAX_GROUP)
         self._door = door
 
     def takes(self, scope: Scope) -> bool:
@@ -76,5 +76,5 @@ class HeartbeatEndpoint:
             return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
         except AgentHealthError as fault:
             raise await self._door.refusal(
-                digest, fault, lambda caller: require(caller, Action.BEAT, agent_id)
+                digest, fault, lambda caller: require(caller, Permission.BEAT, agent_id)
             ) from None

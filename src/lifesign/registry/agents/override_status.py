@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.event import EventDraft, EventType, MaintenanceChanged, OverrideChanged
 from lifesign.domain.health.document import Time
@@ -21,7 +21,7 @@ from lifesign.domain.lifecycle.verdict import is_in_force
 from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord, Body, Name, moment
 from lifesign.errors import AgentGone, InvalidRequest, InvalidTransition, PoolNotFound, PoolTooLarge
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.transitions.agent_verdicts import judge_agents
 from lifesign.registry.transitions.monitor_row import circumstances
 from lifesign.registry.transitions.status_changes import change_status
@@ -85,7 +85,7 @@ class PoolMaintenance(BaseModel):
     """Absent: it is ended."""
 
 
-def begin_maintenance(transaction: Transaction, call: Call) -> Reply:
+def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:
     """Let nothing take an agent down for a while."""
     agent = _living(transaction, call)
     body = call.body_as(Maintenance)
@@ -93,7 +93,7 @@ def begin_maintenance(transaction: Transaction, call: Call) -> Reply:
     return _shown(transaction, _maintain(transaction, [agent], until_s, body.reason, call.actor)[0])
 
 
-def end_maintenance(transaction: Transaction, call: Call) -> Reply:
+def end_maintenance(transaction: Transaction, call: Call) -> OperationReply:
     """Judge an agent by the usual rules again; nothing happens if it is not in maintenance.
 
     Also of one that is gone: it would be in maintenance again with its next life.
@@ -104,7 +104,7 @@ def end_maintenance(transaction: Transaction, call: Call) -> Reply:
     return _shown(transaction, _maintain(transaction, [agent], None, None, call.actor)[0])
 
 
-def begin_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
+def begin_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply:
     """Let nothing take the members of a pool down for a while."""
     members = _members(transaction, call)
     body = call.body_as(Maintenance)
@@ -113,14 +113,14 @@ def begin_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
     return _pool_shown(call, members, until_s)
 
 
-def end_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
+def end_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply:
     """Judge the members of a pool by the usual rules again."""
     maintained = _maintained(transaction, call)
     _maintain(transaction, maintained, None, None, call.actor)
     return _pool_shown(call, maintained, None)
 
 
-def override(transaction: Transaction, call: Call) -> Reply:
+def override(transaction: Transaction, call: Call) -> OperationReply:
     """Put a verdict in place of ours, for a while."""
     agent = _living(transaction, call)
     body = call.body_as(OverrideRequest)
@@ -134,7 +134,7 @@ def override(transaction: Transaction, call: Call) -> Reply:
     return _overridden(transaction, agent, payload, until_s, call.actor)
 
 
-def take_override_back(transaction: Transaction, call: Call) -> Reply:
+def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
     """Judge an agent by what is known of it again, be it gone; nothing happens without an override."""
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.override_status is None:
@@ -211,7 +211,7 @@ def _maintain(
 
 def _overridden(
     transaction: Transaction, agent: StoredAgent, payload: OverrideChanged, until_s: float | None, actor: str
-) -> Reply:
+) -> OperationReply:
     status = None if payload.status is None else payload.status.value
     agent_rows.change(transaction, agent.id, {"override_status": status, "override_until_s": until_s})
     draft = EventDraft(
@@ -231,17 +231,17 @@ def _judged_anew(
     return change_status(transaction, changes, actor)
 
 
-def _shown(transaction: Transaction, agent: StoredAgent) -> Reply:
-    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+def _shown(transaction: Transaction, agent: StoredAgent) -> OperationReply:
+    return OperationReply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
 
 
-def _pool_shown(call: Call, members: Sequence[StoredAgent], until_s: float | None) -> Reply:
+def _pool_shown(call: Call, members: Sequence[StoredAgent], until_s: float | None) -> OperationReply:
     answer = PoolMaintenance(
         role_id=call.path["role_id"],
         agents=[agent.agent_id for agent in members],
         until=None if until_s is None else moment(until_s),
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 OPERATIONS = (
@@ -249,7 +249,7 @@ OPERATIONS = (
         method="PUT",
         path=_MAINTENANCE,
         summary="Let nothing take an agent down until a time",
-        action=Action.SET_MAINTENANCE,
+        action=Permission.SET_MAINTENANCE,
         deed=begin_maintenance,
         body=Maintenance,
         answer=AgentRecord,
@@ -259,7 +259,7 @@ OPERATIONS = (
         method="DELETE",
         path=_MAINTENANCE,
         summary="End an agent's maintenance",
-        action=Action.SET_MAINTENANCE,
+        action=Permission.SET_MAINTENANCE,
         deed=end_maintenance,
         answer=AgentRecord,
         errors=(404,),
@@ -268,7 +268,7 @@ OPERATIONS = (
         method="PUT",
         path=_POOL_MAINTENANCE,
         summary="Let nothing take the members of a pool down until a time",
-        action=Action.SET_MAINTENANCE,
+        action=Permission.SET_MAINTENANCE,
         deed=begin_pool_maintenance,
         body=Maintenance,
         answer=PoolMaintenance,
@@ -278,7 +278,7 @@ OPERATIONS = (
         method="DELETE",
         path=_POOL_MAINTENANCE,
         summary="End the maintenance of a pool",
-        action=Action.SET_MAINTENANCE,
+        action=Permission.SET_MAINTENANCE,
         deed=end_pool_maintenance,
         answer=PoolMaintenance,
         errors=(404, 409, 422),
@@ -287,7 +287,7 @@ OPERATIONS = (
         method="PUT",
         path=_OVERRIDE,
         summary="Put a verdict in place of the registry's until a time",
-        action=Action.OVERRIDE,
+        action=Permission.OVERRIDE,
         deed=override,
         body=OverrideRequest,
         answer=AgentRecord,
@@ -297,7 +297,7 @@ OPERATIONS = (
         method="DELETE",
         path=_OVERRIDE,
         summary="Take an override back",
-        action=Action.OVERRIDE,
+        action=Permission.OVERRIDE,
         deed=take_override_back,
         answer=AgentRecord,
         errors=(404,),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic_core import to_json
 from ulid import ULID
 
-from lifesign.domain.access.permissions import Action, Principal, Role, StoredKey, is_valid, require
+from lifesign.domain.access.permissions import Permission, Principal, Role, StoredKey, is_valid, require
 from lifesign.domain.events.event import DriftWarning, EventDraft, EventType, TasksMismatch
 from lifesign.domain.lifecycle.heartbeat_timeout import drift_s, is_drifting
 from lifesign.domain.lifecycle.status_table import ALIVE, Status, status_after
@@ -21,7 +21,7 @@ from lifesign.errors import AgentGone, AgentHealthError, AgentNotFound, UnknownK
 from lifesign.registry.agents.drain_agent import with_drain
 from lifesign.registry.transitions.agent_verdicts import (
     Change,
-    Circumstances,
+    VerdictContext,
     change_of,
     judge_one,
     unchanged,
@@ -100,7 +100,7 @@ def _refusal(
         key = _key_in(facts, arrival.digest) if facts else key_rows.find(transaction, arrival.digest)
         if key is None or not is_valid(key, arrival.digest, now_s):
             raise UnknownKey
-        require(Principal(key.key_id, key.role, key.agent_id), Action.BEAT, arrival.agent_id)
+        require(Principal(key.key_id, key.role, key.agent_id), Permission.BEAT, arrival.agent_id)
     except AgentHealthError as error:
         return error
     if facts is None:
@@ -206,7 +206,7 @@ def _status_after(agent: StoredAgent, change: Change) -> Status:
     return status
 
 
-def _change(agent: StoredAgent, now_s: float, circumstances: Circumstances) -> Change:
+def _change(agent: StoredAgent, now_s: float, circumstances: VerdictContext) -> Change:
     """Return what follows from the heartbeat; how a drain ends is for the sweep to find."""
     if agent.status == Status.DRAINING:
         return unchanged(agent)

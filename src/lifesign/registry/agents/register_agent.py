@@ -9,7 +9,7 @@ from ulid import ULID
 
 from lifesign.domain.access.permissions import (
     KEY_BYTES,
-    Action,
+    Permission,
     Principal,
     Role,
     StoredKey,
@@ -24,13 +24,13 @@ from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
 from lifesign.domain.lifecycle.observed_facts import Observed, expected
 from lifesign.domain.lifecycle.status_table import ALIVE, Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import Monitoring, is_in_force
-from lifesign.domain.models.agents import AgentRecord, Declared, FoundAgent, Registration
+from lifesign.domain.models.agents import AgentRecord, DeclaredAgent, FoundAgent, Registration
 from lifesign.domain.observation.evidence_age import EVIDENCE_INTERVALS
 from lifesign.errors import AlreadyRegistered
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.keys import manage_keys
 from lifesign.registry.targets import probed_agents
-from lifesign.registry.transitions.agent_verdicts import Change, Circumstances, change_of, judge_one
+from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, change_of, judge_one
 from lifesign.registry.transitions.history_recorder import keep_half_hours
 from lifesign.registry.transitions.status_changes import MONITOR, change_status, lifecycle_event
 from lifesign.registry.views.agent_records import etag, record
@@ -41,7 +41,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 
 
-def register_agent(transaction: Transaction, call: Call) -> Reply:
+def register_agent(transaction: Transaction, call: Call) -> OperationReply:
     """Store a new agent, or begin a new life of one that is gone; the answer shows the record.
 
     AlreadyRegistered if it is alive and the body does not say `supersede`.
@@ -59,7 +59,7 @@ def register_agent(transaction: Transaction, call: Call) -> Reply:
     probed_agents.end_step(transaction, agent_id, url, version)
     key = _key_for(transaction, agent_id, call)
     shown = record(agent, transaction.now_s).model_copy(update={"agent_key": key})
-    return Reply(
+    return OperationReply(
         content=shown,
         status=201,
         headers={"ETag": etag(agent), "Location": f"/api/v1/agents/{agent_id}"},
@@ -69,19 +69,19 @@ def register_agent(transaction: Transaction, call: Call) -> Reply:
 def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None) -> None:
     """Refuse whoever may not: an enrolling key adds agents, and takes over none."""
     if existing is None and caller.role is not Role.AGENT:
-        require(caller, Action.REGISTER, agent_id)
+        require(caller, Permission.REGISTER, agent_id)
     else:
-        require(caller, Action.RE_REGISTER, agent_id)
+        require(caller, Permission.RE_REGISTER, agent_id)
 
 
-def add_agent(transaction: Transaction, agent_id: str, body: Declared, actor: str) -> StoredAgent:
+def add_agent(transaction: Transaction, agent_id: str, body: DeclaredAgent, actor: str) -> StoredAgent:
     """Store an agent that was not there, as active, with its first event."""
     return add_agents(transaction, {agent_id: body}, actor)[0]
 
 
 def add_agents(
     transaction: Transaction,
-    bodies: Mapping[str, Declared],
+    bodies: Mapping[str, DeclaredAgent],
     actor: str,
     explanation: str = "registered",
 ) -> list[StoredAgent]:
@@ -106,7 +106,7 @@ def add_agents(
     for agent_id, body in bodies.items():
         given = {"agent_id": agent_id, **_declared(body), **first}
         unnumbered = agent_rows.unheard(0, {**given, "judge_at_s": None}, now_s)
-        verdict = judge_one(unnumbered, 0, now_s, Circumstances())
+        verdict = judge_one(unnumbered, 0, now_s, VerdictContext())
         columns.append({**given, "judge_at_s": verdict.judge_at_s})
     numbers = agent_rows.add_many(transaction, columns, now_s)
     _expect_results(transaction, dict(zip(numbers, bodies.values(), strict=True)))
@@ -117,7 +117,12 @@ def add_agents(
 
 
 def begin_new_life(
-    transaction: Transaction, existing: StoredAgent, body: Declared, actor: str, *, supersede: bool = False
+    transaction: Transaction,
+    existing: StoredAgent,
+    body: DeclaredAgent,
+    actor: str,
+    *,
+    supersede: bool = False,
 ) -> StoredAgent:
     """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede.
 
@@ -135,7 +140,7 @@ def begin_new_life(
     agent = agent_rows.find(transaction, existing.agent_id)
     assert agent is not None  # noqa: S101 - it is locked
     agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
-    change = change_of(agent, judge_one(agent, 0, now_s, Circumstances()))
+    change = change_of(agent, judge_one(agent, 0, now_s, VerdictContext()))
     if change.is_visible:
         # What an operator declared holds from the first moment on.
         return change_status(transaction, [change], MONITOR)[0]
@@ -143,7 +148,7 @@ def begin_new_life(
     return replace(agent, judge_at_s=change.judge_at_s)
 
 
-def _expect_results(transaction: Transaction, bodies: Mapping[int, Declared]) -> None:
+def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent]) -> None:
     """Note until when a prober should have sent a first result of agents that registered to be probed."""
     within_s = EVIDENCE_INTERVALS * PROBE_THRESHOLDS.interval_s
     known = expected(transaction.now_s, within_s)
@@ -175,7 +180,7 @@ def _step(
     return change_status(transaction, [change], actor)[0]
 
 
-def _declared(body: Declared) -> dict[str, Any]:
+def _declared(body: DeclaredAgent) -> dict[str, Any]:
     """Return what a record begins with, as columns."""
     thresholds = body.thresholds()
     return {
@@ -221,7 +226,7 @@ REGISTER_AGENT = Operation(
     path="/api/v1/agents",
     summary="Register an agent, or begin its next life (RFC-0016 3)",
     action=None,
-    one_of=(Action.REGISTER, Action.RE_REGISTER),
+    one_of=(Permission.REGISTER, Permission.RE_REGISTER),
     deed=register_agent,
     body=Registration,
     answer=AgentRecord,

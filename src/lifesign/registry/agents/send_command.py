@@ -3,13 +3,13 @@
 from pydantic import BaseModel
 from ulid import ULID
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import CommandSent, EventDraft, EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import CommandRequest, SentCommand, moment
 from lifesign.errors import AgentGone, TooManyCommands
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.agents import commands
 from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.engine.database import Transaction
@@ -25,7 +25,7 @@ class CommandList(BaseModel):
     commands: list[SentCommand]
 
 
-def send_command(transaction: Transaction, call: Call) -> Reply:
+def send_command(transaction: Transaction, call: Call) -> OperationReply:
     """Let a command wait for an agent; it is told at every heartbeat until it is honoured or expires."""
     body = call.body_as(CommandRequest)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
@@ -55,10 +55,10 @@ def send_command(transaction: Transaction, call: Call) -> Reply:
         type=EventType.AGENT_COMMAND_SENT, actor=call.actor, payload=payload, agent_id=agent.agent_id
     )
     event_log.append(transaction, [draft])
-    return Reply(content=_shown(command, agent.agent_id), status=201)
+    return OperationReply(content=_shown(command, agent.agent_id), status=201)
 
 
-def list_commands(transaction: Transaction, call: Call) -> Reply:
+def list_commands(transaction: Transaction, call: Call) -> OperationReply:
     """Return the commands that wait for an agent."""
     agent = existing_agent(transaction, call.agent_id)
     waiting = [
@@ -66,7 +66,9 @@ def list_commands(transaction: Transaction, call: Call) -> Reply:
         for command in commands.waiting(transaction, [agent.id])
         if command.expires_at_s > transaction.now_s
     ]
-    return Reply(content=CommandList(commands=[_shown(command, agent.agent_id) for command in waiting]))
+    return OperationReply(
+        content=CommandList(commands=[_shown(command, agent.agent_id) for command in waiting])
+    )
 
 
 def _shown(command: StoredCommand, agent_id: str) -> SentCommand:
@@ -86,7 +88,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/agents/{agent_id}/commands",
         summary="Let a command wait for an agent's next heartbeat (RFC-0016 5.3)",
-        action=Action.SEND_COMMAND,
+        action=Permission.SEND_COMMAND,
         deed=send_command,
         body=CommandRequest,
         answer=SentCommand,
@@ -97,7 +99,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/agents/{agent_id}/commands",
         summary="List the commands that wait for an agent",
-        action=Action.SEND_COMMAND,
+        action=Permission.SEND_COMMAND,
         deed=list_commands,
         is_write=False,
         answer=CommandList,

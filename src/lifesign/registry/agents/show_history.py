@@ -1,23 +1,23 @@
 """How did an agent do over the last day and month? (`GET /api/v1/agents/{agent_id}/history`)"""
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.agent_history import KeptHistory, shown
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.history import AgentHistory, told
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.agents import histories
 from lifesign.storage.engine.database import Transaction
 
 
-def show_history(transaction: Transaction, call: Call) -> Reply:
+def show_history(transaction: Transaction, call: Call) -> OperationReply:
     """Return what is kept of an agent's numbers, with the half hour that is running."""
     agent = existing_agent(transaction, call.agent_id)
     kept = histories.find(transaction, [agent.id]).get(agent.id, KeptHistory())
     slot = None if agent.observed is None else Observed.from_json(agent.observed).slot
     history = shown(kept, slot, transaction.now_s)
-    return Reply(content=told(agent.agent_id, Monitoring(agent.monitoring), history))
+    return OperationReply(content=told(agent.agent_id, Monitoring(agent.monitoring), history))
 
 
 OPERATIONS = (
@@ -25,7 +25,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/agents/{agent_id}/history",
         summary="Show how an agent answered, and what it said of itself, over the last day and month",
-        action=Action.READ_AGENT,
+        action=Permission.READ_AGENT,
         deed=show_history,
         is_write=False,
         answer=AgentHistory,

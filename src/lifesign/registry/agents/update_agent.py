@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.event import AgentUpdated, EventDraft, EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
@@ -10,7 +10,7 @@ from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, AgentUpdate
 from lifesign.errors import AgentGone, InvalidRequest
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.targets import probed_agents
 from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents import agent_rows
@@ -19,7 +19,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links
 
 
-def update_agent(transaction: Transaction, call: Call) -> Reply:
+def update_agent(transaction: Transaction, call: Call) -> OperationReply:
     """Change what the body names; the version rises, and the verdict is asked anew at the next sweep."""
     body = call.body_as(AgentUpdate)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
@@ -53,7 +53,7 @@ def update_agent(transaction: Transaction, call: Call) -> Reply:
         )
         event_log.append(transaction, [draft])
         agent = existing_agent(transaction, call.agent_id)
-    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+    return OperationReply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
 
 
 def _columns(body: AgentUpdate) -> dict[str, Any]:
@@ -85,7 +85,7 @@ OPERATIONS = (
         method="PATCH",
         path="/api/v1/agents/{agent_id}",
         summary="Change an agent's record",
-        action=Action.UPDATE,
+        action=Permission.UPDATE,
         deed=update_agent,
         body=AgentUpdate,
         answer=AgentRecord,

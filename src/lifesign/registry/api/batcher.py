@@ -23,7 +23,7 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
-class Groups(Generic[Asked, Answer]):
+class Batcher(Generic[Asked, Answer]):
     """Collects requests while others are carried out, `most` of them in one transaction."""
 
     def __init__(

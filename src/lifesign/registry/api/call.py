@@ -37,10 +37,10 @@ from lifesign.errors import (
 from lifesign.registry.api.body_timeout import BodyTime
 from lifesign.registry.api.error_responses import error_response, problem
 from lifesign.registry.api.heard_agents import HeardAgents
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.api.recent_totals import RecentTotals
-from lifesign.registry.api.stall_detector import Pauses
-from lifesign.registry.api.work_counts import Work, WorkCounts
+from lifesign.registry.api.stall_detector import StallDetector
+from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
 from lifesign.storage.engine.database import Clock, Database, Transaction
 from lifesign.storage.keys import key_rows
@@ -57,7 +57,7 @@ _log = logging.getLogger("lifesign.registry")
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Door:
+class OperationDispatcher:
     """Lets requests in: reads and checks them, runs the deed, and says how it ended."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Door:
         self._limiter = limiter
         self._monotonic_s = monotonic_s
         self._body_time = BodyTime()
-        self.pauses = Pauses()
+        self.pauses = StallDetector()
 
     async def answer(self, operation: Operation, request: Request) -> Response:
         """Do what is asked, in one transaction together with the check of the key."""
@@ -96,7 +96,7 @@ class Door:
             _log.exception("%s %s failed", operation.method, operation.path)
             return problem(500, "internal", "an error of ours; it was logged")
 
-    async def _reply(self, operation: Operation, request: Request) -> Reply | AgentHealthError:
+    async def _reply(self, operation: Operation, request: Request) -> OperationReply | AgentHealthError:
         sent_after_s = self.pauses.sent_after_s(time.monotonic())
         headers = headers_in(request.scope)
         digest = self.digest_of_caller(headers)
@@ -137,7 +137,7 @@ class Door:
         if (look := operation.look) is not None:
             seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
 
-        def deed(transaction: Transaction) -> Reply | AgentHealthError:
+        def deed(transaction: Transaction) -> OperationReply | AgentHealthError:
             return operation.deed(transaction, let_in(transaction, seen))
 
         return await (self.database.write(deed) if operation.is_write else self.database.read(deed))
@@ -156,7 +156,7 @@ class Door:
         """Count one request of this key; TooManyRequests if it asks too often."""
         wait_s = self._limiter.wait_s(digest, self._monotonic_s())
         if wait_s > 0:
-            self._counts.note(Work.RATE_LIMITED)
+            self._counts.note(WorkKind.RATE_LIMITED)
             raise TooManyRequests(wait_s)
 
     async def refusal(
@@ -334,7 +334,7 @@ def query_of(request: Request) -> dict[str, Any]:
     return members
 
 
-def _response(reply: Reply) -> Response:
+def _response(reply: OperationReply) -> Response:
     headers = {"Cache-Control": "no-store", **reply.headers}
     if reply.content is None:
         return Response(status_code=reply.status, headers=headers)

@@ -20,7 +20,7 @@ Run = Callable[[Callable[[Transaction], T]], Awaitable[T]]
 _log = logging.getLogger("lifesign.registry")
 
 
-class PromptDatabase:
+class DeadlineDatabase:
     """A database that gives an answer within `most_s`, if only that there is none yet.
 
     A deed that has begun by then goes on: a long one would never come to its end otherwise. There are no

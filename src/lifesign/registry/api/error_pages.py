@@ -37,7 +37,7 @@ class Pages(Protocol):
         """Return a page that says why there is no other."""
 
 
-class Refusals:
+class ErrorPages:
     """Answers what no route takes and what failed; one per server process."""
 
     def __init__(

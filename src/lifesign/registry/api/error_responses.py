@@ -123,7 +123,7 @@ def problem(
 ) -> Response:
     """Return an error: `{"error": {"code", "message", "details"}, "message"}` and what else there is."""
     error = {"code": code, "message": message, "details": dict(details)}
-    return Refusal(
+    return RefusalResponse(
         code,
         to_json({"error": error, "message": message, **members}),
         status,
@@ -132,7 +132,7 @@ def problem(
     )
 
 
-class Refusal(Response):
+class RefusalResponse(Response):
     """An answer that tells whoever logs the request, too, why it was refused."""
 
     def __init__(self, code: str, content: bytes, status: int, headers: Mapping[str, str], kind: str) -> None:

@@ -6,7 +6,7 @@ known to whichever process judges.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, is_unwitnessed
 from lifesign.storage.agents import heartbeats, requests
 from lifesign.storage.engine.database import Transaction
@@ -34,7 +34,7 @@ class HeardAgents:
         self._stored_s = heard_s
 
 
-@light_value()
+@fast_dataclass()
 class MissedHeartbeat:
     """An agent that missed heartbeats would take down."""
 

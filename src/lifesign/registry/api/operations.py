@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, BeforeValidator
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
-from lifesign.domain.access.permissions import Action, Principal
+from lifesign.domain.access.permissions import Permission, Principal
 from lifesign.domain.net.target_address import Network
 from lifesign.errors import AgentHealthError, StaleVersion, VersionRequired
 from lifesign.registry.api.recent_totals import RecentTotals
@@ -86,7 +86,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class OperationReply:
     """What a deed answers."""
 
     content: BaseModel | Mapping[str, Any] | Sequence[Any] | None = None
@@ -94,7 +94,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Deed = Callable[[Transaction, Call], Reply | AgentHealthError]
+Deed = Callable[[Transaction, Call], OperationReply | AgentHealthError]
 """Raises an error to undo what it did, or returns one to have it committed all the same."""
 
 Look = Callable[[Transaction, Call], Any]
@@ -108,11 +108,11 @@ class Operation:
     path: str
     summary: str
     """For people, in the OpenAPI document."""
-    action: Action | None
+    action: Permission | None
     """What the caller must be allowed to do: to the agent of the path, or to any one at all, in which case
     the deed asks again once it knows to which. None: what `one_of` says."""
     deed: Deed
-    one_of: tuple[Action, ...] = ()
+    one_of: tuple[Permission, ...] = ()
     """Where several actions lead here: one of them the caller must be allowed to do, to any one at all; the
     deed asks again."""
     is_write: bool = True

@@ -18,7 +18,7 @@ MAX_PAUSES: Final = 16
 """That are remembered: no more fit into the time in which they matter."""
 
 
-class Pauses:
+class StallDetector:
     """Those of one server process; `run` it beside what it serves."""
 
     def __init__(self) -> None:

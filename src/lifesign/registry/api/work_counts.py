@@ -35,7 +35,7 @@ _OF_A_PATH: Final = len(STATUS_CLASSES) + _BUCKETS + 1
 _log = logging.getLogger("lifesign.registry")
 
 
-class Work(StrEnum):
+class WorkKind(StrEnum):
     """What is counted one by one."""
 
     RATE_LIMITED = "rate_limited"
@@ -61,9 +61,9 @@ class _Level(StrEnum):
 
 
 _TRANSITIONS: Final = tuple((status, reason) for status in Status for reason in Reason)
-_WORK_AT: Final = {work: place for place, work in enumerate(Work, 1)}
-_LEVELS_AT: Final = {level: place for place, level in enumerate(_Level, 1 + len(Work))}
-_EVENTS_AT: Final = {kind: place for place, kind in enumerate(EventType, 1 + len(Work) + len(_Level))}
+_WORK_AT: Final = {work: place for place, work in enumerate(WorkKind, 1)}
+_LEVELS_AT: Final = {level: place for place, level in enumerate(_Level, 1 + len(WorkKind))}
+_EVENTS_AT: Final = {kind: place for place, kind in enumerate(EventType, 1 + len(WorkKind) + len(_Level))}
 _TRANSITIONS_AT: Final = {
     pair: place for place, pair in enumerate(_TRANSITIONS, max(_EVENTS_AT.values()) + 1)
 }
@@ -146,7 +146,7 @@ class WorkCounts:
         row[at + bisect_left(DURATION_BUCKETS_S, seconds)] += 1
         row[at + _BUCKETS] += int(seconds * 1e9)
 
-    def note(self, work: Work, count: int = 1) -> None:
+    def note(self, work: WorkKind, count: int = 1) -> None:
         """Count something that was done."""
         self._row[_WORK_AT[work]] += count
 
@@ -214,7 +214,7 @@ class Sums:
     _cells: Sequence[int]
     _paths: Sequence[tuple[str, str]]
 
-    def work(self, work: Work) -> int:
+    def work(self, work: WorkKind) -> int:
         """How much of it was done."""
         return self._cells[_WORK_AT[work]]
 

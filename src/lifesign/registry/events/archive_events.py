@@ -20,7 +20,7 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database, Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
 from lifesign.storage.events.event_archive import Archived, ArchiveFile, alone_in, last_of_unfinished
-from lifesign.storage.events.event_log import PAGE, Head
+from lifesign.storage.events.event_log import PAGE, LogHead
 
 MAX_EVENTS = 50_000
 """Of one file: about 30 MB."""
@@ -121,7 +121,9 @@ def _last_to_archive(transaction: Transaction, created_at: str) -> int:
     return last if slowest is None else min(last, slowest)
 
 
-async def _write(database: Database, file: ArchiveFile, head: Head, last: int) -> tuple[Checkpoint, Replay]:
+async def _write(
+    database: Database, file: ArchiveFile, head: LogHead, last: int
+) -> tuple[Checkpoint, Replay]:
     """Write the events into the file; return where the chain stands then, and what a replay knows."""
     checkpoint, replay = head.archived, replay_from(head)
     while checkpoint.sequence < last:
@@ -139,7 +141,7 @@ def _page(after: int, last: int) -> Callable[[Transaction], list[Event]]:
     return lambda transaction: [*event_log.between(transaction, after + 1, last)]
 
 
-def _removal(head: Head, archived: Checkpoint, states: str, file: str) -> Callable[[Transaction], None]:
+def _removal(head: LogHead, archived: Checkpoint, states: str, file: str) -> Callable[[Transaction], None]:
     """Return the deed that takes what is in the file out of the database, unless something came between."""
 
     def remove(transaction: Transaction) -> None:
@@ -163,7 +165,7 @@ def _removal(head: Head, archived: Checkpoint, states: str, file: str) -> Callab
     return remove
 
 
-def replay_from(head: Head) -> Replay:
+def replay_from(head: LogHead) -> Replay:
     """Return a replay that begins where the events in the database do."""
     return Replay() if head.archived_states is None else Replay.from_json(head.archived_states)
 

@@ -25,7 +25,7 @@ MAX_UNKNOWN_SECONDS: Final = 5.0
 _log = logging.getLogger("lifesign.registry")
 
 
-class GoodAmong(Protocol):
+class StillValid(Protocol):
     """Says which of some, named by the digests of their keys or tokens, may go on."""
 
     def __call__(self, transaction: Transaction, digests: Collection[str]) -> Collection[str]:
@@ -33,10 +33,10 @@ class GoodAmong(Protocol):
         ...
 
 
-class Standing:
+class CredentialMonitor:
     """What is known of all who follow, in one server process."""
 
-    def __init__(self, database: Database, good_among: GoodAmong, wake: Callable[[], None]) -> None:
+    def __init__(self, database: Database, good_among: StillValid, wake: Callable[[], None]) -> None:
         """`wake` lets all look around who wait for something to be told."""
         self._database = database
         self._good_among = good_among

@@ -21,7 +21,7 @@ from lifesign.domain.events.event import EventType
 from lifesign.domain.events.webhook_signature import after_failure, delivery_headers
 from lifesign.domain.net.target_address import read_networks
 from lifesign.errors import StoreUnavailable
-from lifesign.registry.api.work_counts import Work, WorkCounts
+from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.manage_webhooks import WebhookBatch, WebhookDelivery, changed
 from lifesign.registry.events.safe_post import SEND_SECONDS, Sent, safe_post
@@ -122,7 +122,7 @@ class WebhookCourier:
                     **delivery_headers(message.id, message.now_s, body, message.secrets),
                 }
                 sent = await safe_post(webhook.url, body, headers, self._allowed)
-                self._counts.note(Work.DELIVERED if sent.error is None else Work.UNDELIVERED)
+                self._counts.note(WorkKind.DELIVERED if sent.error is None else WorkKind.UNDELIVERED)
             webhook = await self._database.write(_settlement(message, sent))
 
     async def _keep(self, message: "_Message") -> bool:

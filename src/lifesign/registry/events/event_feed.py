@@ -48,7 +48,7 @@ class EventFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EventBatch:
     """Some events, and the sequence up to which nothing else was wanted."""
 
     events: Sequence[Event]
@@ -110,7 +110,7 @@ class EventFeed:
         self.is_closed = True
         self._changed.set()
 
-    async def page(self, position: int, wanted: EventFilter) -> Page:
+    async def page(self, position: int, wanted: EventFilter) -> EventBatch:
         """Return the next wanted events behind `position`, at most `MAX_PAGE`; StoreUnavailable."""
         if self._end is not None and self._begin <= position:
             found = [
@@ -138,9 +138,9 @@ class EventFeed:
             if not is_same_past:
                 if seen == self._end:
                     self._begin_anew()
-                return Page((), position)
+                return EventBatch((), position)
         is_full = len(found) == MAX_PAGE
-        return Page(found, found[-1].sequence if is_full else max(position, end))
+        return EventBatch(found, found[-1].sequence if is_full else max(position, end))
 
     async def wait_beyond(
         self, position: int, most_s: float, is_over: Callable[[], bool] = lambda: False

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 from ulid import ULID
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event import MOMENT_PATTERN, EventDraft, EventType, WebhookChanged
 from lifesign.domain.events.webhook_signature import PAYLOAD_TYPE, secret_of
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.agents import AgentId, Body, Url, moment
-from lifesign.domain.net.target_address import Refused, judge_url
+from lifesign.domain.net.target_address import AddressRefused, judge_url
 from lifesign.errors import InvalidRequest, TooManyWebhooks, WebhookNotFound
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
@@ -101,7 +101,7 @@ class WebhookDelivery(BaseModel):
     data: WebhookBatch
 
 
-def create_webhook(transaction: Transaction, call: Call) -> Reply:
+def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
     """Store a webhook that is told of what happens from now on.
 
     A literal address, or localhost, is judged at once by the server's own setting; what a name leads to
@@ -109,7 +109,7 @@ def create_webhook(transaction: Transaction, call: Call) -> Reply:
     """
     body = call.body_as(NewWebhook)
     refused = judge_url(body.url, call.webhook_networks)
-    if isinstance(refused, Refused):
+    if isinstance(refused, AddressRefused):
         raise InvalidRequest([Finding(refused.name, "/url", refused.reason)])
     if webhooks.count(transaction) >= MAX_WEBHOOKS:
         raise TooManyWebhooks(MAX_WEBHOOKS)
@@ -132,19 +132,21 @@ def create_webhook(transaction: Transaction, call: Call) -> Reply:
     )
     webhooks.add(transaction, webhook)
     event_log.append(transaction, [changed(EventType.WEBHOOK_CREATED, webhook, call.actor)])
-    return Reply(content=CreatedWebhook(**_members(webhook, now_s), secret=webhook.secret), status=201)
+    return OperationReply(
+        content=CreatedWebhook(**_members(webhook, now_s), secret=webhook.secret), status=201
+    )
 
 
-def list_webhooks(transaction: Transaction, _call: Call) -> Reply:
+def list_webhooks(transaction: Transaction, _call: Call) -> OperationReply:
     """Return all webhooks."""
     found = webhooks.listing(transaction, MAX_WEBHOOKS)
     now_s = transaction.now_s
-    return Reply(
+    return OperationReply(
         content=WebhookList(webhooks=[WebhookRecord(**_members(webhook, now_s)) for webhook in found])
     )
 
 
-def rotate_webhook_secret(transaction: Transaction, call: Call) -> Reply:
+def rotate_webhook_secret(transaction: Transaction, call: Call) -> OperationReply:
     """Give a webhook a new secret; for the overlap, deliveries carry a signature with each of the two.
 
     A second rotation within the overlap ends the oldest secret at once.
@@ -162,17 +164,17 @@ def rotate_webhook_secret(transaction: Transaction, call: Call) -> Reply:
     )
     webhooks.set_secrets(transaction, after)
     event_log.append(transaction, [changed(EventType.WEBHOOK_SECRET_ROTATED, after, call.actor)])
-    return Reply(content=CreatedWebhook(**_members(after, now_s), secret=after.secret))
+    return OperationReply(content=CreatedWebhook(**_members(after, now_s), secret=after.secret))
 
 
-def delete_webhook(transaction: Transaction, call: Call) -> Reply:
+def delete_webhook(transaction: Transaction, call: Call) -> OperationReply:
     """Remove a webhook; a delivery that is on its way may still arrive."""
     webhook_id = call.path["webhook_id"]
     webhook = webhooks.remove(transaction, webhook_id)
     if webhook is None:
         raise WebhookNotFound(webhook_id)
     event_log.append(transaction, [changed(EventType.WEBHOOK_DELETED, webhook, call.actor)])
-    return Reply(status=204)
+    return OperationReply(status=204)
 
 
 def changed(kind: EventType, webhook: StoredWebhook, actor: str, failures: int = 0) -> EventDraft:
@@ -214,7 +216,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/webhooks",
         summary="Send events to a URL: signed, in order, at least once",
-        action=Action.MANAGE_WEBHOOKS,
+        action=Permission.MANAGE_WEBHOOKS,
         deed=create_webhook,
         body=NewWebhook,
         answer=CreatedWebhook,
@@ -225,7 +227,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/webhooks",
         summary="List webhooks, without their secrets",
-        action=Action.MANAGE_WEBHOOKS,
+        action=Permission.MANAGE_WEBHOOKS,
         deed=list_webhooks,
         is_write=False,
         answer=WebhookList,
@@ -234,7 +236,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/webhooks/{webhook_id}/rotate",
         summary="Replace a webhook's secret; both sign for a while",
-        action=Action.MANAGE_WEBHOOKS,
+        action=Permission.MANAGE_WEBHOOKS,
         deed=rotate_webhook_secret,
         body=SecretRotation,
         answer=CreatedWebhook,
@@ -244,7 +246,7 @@ OPERATIONS = (
         method="DELETE",
         path="/api/v1/webhooks/{webhook_id}",
         summary="Delete a webhook",
-        action=Action.MANAGE_WEBHOOKS,
+        action=Permission.MANAGE_WEBHOOKS,
         deed=delete_webhook,
         status=204,
         errors=(404,),

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lifesign.domain.access.permissions import Action, Principal, may, require
+from lifesign.domain.access.permissions import Permission, Principal, may, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event import EventType, Label
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.agents import AgentId, Body
 from lifesign.errors import InvalidRequest
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.views.key_names import keys_in, names_told
 from lifesign.registry.views.target_names import places_told
 from lifesign.storage.engine.database import Transaction
@@ -57,7 +57,7 @@ class EventList(BaseModel):
     may read all of them."""
 
 
-def read_events(transaction: Transaction, call: Call) -> Reply:
+def read_events(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of events."""
     query = call.query_as(EventQuery)
     agent_id = agent_to_read(call.caller, query.agent_id)
@@ -80,14 +80,14 @@ def read_events(transaction: Transaction, call: Call) -> Reply:
         names=names_told(transaction, call.caller, keys_in(found))
         | places_told(transaction, call.caller, found),
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def agent_to_read(caller: Principal, agent_id: str | None) -> str | None:
     """Return whose events the caller gets; its own where it may see no others. NotAllowed otherwise."""
-    if agent_id is None and not may(caller, Action.READ_EVENTS):
+    if agent_id is None and not may(caller, Permission.READ_EVENTS):
         agent_id = caller.agent_id
-    require(caller, Action.READ_EVENTS, agent_id)
+    require(caller, Permission.READ_EVENTS, agent_id)
     return agent_id
 
 
@@ -106,7 +106,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/events",
         summary="Read the event log (RFC-0016 2.3)",
-        action=Action.READ_EVENTS,
+        action=Permission.READ_EVENTS,
         deed=read_events,
         is_write=False,
         query=EventQuery,

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Action, Principal, is_current, may_at_all
+from lifesign.domain.access.permissions import Permission, Principal, is_current, may_at_all
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.chain import Event
 from lifesign.domain.health.document import MAX_NUMBER
@@ -30,9 +30,9 @@ from lifesign.errors import (
     TooManyRequests,
     TooManyStreams,
 )
-from lifesign.registry.api.call import Door, authenticate, checked_query, headers_in
+from lifesign.registry.api.call import OperationDispatcher, authenticate, checked_query, headers_in
 from lifesign.registry.api.error_responses import error_response
-from lifesign.registry.events.credential_monitor import Standing
+from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
 from lifesign.registry.events.read_events import EventSelection, agent_to_read, check_position
 from lifesign.storage.engine.database import Transaction
@@ -67,12 +67,12 @@ class StreamQuery(EventSelection):
 class EventStreams:
     """Answers `GET /api/v1/events/stream`."""
 
-    def __init__(self, door: Door, feed: EventFeed) -> None:
+    def __init__(self, door: OperationDispatcher, feed: EventFeed) -> None:
         self._door = door
         self.feed = feed
         self.open: Counter[bytes] = Counter()
         """How many streams there are, by the digest of the key."""
-        self.standing = Standing(door.database, _good_among, feed.wake)
+        self.standing = CredentialMonitor(door.database, _good_among, feed.wake)
 
     @property
     def open_streams(self) -> int:
@@ -107,7 +107,7 @@ class EventStreams:
             self._check_room(digest)
         except AgentHealthError as error:
             return error_response(error)
-        return _Stream(self, self._events(position, wanted, digest), digest)
+        return _CountedStream(self, self._events(position, wanted, digest), digest)
 
     def _check_room(self, digest: bytes) -> None:
         if self.open[digest] >= MAX_STREAMS_OF_KEY:
@@ -159,7 +159,7 @@ class _ServerStops:
         self._feed.close()
 
 
-class _Stream(EventSourceResponse):
+class _CountedStream(EventSourceResponse):
     """A stream that is counted while it is open. Ends without a word for a reader that takes nothing."""
 
     def __init__(self, streams: EventStreams, content: AsyncIterator[ServerSentEvent], digest: bytes) -> None:
@@ -197,8 +197,8 @@ def _good_among(transaction: Transaction, digests: Collection[str]) -> set[str]:
 
 
 def _check_may_read(caller: Principal) -> None:
-    if not may_at_all(caller, Action.READ_EVENTS):
-        raise NotAllowed(caller.role, Action.READ_EVENTS, None)
+    if not may_at_all(caller, Permission.READ_EVENTS):
+        raise NotAllowed(caller.role, Permission.READ_EVENTS, None)
 
 
 def _wanted(request: Request) -> tuple[StreamQuery, int | None]:

@@ -14,7 +14,7 @@ from ulid import ULID
 
 from lifesign.domain.access.permissions import (
     KEY_BYTES,
-    Action,
+    Permission,
     Role,
     StoredKey,
     digest_of,
@@ -31,7 +31,7 @@ from lifesign.domain.models.agents import Body, Name, OwnAgentId, moment
 from lifesign.domain.net.target import SHARDS
 from lifesign.errors import InvalidRequest, KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.keys.key_leases import end_leases_of
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.events import event_log
@@ -286,27 +286,27 @@ def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
     return EventDraft(type=event_type, actor=actor, payload=payload, agent_id=key.agent_id)
 
 
-def _create(transaction: Transaction, call: Call) -> Reply:
+def _create(transaction: Transaction, call: Call) -> OperationReply:
     stored, key = create_key(transaction, call.body_as(NewKey), call.actor)
     return _created(transaction, stored, key)
 
 
-def _rotate(transaction: Transaction, call: Call) -> Reply:
+def _rotate(transaction: Transaction, call: Call) -> OperationReply:
     stored, key = rotate_key(transaction, call.path["key_id"], call.body_as(KeyRotation), call.actor)
     return _created(transaction, stored, key)
 
 
-def _revoke(transaction: Transaction, call: Call) -> Reply:
+def _revoke(transaction: Transaction, call: Call) -> OperationReply:
     revoke_key(transaction, call.path["key_id"], call.actor)
-    return Reply(status=204)
+    return OperationReply(status=204)
 
 
-def _limit(transaction: Transaction, call: Call) -> Reply:
+def _limit(transaction: Transaction, call: Call) -> OperationReply:
     key = limit_key(transaction, call.path["key_id"], call.body_as(KeyLimits), call.actor)
-    return Reply(content=key_record(key, transaction.now_s))
+    return OperationReply(content=key_record(key, transaction.now_s))
 
 
-def _list(transaction: Transaction, call: Call) -> Reply:
+def _list(transaction: Transaction, call: Call) -> OperationReply:
     query = call.query_as(KeyListing)
     after = "" if query.cursor is None else text_in(query.cursor, _LISTED)
     found = key_rows.all_keys(transaction, role=query.role, after=after, limit=query.limit + 1)
@@ -316,12 +316,12 @@ def _list(transaction: Transaction, call: Call) -> Reply:
         total=key_rows.count(transaction, query.role),
         cursor=cursor_at(_LISTED, page[-1].key_id) if len(found) > len(page) else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def _created(transaction: Transaction, stored: StoredKey, key: str) -> Reply:
+def _created(transaction: Transaction, stored: StoredKey, key: str) -> OperationReply:
     shown = CreatedKey(key=key, **key_record(stored, transaction.now_s).model_dump())
-    return Reply(content=shown, status=201)
+    return OperationReply(content=shown, status=201)
 
 
 OPERATIONS = (
@@ -329,7 +329,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/keys",
         summary="Create a key; it is shown in this answer alone",
-        action=Action.MANAGE_KEYS,
+        action=Permission.MANAGE_KEYS,
         deed=_create,
         body=NewKey,
         answer=CreatedKey,
@@ -339,7 +339,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/keys",
         summary="List keys, valid or not, without the keys themselves",
-        action=Action.MANAGE_KEYS,
+        action=Permission.MANAGE_KEYS,
         deed=_list,
         is_write=False,
         query=KeyListing,
@@ -349,7 +349,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/keys/{key_id}/rotate",
         summary="Replace a key by a new one; both are good for a while",
-        action=Action.MANAGE_KEYS,
+        action=Permission.MANAGE_KEYS,
         deed=_rotate,
         body=KeyRotation,
         answer=CreatedKey,
@@ -360,7 +360,7 @@ OPERATIONS = (
         method="PATCH",
         path="/api/v1/keys/{key_id}",
         summary="Change how many workers may probe with a key at a time",
-        action=Action.MANAGE_KEYS,
+        action=Permission.MANAGE_KEYS,
         deed=_limit,
         body=KeyLimits,
         answer=KeyRecord,
@@ -370,7 +370,7 @@ OPERATIONS = (
         method="DELETE",
         path="/api/v1/keys/{key_id}",
         summary="Revoke a key, unless it is the last one that may manage keys",
-        action=Action.MANAGE_KEYS,
+        action=Permission.MANAGE_KEYS,
         deed=_revoke,
         status=204,
         errors=(404, 409),

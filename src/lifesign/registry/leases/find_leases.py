@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.models.agents import Body, take_path_segment
 from lifesign.domain.models.leases import LeaseList
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS
 from lifesign.registry.views.lease_records import Resource, lease_record
 from lifesign.storage.engine.database import Transaction
@@ -44,13 +44,13 @@ class LeaseListing(Body):
     """As the page before gave it, with the same query."""
 
 
-def list_leases(transaction: Transaction, call: Call) -> Reply:
+def list_leases(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of the leases that match, and how many there are in all; to an agent, its own."""
     query = call.query_as(LeaseListing)
     holder = query.holder
-    if holder is None and not may(call.caller, Action.READ_LEASES):
+    if holder is None and not may(call.caller, Permission.READ_LEASES):
         holder = call.caller.agent_id
-    require(call.caller, Action.READ_LEASES, holder)
+    require(call.caller, Permission.READ_LEASES, holder)
     wanted = LeaseFilter(
         resource=query.resource,
         resource_prefix=None if query.intent_id is None else f"intent:{query.intent_id}/",
@@ -65,7 +65,7 @@ def list_leases(transaction: Transaction, call: Call) -> Reply:
         total=leases.count(transaction, wanted),
         cursor=cursor_at(_LISTED, page[-1]) if len(found) > len(page) else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 OPERATIONS = (
@@ -73,7 +73,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/leases",
         summary="List leases by resource and holder",
-        action=Action.READ_LEASES,
+        action=Permission.READ_LEASES,
         deed=list_leases,
         is_write=False,
         query=LeaseListing,

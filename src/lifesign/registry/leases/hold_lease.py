@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import (
-    Action,
+    Permission,
     Principal,
     StoredKey,
     is_valid,
@@ -54,7 +54,7 @@ from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows
-from lifesign.storage.tasks.lease_requesters import Askers, Holder
+from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class LeaseReleaseRequest:
     """The holder has finished, or who may takes the lease from it."""
 
     digest: bytes
@@ -91,7 +91,7 @@ class Release:
     lease_id: str
 
 
-Asked = Acquire | Renew | Release
+Asked = Acquire | Renew | LeaseReleaseRequest
 Answer = Claim | AgentHealthError
 """The lease as it is now, or why the request is refused and changed nothing."""
 
@@ -122,7 +122,7 @@ class _Facts:
 
 def hold_leases(transaction: Transaction, asked: Sequence[Asked]) -> list[Answer]:
     """Carry out requests in their order; return for each the lease, or why it is refused."""
-    released = {one.lease_id for one in asked if isinstance(one, Release)}
+    released = {one.lease_id for one in asked if isinstance(one, LeaseReleaseRequest)}
     askers = lease_requesters.lock(transaction, (one.digest for one in asked), _numbers_in(released))
     callers = [_caller(askers.keys.get(one.digest), one) for one in asked]
     allowed = [
@@ -167,20 +167,20 @@ def _caller(key: StoredKey | None, one: Asked) -> Principal | AgentHealthError:
 def _check_permission(caller: Principal, one: Asked) -> None:
     match one:
         case Acquire() if read_resource(one.resource) is ResourceKind.SHARD:
-            require(caller, Action.LEASE_SHARDS)
+            require(caller, Permission.LEASE_SHARDS)
         case Acquire():
-            require(caller, Action.LEASE, caller.agent_id)
-        case Renew() | Release() if may(caller, Action.LEASE_SHARDS):
+            require(caller, Permission.LEASE, caller.agent_id)
+        case Renew() | LeaseReleaseRequest() if may(caller, Permission.LEASE_SHARDS):
             # Its own: shards.
             pass
         case Renew():
-            require(caller, Action.LEASE, caller.agent_id)
-        case Release():
-            if not may_at_all(caller, Action.RELEASE_LEASE):
-                raise NotAllowed(caller.role, Action.RELEASE_LEASE, None)
+            require(caller, Permission.LEASE, caller.agent_id)
+        case LeaseReleaseRequest():
+            if not may_at_all(caller, Permission.RELEASE_LEASE):
+                raise NotAllowed(caller.role, Permission.RELEASE_LEASE, None)
 
 
-def _fetch(transaction: Transaction, allowed: Sequence[Asked], askers: Askers) -> _Facts:
+def _fetch(transaction: Transaction, allowed: Sequence[Asked], askers: LeaseRequesters) -> _Facts:
     """Lock the leases that the requests concern, and look at the clock then."""
     rows = leases.lock(
         transaction,
@@ -215,7 +215,7 @@ def _judged(one: Asked, caller: Principal, facts: _Facts) -> Answer:
                 return _acquire(one, caller, agent, facts)
             case Renew():
                 return _renew(one, caller, agent, facts)
-            case Release():
+            case LeaseReleaseRequest():
                 return _release(one, caller, facts)
     except AgentHealthError as refusal:
         return refusal
@@ -275,14 +275,14 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
     return claim
 
 
-def _release(one: Release, caller: Principal, facts: _Facts) -> Claim:
+def _release(one: LeaseReleaseRequest, caller: Principal, facts: _Facts) -> Claim:
     number, claim = _row_of(one.lease_id, caller, facts)
     decision = judge_release(
         claim,
         one.lease_id,
         holder=holder_of(caller),
         now_s=facts.now_s,
-        is_for_another=may(caller, Action.RELEASE_LEASE),
+        is_for_another=may(caller, Permission.RELEASE_LEASE),
     )
     if isinstance(decision, Refusal):
         raise refused(decision, one.lease_id, now_s=facts.now_s)
@@ -309,7 +309,7 @@ def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim
         raise LeaseNotFound(lease_id)
     holder = holder_of(caller)
     is_current = hmac.compare_digest(claim.lease_id or "", lease_id)
-    is_permitted = claim.holder == holder or may(caller, Action.RELEASE_LEASE)
+    is_permitted = claim.holder == holder or may(caller, Permission.RELEASE_LEASE)
     if not ((is_current and is_permitted) or was_granted_to(holder, lease_id, claim.id_secret)):
         raise LeaseNotFound(lease_id)
     return number, claim

@@ -9,13 +9,20 @@ from collections.abc import Mapping
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Action, Principal, may, may_at_all
+from lifesign.domain.access.permissions import Permission, Principal, may, may_at_all
 from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import AgentHealthError, NotAllowed
-from lifesign.registry.api.batcher import Groups
-from lifesign.registry.api.call import Door, headers_in, incarnation_in
+from lifesign.registry.api.batcher import Batcher
+from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
 from lifesign.registry.api.error_responses import error_response, problem
-from lifesign.registry.leases.hold_lease import Acquire, Answer, Asked, Release, Renew, hold_leases
+from lifesign.registry.leases.hold_lease import (
+    Acquire,
+    Answer,
+    Asked,
+    LeaseReleaseRequest,
+    Renew,
+    hold_leases,
+)
 from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest, lease_json
 
 LEASES_PATH = "/api/v1/leases"
@@ -34,8 +41,8 @@ _log = logging.getLogger("lifesign.registry")
 class LeaseEndpoint:
     """An ASGI app that acquires, renews and releases; `takes` says whether a request is one of these."""
 
-    def __init__(self, door: Door) -> None:
-        self.groups: Groups[Asked, Answer] = Groups(door.database, hold_leases, most=MAX_GROUP)
+    def __init__(self, door: OperationDispatcher) -> None:
+        self.groups: Batcher[Asked, Answer] = Batcher(door.database, hold_leases, most=MAX_GROUP)
         self._door = door
 
     def takes(self, scope: Scope) -> bool:
@@ -81,7 +88,7 @@ class LeaseEndpoint:
         try:
             return await self._read(scope, receive, headers, digest)
         except AgentHealthError as fault:
-            action = Action.RELEASE_LEASE if scope["method"] == "DELETE" else Action.LEASE
+            action = Permission.RELEASE_LEASE if scope["method"] == "DELETE" else Permission.LEASE
             raise await self._door.refusal(
                 digest, fault, lambda caller: _check_may_ask(caller, action)
             ) from None
@@ -90,7 +97,7 @@ class LeaseEndpoint:
         incarnation = incarnation_in(headers)
         path: str = scope["path"]
         if scope["method"] == "DELETE":
-            return Release(digest=digest, incarnation=incarnation, lease_id=_released(path) or "")
+            return LeaseReleaseRequest(digest=digest, incarnation=incarnation, lease_id=_released(path) or "")
         lease_id = _renewed(path)
         if lease_id is None:
             wanted = await self._door.read(LeaseRequest, receive, headers, MAX_BODY_BYTES)
@@ -107,9 +114,9 @@ class LeaseEndpoint:
         )
 
 
-def _check_may_ask(caller: Principal, action: Action) -> None:
+def _check_may_ask(caller: Principal, action: Permission) -> None:
     """Raise NotAllowed for who may do this with no lease; with which one is for the deed to say."""
-    if not (may_at_all(caller, action) or may(caller, Action.LEASE_SHARDS)):
+    if not (may_at_all(caller, action) or may(caller, Permission.LEASE_SHARDS)):
         raise NotAllowed(caller.role, action, None)
 
 
@@ -130,7 +137,7 @@ def _one_part(text: str) -> str | None:
 
 
 async def _show(asked: Asked, claim: Claim, send: Send) -> None:
-    if isinstance(asked, Release):
+    if isinstance(asked, LeaseReleaseRequest):
         await send({"type": "http.response.start", "status": 204, "headers": _HEADERS[1:]})
         await send({"type": "http.response.body", "body": b""})
         return

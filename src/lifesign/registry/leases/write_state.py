@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, RootModel
 
-from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.event import EventDraft, EventType, StateWritten
 from lifesign.domain.health.document import MAX_NUMBER
@@ -20,7 +20,7 @@ from lifesign.errors import (
     StateNotFound,
     TokenRequired,
 )
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
 from lifesign.registry.views.lease_records import refused
@@ -46,13 +46,13 @@ class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_state)]]):
     """The body of `PUT …/state/{scope}`: any JSON object."""
 
 
-def write_state(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def write_state(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Store a state, if it is the holder's to write: the right token, in time, in this one transaction.
 
     A refusal is returned, not raised: its event has to be committed.
     """
     resource, writer, token = _resource(call), holder_of(call.caller), _token(call)
-    require(call.caller, Action.WRITE_STATE, call.caller.agent_id)
+    require(call.caller, Permission.WRITE_STATE, call.caller.agent_id)
     claim = leases.find(transaction, resource, to_change=True)
     # The lock may have been waited for.
     now_s = transaction.after_waiting().now_s
@@ -75,21 +75,21 @@ def write_state(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
     )
     fenced_state.write(transaction, written)
     event_log.append(transaction, [_written(written, call)])
-    return Reply(content=_record(written))
+    return OperationReply(content=_record(written))
 
 
-def read_state(transaction: Transaction, call: Call) -> Reply:
+def read_state(transaction: Transaction, call: Call) -> OperationReply:
     """Return a state; to an agent, that of a scope that it holds."""
     resource = _resource(call)
-    if not may(call.caller, Action.READ_LEASES):
+    if not may(call.caller, Permission.READ_LEASES):
         claim = leases.find(transaction, resource)
         is_holder = claim is not None and claim.holder == holder_of(call.caller)
         if claim is None or not is_holder or not is_unexpired(claim, transaction.now_s):
-            raise NotAllowed(call.caller.role, Action.READ_LEASES, None)
+            raise NotAllowed(call.caller.role, Permission.READ_LEASES, None)
     state = fenced_state.find(transaction, resource)
     if state is None:
         raise StateNotFound(resource)
-    return Reply(content=_record(state))
+    return OperationReply(content=_record(state))
 
 
 def _resource(call: Call) -> str:
@@ -143,7 +143,7 @@ OPERATIONS = (
         method="PUT",
         path=PATH,
         summary=f"Write the state of an intent's scope, guarded by {TOKEN_HEADER}",
-        action=Action.WRITE_STATE,
+        action=Permission.WRITE_STATE,
         deed=write_state,
         body=State,
         answer=StateRecord,
@@ -155,7 +155,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="Read the state of an intent's scope",
-        action=Action.READ_LEASES,
+        action=Permission.READ_LEASES,
         deed=read_state,
         is_write=False,
         answer=StateRecord,

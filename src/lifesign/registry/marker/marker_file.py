@@ -25,7 +25,7 @@ from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.text.times import utc_text
-from lifesign.errors import InvalidMarker, InvalidSetting
+from lifesign.errors import InvalidMarker, InvalidValue
 from lifesign.serving.state_home import state_home
 
 FORMAT: Final = 1
@@ -46,7 +46,7 @@ def state_directory(given: Path | None, environment: Mapping[str, str] = os.envi
     try:
         return state_home(environment) / "databases"
     except RuntimeError:
-        raise InvalidSetting("state_dir", None, "a directory, since this user has no home") from None
+        raise InvalidValue("state_dir", None, "a directory, since this user has no home") from None
 
 
 def sqlite_path(url: URL) -> Path | None:
@@ -151,7 +151,7 @@ def marker_file(database: str, given: Path | None) -> MarkerFile:
     url = make_url(database)
     file = MarkerFile.of(url, state_directory(given))
     if file is None:
-        raise InvalidSetting("database", database, "a file or a PostgreSQL database")
+        raise InvalidValue("database", database, "a file or a PostgreSQL database")
     return file
 
 
@@ -171,9 +171,9 @@ def found_marker(file: MarkerFile) -> DatabaseMarker | None:
         raise _unusable(file.path, error) from None
 
 
-def _unusable(place: Path, error: OSError) -> InvalidSetting:
+def _unusable(place: Path, error: OSError) -> InvalidValue:
     expected = f"a directory that this user can read and write, with room for a file ({error.strerror})"
-    return InvalidSetting("state_dir", str(place), expected)
+    return InvalidValue("state_dir", str(place), expected)
 
 
 def _give_to_owner_of(directory: Path, path: Path) -> None:

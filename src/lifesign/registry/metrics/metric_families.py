@@ -24,7 +24,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import FAULTS_OF_OURS
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH
-from lifesign.registry.api.work_counts import DURATION_BUCKETS_S, Sums, Work
+from lifesign.registry.api.work_counts import DURATION_BUCKETS_S, Sums, WorkKind
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.hand_out_witnesses import silence_in
@@ -263,18 +263,18 @@ def _counted(sums: Sums) -> Iterator[Metric]:
     yield _total(
         "rate_limited_requests",
         "Requests that were refused because their key asks too often.",
-        sums.work(Work.RATE_LIMITED),
+        sums.work(WorkKind.RATE_LIMITED),
     )
     sweep = SummaryMetricFamily(f"{PREFIX}sweep_duration_seconds", "Sweeps, and how long they took.")
-    sweep.add_metric([], sums.work(Work.SWEEPS), sums.work(Work.SWEEP_NS) / 1e9)
+    sweep.add_metric([], sums.work(WorkKind.SWEEPS), sums.work(WorkKind.SWEEP_NS) / 1e9)
     yield sweep
-    yield _total("sweep_failures", "Sweeps that failed.", sums.work(Work.SWEEPS_FAILED))
+    yield _total("sweep_failures", "Sweeps that failed.", sums.work(WorkKind.SWEEPS_FAILED))
     yield _counter(
         "webhook_deliveries",
         "Batches of events that were sent, by whether they were taken.",
         {
-            (("result", "taken"),): sums.work(Work.DELIVERED),
-            (("result", "refused"),): sums.work(Work.UNDELIVERED),
+            (("result", "taken"),): sums.work(WorkKind.DELIVERED),
+            (("result", "refused"),): sums.work(WorkKind.UNDELIVERED),
         },
     )
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.errors import AgentHealthError, StoreUnavailable
-from lifesign.registry.api.call import Door, authenticate, headers_in
+from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
 from lifesign.registry.api.error_responses import error_response, problem
 from lifesign.registry.api.work_counts import WorkCounts
 from lifesign.registry.events.archive_events import archive_directory
@@ -50,7 +50,7 @@ class MetricsEndpoint:
 
     def __init__(
         self,
-        door: Door,
+        door: OperationDispatcher,
         database: Database,
         settings: RegistrySettings,
         counts: WorkCounts,
@@ -85,7 +85,7 @@ class MetricsEndpoint:
         except AgentHealthError as error:
             return error_response(error)
         encode, media_type = choose_encoder(request.headers.get("accept", "")[:MAX_ACCEPT_CHARACTERS])
-        content = encode(_Collected(self._families()))
+        content = encode(_RegistryMetrics(self._families()))
         return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
     async def _let_in(self, request: Request) -> None:
@@ -102,7 +102,7 @@ class MetricsEndpoint:
         before_s = self._let_in_s.pop(digest, -REMEMBER_SECONDS)
         try:
             await self._ask(
-                lambda transaction: require(authenticate(transaction, digest), Action.READ_MONITOR)
+                lambda transaction: require(authenticate(transaction, digest), Permission.READ_MONITOR)
             )
         except StoreUnavailable:
             if time.monotonic() - before_s > REMEMBER_SECONDS:
@@ -175,7 +175,7 @@ class MetricsEndpoint:
         return free
 
 
-class _Collected:
+class _RegistryMetrics:
     """What prometheus-client's encoders take: something that collects."""
 
     def __init__(self, found: "Iterable[Metric]") -> None:

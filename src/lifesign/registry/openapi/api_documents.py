@@ -25,8 +25,8 @@ class ApiDocuments:
     """Answers for both; one per server process."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._openapi = _Kept(lambda: openapi_json(operations), "application/json", {})
-        self._page = _Kept(lambda: api_page(openapi_document(operations)), "text/html", PAGE_HEADERS)
+        self._openapi = _CachedBytes(lambda: openapi_json(operations), "application/json", {})
+        self._page = _CachedBytes(lambda: api_page(openapi_document(operations)), "text/html", PAGE_HEADERS)
 
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document."""
@@ -37,7 +37,7 @@ class ApiDocuments:
         return await self._page.answer(request)
 
 
-class _Kept:
+class _CachedBytes:
     """Bytes that are made once."""
 
     def __init__(self, make: Callable[[], bytes], media_type: str, headers: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from lifesign.domain.text.pluralize import counted
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.openapi.document import ROLES_MEMBER
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -283,7 +283,7 @@ _BOUNDS = (
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     parts = [
-        words.format(counted(schema[name], noun) if noun else f"{schema[name]:,}")
+        words.format(pluralize(schema[name], noun) if noun else f"{schema[name]:,}")
         for name, words, noun in _BOUNDS
         if name in schema
     ]

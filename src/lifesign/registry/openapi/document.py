@@ -25,7 +25,7 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 from lifesign.registry.api.operations import Operation
 from lifesign.registry.events.manage_webhooks import WebhookDelivery
-from lifesign.registry.openapi.endpoints import BESIDES, JSON_TYPE, Described, described
+from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, JSON_TYPE, EndpointDoc, described
 from lifesign.registry.openapi.examples import EXAMPLES, EXAMPLES_IN_PATH
 from lifesign.registry.openapi.schemas import WireSchemas, with_one_name_each, without_direction
 
@@ -179,7 +179,7 @@ _PARAMETER_IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
 
 def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the document, the same for the same operations."""
-    ways = [*(described(operation) for operation in operations), *BESIDES]
+    ways = [*(described(operation) for operation in operations), *EXTRA_ENDPOINTS]
     schemas, references = _schemas(ways)
     paths: dict[str, dict[str, Any]] = {}
     for way in ways:
@@ -247,7 +247,7 @@ def openapi_json(operations: Iterable[Operation]) -> bytes:
 
 
 def _operation(
-    way: Described, references: Mapping[tuple[type, str], str], schemas: Mapping[str, Any]
+    way: EndpointDoc, references: Mapping[tuple[type, str], str], schemas: Mapping[str, Any]
 ) -> dict[str, Any]:
     parameters = [
         *(_header(name, is_required=name in way.required_headers) for name in way.headers),
@@ -279,7 +279,7 @@ def _operation(
     return shown
 
 
-def _answer(way: Described, references: Mapping[tuple[type, str], str]) -> dict[str, Any]:
+def _answer(way: EndpointDoc, references: Mapping[tuple[type, str], str]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": WORDS_OF_STATUS[way.status]}
     if way.answer is AgentRecord:
         answer["headers"] = {
@@ -335,13 +335,13 @@ def _name_in(reference: str) -> str:
     return reference.removeprefix(SCHEMAS_PREFIX)
 
 
-def _tag(way: Described) -> str:
+def _tag(way: EndpointDoc) -> str:
     """Return the subject: what follows /api/v1/."""
     parts = way.path.split("/")
     return parts[3] if parts[1] == "api" else "server"
 
 
-def _schemas(ways: Iterable[Described]) -> tuple[dict[str, Any], dict[tuple[type, str], str]]:
+def _schemas(ways: Iterable[EndpointDoc]) -> tuple[dict[str, Any], dict[tuple[type, str], str]]:
     """Return the schemas of all models by name, and a reference to each model's."""
     wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
         (LeaseRecord, "serialization"): None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from lifesign.domain.access.permissions import PERMISSIONS, Action, Role
+from lifesign.domain.access.permissions import PERMISSIONS, Permission, Role
 from lifesign.domain.models.agents import Heartbeat, HeartbeatReply
 from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
@@ -23,7 +23,7 @@ from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest
 
 JSON_TYPE = "application/json"
 ROOT_PATH = "/"
-SIGNPOST: Mapping[str, str] = MappingProxyType(
+ROOT_LINKS: Mapping[str, str] = MappingProxyType(
     {
         "name": "agent-health registry",
         "docs": "/docs",
@@ -41,7 +41,7 @@ _ERROR_NAME = re.compile(rf"\b({'|'.join(_CODES)})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class EndpointDoc:
     """One method at one path, as the document tells of it."""
 
     method: str
@@ -50,7 +50,7 @@ class Described:
     """Its operationId."""
     summary: str
     description: str = ""
-    action: Action | None = None
+    action: Permission | None = None
     needs_key: bool = True
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
@@ -88,8 +88,8 @@ class Described:
 
 
 # What is answered without being an `Operation`.
-BESIDES = (
-    Described(
+EXTRA_ENDPOINTS = (
+    EndpointDoc(
         method="GET",
         path=ROOT_PATH,
         name="show_signpost",
@@ -99,61 +99,61 @@ BESIDES = (
             {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
-                "examples": [dict(SIGNPOST)],
+                "examples": [dict(ROOT_LINKS)],
             }
         ),
     ),
-    Described(
+    EndpointDoc(
         method="POST",
         path="/api/v1/agents/{agent_id}/heartbeat",
         name="send_heartbeat",
         summary="Say that an agent lives (RFC-0016 4)",
         description="Stored before it is answered. The answer tells the status as the registry sees it, and "
         "what waits for the agent. An agent that is dead or deregistered has to register again: 410.",
-        action=Action.BEAT,
+        action=Permission.BEAT,
         body=Heartbeat,
         answer=HeartbeatReply,
         errors=(404, 410),
         headers=("X-Agent-Incarnation",),
     ),
-    Described(
+    EndpointDoc(
         method="POST",
         path="/api/v1/leases",
         name="acquire_lease",
         summary="Have a resource for a while",
         description="At most one lease of a resource runs at a time. Each grant of a resource has a higher "
         "fencing token than all before it.",
-        action=Action.LEASE,
+        action=Permission.LEASE,
         body=LeaseRequest,
         answer=LeaseRecord,
         status=201,
         errors=(404, 409, 410),
         headers=("X-Agent-Incarnation",),
     ),
-    Described(
+    EndpointDoc(
         method="POST",
         path="/api/v1/leases/{lease_id}/renew",
         name="renew_lease",
         summary="Keep a lease for longer",
         description="A lease that is over is not brought back, even if nobody took the resource: 412.",
-        action=Action.LEASE,
+        action=Permission.LEASE,
         body=LeaseRenewal,
         answer=LeaseRecord,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
     ),
-    Described(
+    EndpointDoc(
         method="DELETE",
         path="/api/v1/leases/{lease_id}",
         name="release_lease",
         summary="Give a lease back, or take it from its holder",
         description="Asked again, it is granted again.",
-        action=Action.RELEASE_LEASE,
+        action=Permission.RELEASE_LEASE,
         status=204,
         errors=(404, 410, 412, 422),
         headers=("X-Agent-Incarnation",),
     ),
-    Described(
+    EndpointDoc(
         method="POST",
         path="/api/v1/tasks/claim",
         name="claim_task",
@@ -161,13 +161,13 @@ BESIDES = (
         description="The longest queued one that the agent fits: by its name, its pool, and what its record "
         "says it can do, while it has room. With it comes a lease, whose fencing token every write shows, "
         "and what an earlier holder reported last. 204 if there is none after `wait_seconds`.",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         body=TaskClaim,
         answer=TaskGrant,
         errors=(204, 404, 409, 410),
         headers=("X-Agent-Incarnation",),
     ),
-    Described(
+    EndpointDoc(
         method="GET",
         path=STREAM_PATH,
         name="stream_events",
@@ -175,13 +175,13 @@ BESIDES = (
         description="Server-Sent Events: `id` is the event's sequence, `event` its type, `data` the event as "
         "JSON. A comment every 10 seconds says that the stream lives. A client that comes back with "
         "`Last-Event-ID`, to whichever server, misses nothing and gets nothing twice.",
-        action=Action.READ_EVENTS,
+        action=Permission.READ_EVENTS,
         query=StreamQuery,
         answer=MappingProxyType({"type": "string"}),
         media_type="text/event-stream",
         headers=("Last-Event-ID",),
     ),
-    Described(
+    EndpointDoc(
         method="GET",
         path="/healthz",
         name="check_server",
@@ -191,19 +191,19 @@ BESIDES = (
         media_type="text/plain",
         errors=(503,),
     ),
-    Described(
+    EndpointDoc(
         method="GET",
         path="/metrics",
         name="show_metrics",
         summary="Count everything, for Prometheus",
         description="In Prometheus' text format or OpenMetrics, as `Accept` prefers. The setting "
         "`open_metrics` shows it without a key; without prometheus-client it is not found.",
-        action=Action.READ_MONITOR,
+        action=Permission.READ_MONITOR,
         answer=MappingProxyType({"type": "string"}),
         media_type="text/plain",
         errors=(404,),
     ),
-    Described(
+    EndpointDoc(
         method="GET",
         path="/openapi.json",
         name="show_openapi",
@@ -213,7 +213,7 @@ BESIDES = (
         headers=("If-None-Match",),
         errors=(304,),
     ),
-    Described(
+    EndpointDoc(
         method="GET",
         path="/docs",
         name="show_docs",
@@ -227,10 +227,10 @@ BESIDES = (
 )
 
 
-def described(operation: Operation) -> Described:
+def described(operation: Operation) -> EndpointDoc:
     """Return an operation as the document tells of it."""
     deed = operation.deed
-    return Described(
+    return EndpointDoc(
         method=operation.method,
         path=operation.path,
         name=deed.__name__.strip("_"),

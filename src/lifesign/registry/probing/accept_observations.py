@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.clock_skew import not_before
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.agent_history import OpenSlot, ended_slot
@@ -36,14 +36,14 @@ from lifesign.domain.tasks.lease import Claim, judge_write, shard_resource
 from lifesign.errors import AgentHealthError
 from lifesign.registry.agents.register_agent import add_agents, begin_new_life
 from lifesign.registry.api.call import checked
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.claim_shards import writer_name
 from lifesign.registry.probing.hand_out_witnesses import news_for_probers
 from lifesign.registry.targets.target_results import Results
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.agent_verdicts import (
     Change,
-    Circumstances,
+    VerdictContext,
     change_of,
     judge_one,
     leases_of_draining,
@@ -69,7 +69,7 @@ _ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
 
 
 @dataclass(frozen=True, slots=True)
-class _Shards:
+class _BatchShards:
     """Which shards a batch names, and why which of them are not the caller's."""
 
     tokens: Mapping[int, int]
@@ -93,7 +93,7 @@ class _Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LockedSubjects:
     """What is known of those whom a batch concerns; their agents are locked."""
 
     subjects: dict[str, Subject]
@@ -104,7 +104,7 @@ class _Known:
     """
 
 
-def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def accept_observations(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Fold observations into what is known of their agents and targets, and carry out what follows.
 
     The refusal of a stale token is returned, not raised: its event has to be committed.
@@ -160,7 +160,7 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
         silent_classes=news.silent_classes,
         confirmed_classes=news.confirmed_classes,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def _subject_id(observation: Observation) -> str:
@@ -169,7 +169,7 @@ def _subject_id(observation: Observation) -> str:
     return target_id(observation.target_url or "")
 
 
-def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _Shards:
+def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _BatchShards:
     """Lock the leases of the shards that a batch names, and judge its tokens."""
     tokens = batch.tokens or {}
     if batch.shard is not None and batch.fencing_token is not None:
@@ -194,10 +194,12 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
             refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
         elif claim is not None:
             held[shard] = claim
-    return _Shards(tokens, held, refusals, drafts)
+    return _BatchShards(tokens, held, refusals, drafts)
 
 
-def _receipt(batch: ObservationBatch, place: int, subject: Subject, shards: _Shards, now_s: float) -> Receipt:
+def _receipt(
+    batch: ObservationBatch, place: int, subject: Subject, shards: _BatchShards, now_s: float
+) -> Receipt:
     """Return when a result was observed: not before its shard was granted, nor before the last result.
 
     Its prober cannot make older evidence of what is known, however great an age it reports.
@@ -214,13 +216,13 @@ def _shard_of(subject: Subject) -> int:
     return subject.shard
 
 
-def _holder_of(subject: Subject, shards: _Shards) -> str:
+def _holder_of(subject: Subject, shards: _BatchShards) -> str:
     holder = shards.claims[_shard_of(subject)].holder
     assert holder is not None  # noqa: S101 - the shard is granted
     return holder
 
 
-def _locked(transaction: Transaction, subject_ids: list[str]) -> _Known:
+def _locked(transaction: Transaction, subject_ids: list[str]) -> _LockedSubjects:
     """Return what is known of these, and keep others from changing it meanwhile.
 
     The shards' leases are locked: their holder is alone with their targets.
@@ -229,7 +231,7 @@ def _locked(transaction: Transaction, subject_ids: list[str]) -> _Known:
     numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
     found = agent_rows.find_many(transaction, numbers, to_change=True) if numbers else []
     numbered = {agent.id: agent for agent in found}
-    return _Known(
+    return _LockedSubjects(
         subjects,
         {
             subject_id: numbered[subject.agent]
@@ -239,7 +241,7 @@ def _locked(transaction: Transaction, subject_ids: list[str]) -> _Known:
     )
 
 
-def _refused(subject: Subject, shards: _Shards) -> ReportOutcome | None:
+def _refused(subject: Subject, shards: _BatchShards) -> ReportOutcome | None:
     """Return why an observation does not count, whatever it saw; None if it may."""
     if subject.target is None:
         return ReportOutcome.UNKNOWN
@@ -272,7 +274,7 @@ def _shown(url: str | None) -> str | None:
         return None
 
 
-def _follow_cards(transaction: Transaction, known: _Known, cards: Mapping[str, str | None]) -> None:
+def _follow_cards(transaction: Transaction, known: _LockedSubjects, cards: Mapping[str, str | None]) -> None:
     """Note of those whose records began with what a prober found where their cards are now."""
     places = {
         agent.id: cards[agent.agent_id]
@@ -284,7 +286,7 @@ def _follow_cards(transaction: Transaction, known: _Known, cards: Mapping[str, s
     agent_rows.set_card_urls(transaction, places)
 
 
-def _said_by_cards(taken: Iterable[_Taken], known: _Known) -> list[CardSaid]:
+def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardSaid]:
     """Return what the cards of crawled targets say of whose they are, of those that were read now.
 
     A card that was not read, or could not be, says nothing.
@@ -304,7 +306,7 @@ def _said_by_cards(taken: Iterable[_Taken], known: _Known) -> list[CardSaid]:
     return list(said.values())
 
 
-def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _Known) -> None:
+def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _LockedSubjects) -> None:
     """Note which targets a census counts as another one, of those whose cards were read now.
 
     A target does if a redirect leads from its card to another target's card, and a registered one if its card
@@ -332,7 +334,7 @@ def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _Kno
 def _find_agents(
     transaction: Transaction,
     taken: Iterable[_Taken],
-    known: _Known,
+    known: _LockedSubjects,
     cards: Mapping[str, str | None],
 ) -> None:
     """Give each target a record that shows its first sign of life, be it the first of its next life.
@@ -385,7 +387,7 @@ def _url_of(transaction: Transaction, subject_id: str) -> str | None:
     return None if target is None else target.url
 
 
-def _reported(taken: Iterable[_Taken], known: _Known) -> dict[str, Reported]:
+def _reported(taken: Iterable[_Taken], known: _LockedSubjects) -> dict[str, Reported]:
     """Return what each worker reported of agents that were alive before, in the order of their names."""
     sums: dict[str, Counter[str]] = {}
     for each in taken:
@@ -403,7 +405,7 @@ def _kind_of(observation: Observation) -> str:
 
 
 def _fold_in(
-    transaction: Transaction, taken: Sequence[_Taken], known: _Known, around: Circumstances
+    transaction: Transaction, taken: Sequence[_Taken], known: _LockedSubjects, around: VerdictContext
 ) -> list[ReportOutcome]:
     """Fold observations into what is known of their agents, and carry out what follows.
 
@@ -456,7 +458,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/observations",
         summary="Report what a prober has seen, as one batch",
-        action=Action.REPORT_OBSERVATIONS,
+        action=Permission.REPORT_OBSERVATIONS,
         deed=accept_observations,
         body=ObservationBatch,
         answer=ObservationAnswer,

@@ -12,7 +12,7 @@ from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.targets import census_counts
-from lifesign.storage.targets.census_counts import StoredRun
+from lifesign.storage.targets.census_counts import StoredPass
 
 RESUMED_SECONDS: Final = 86_400.0
 """A pass that was broken off longer ago is not gone on with: what it saw is old."""
@@ -20,7 +20,9 @@ MAX_RUNS: Final = 100
 """Passes among which the last one is looked for that does not lie ahead of now."""
 
 
-def begin_or_join(transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None) -> StoredRun:
+def begin_or_join(
+    transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None
+) -> StoredPass:
     """Return the pass of this name that is under way, else a new one; its id tells which it is."""
     census_counts.lock_runs(transaction)
     transaction = transaction.after_waiting()
@@ -31,7 +33,7 @@ def begin_or_join(transaction: Transaction, run_id: str, name: str, deadlines: D
     return census_counts.begin_run(transaction, run_id, name, deadlines)
 
 
-def take_part(transaction: Transaction, run: StoredRun, deadlines: Deadlines | None) -> StoredRun:
+def take_part(transaction: Transaction, run: StoredPass, deadlines: Deadlines | None) -> StoredPass:
     """Return a pass as it is with one more who asks: with other deadlines than before it has none to name."""
     if run.deadlines is None or run.deadlines == deadlines:
         return run
@@ -39,7 +41,7 @@ def take_part(transaction: Transaction, run: StoredRun, deadlines: Deadlines | N
     return replace(run, deadlines=None)
 
 
-def add_not_read(transaction: Transaction, run: StoredRun, names: Iterable[str]) -> StoredRun:
+def add_not_read(transaction: Transaction, run: StoredPass, names: Iterable[str]) -> StoredPass:
     """Return a pass as it is with more directories that could not be read; too many are not all named."""
     told = tuple(sorted({*run.not_read, *names})[:MAX_NOT_READ])
     census_counts.note_not_read(transaction, run.run_id, told)

@@ -19,7 +19,7 @@ from typing import Annotated
 from pydantic import Field
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
-from lifesign.domain.access.permissions import Action, Principal, require
+from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.agents import Body, moment
 from lifesign.domain.models.shards import (
@@ -34,8 +34,8 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.domain.schedule.prober_standing import (
     DEFAULT_INTERVAL_S,
     Idleness,
+    LivingWorker,
     WithheldReason,
-    Worker,
     count_sharers,
     makes_no_progress,
     withheld,
@@ -52,7 +52,7 @@ from lifesign.domain.tasks.lease import (
     shard_resource,
 )
 from lifesign.errors import TooMany
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import hand_out, news_for_probers
@@ -93,7 +93,7 @@ class ShardChanges(Body):
 
 
 @dataclass(slots=True)
-class _Shards:
+class _ShardLeases:
     """The leases of all shards, by shard, and what is to be stored and logged of them."""
 
     numbers: dict[int, int]
@@ -118,7 +118,7 @@ def worker_holder(caller: Principal, worker: str) -> str:
     return f"{KEY_ACTOR_PREFIX}{caller.key_id}/{worker}"
 
 
-def claim_shards(transaction: Transaction, call: Call) -> Reply:
+def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     """Keep what the worker holds, take what is too much, and give it what is free, up to its fair share.
 
     A shard that the worker holds by our books and does not name, or with another token, is one that it
@@ -181,10 +181,10 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
         clock_offset_s=offset_s,
         reason=reason,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def leave_shards(transaction: Transaction, call: Call) -> Reply:
+def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
     """Give back all that a worker holds, so that others get it at once; again, nothing happens."""
     holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
     probers.lock_all(transaction)
@@ -192,12 +192,12 @@ def leave_shards(transaction: Transaction, call: Call) -> Reply:
     probers.remove(transaction, [holder])
     ended_now = leases.end_all_of(transaction, {holder: EndReason.RELEASED}).get(holder, [])
     event_log.append(transaction, [*lease_events.all_over(ended_now, holder)])
-    return Reply(status=204)
+    return OperationReply(status=204)
 
 
-def show_shards(transaction: Transaction, call: Call) -> Reply:
+def show_shards(transaction: Transaction, call: Call) -> OperationReply:
     """Return who probes, and in which shards anything changed that probers do not know."""
-    require(call.caller, Action.READ_TARGETS)
+    require(call.caller, Permission.READ_TARGETS)
     asked = call.query_as(ShardChanges)
     after, since = asked.changed_after, asked.unprobed_since
     living = probers.living(transaction, MAX_SHOWN)
@@ -210,15 +210,15 @@ def show_shards(transaction: Transaction, call: Call) -> Reply:
         share=fair_share(max(1, len(living))),
         unprobed=None if since is None else probe_results.count_unprobed(transaction, since.timestamp()),
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def _locked(transaction: Transaction) -> _Shards:
+def _locked(transaction: Transaction) -> _ShardLeases:
     """Lock the leases of all shards, in the order in which everybody locks leases."""
     rows = leases.lock(transaction, to_hold=_RESOURCES)
     numbers = {_RESOURCES[claim.resource]: number for number, claim in rows.items()}
     claims = {_RESOURCES[claim.resource]: claim for claim in rows.values()}
-    return _Shards(numbers, dict(sorted(claims.items())), {}, [])
+    return _ShardLeases(numbers, dict(sorted(claims.items())), {}, [])
 
 
 def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder: str) -> list[StoredProber]:
@@ -275,7 +275,7 @@ def _report_offset(holder: str, before_s: float | None, offset_s: float | None, 
         _log.info("the clock of prober %s is right again", holder)
 
 
-def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, Worker]:
+def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, LivingWorker]:
     """Return how each living worker stands, by its holder."""
     reports = {each.holder: each for each in prober_reports.all_of(transaction)}
 
@@ -286,7 +286,7 @@ def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict
     has_said = any(prober.reached is not None for prober in living)
     known = liveness.classes(transaction) if has_said else ()
     return {
-        prober.holder: Worker(
+        prober.holder: LivingWorker(
             holder=prober.holder,
             interval_s=prober.interval_s or DEFAULT_INTERVAL_S,
             reached=within_known(prober.reached, known),
@@ -297,7 +297,7 @@ def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict
     }
 
 
-def _count_idle(transaction: Transaction, shards: _Shards, holder: str) -> dict[str, Idleness]:
+def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> dict[str, Idleness]:
     """Count how long a worker, and all workers of its key, have held living agents without a result.
 
     By our books: a worker that names none of its shards has held them all the same.
@@ -321,8 +321,8 @@ def _count_idle(transaction: Transaction, shards: _Shards, holder: str) -> dict[
 def _withheld(
     transaction: Transaction,
     idle: Mapping[str, Idleness],
-    me: Worker,
-    all_workers: Sequence[Worker],
+    me: LivingWorker,
+    all_workers: Sequence[LivingWorker],
 ) -> WithheldReason | None:
     """Return why the caller keeps no shard; None if it may. One without progress is barred for a while."""
     now_s = transaction.now_s
@@ -342,7 +342,7 @@ def _is_held_by(claim: Claim, name: str) -> bool:
     return claim.holder is not None and name in (claim.holder, prober_reports.key_of(claim.holder))
 
 
-def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
+def _really_held(shards: _ShardLeases, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
     """Return the shards that the holder has by our books too."""
     return {
         shard
@@ -351,7 +351,7 @@ def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: 
     }
 
 
-def _shown(prober: StoredProber, standing: Worker, now_s: float) -> LivingProber:
+def _shown(prober: StoredProber, standing: LivingWorker, now_s: float) -> LivingProber:
     return LivingProber(
         holder=prober.holder,
         joined_at=moment(prober.joined_at_s),
@@ -378,7 +378,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="List who probes, and which shards hold anything new",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=show_shards,
         is_write=False,
         query=ShardChanges,
@@ -388,7 +388,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/claim",
         summary="Say that a prober's worker lives, and take its share of the shards",
-        action=Action.LEASE_SHARDS,
+        action=Permission.LEASE_SHARDS,
         deed=claim_shards,
         body=ShardClaimRequest,
         answer=ShardGrant,
@@ -399,7 +399,7 @@ OPERATIONS = (
         method="DELETE",
         path=PATH,
         summary="Give back all shards of a worker that leaves",
-        action=Action.LEASE_SHARDS,
+        action=Permission.LEASE_SHARDS,
         deed=leave_shards,
         status=204,
         query=LeavingWorker,

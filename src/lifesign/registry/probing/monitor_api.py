@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import EventDraft, EventType, OutageConfirmed
 from lifesign.domain.lifecycle import mass_exit
-from lifesign.domain.lifecycle.heartbeat_timeout import Span
+from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan
 from lifesign.domain.lifecycle.mass_exit import (
     Monitor,
     MonitorPolicy,
@@ -26,12 +26,12 @@ from lifesign.domain.models.monitor import (
     Confirmed,
     LostEvidence,
     MonitorRecord,
-    Release,
+    MonitorRelease,
     ShownSpan,
     TrackRecord,
 )
 from lifesign.errors import NetworkClassNotFound, TargetGone, TargetNotFound
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, silence_in
 from lifesign.registry.transitions.monitor_row import (
@@ -54,17 +54,17 @@ MAX_CONFIRMED_CLASSES = 100
 _WORST_FIRST = (MonitorState.HELD, MonitorState.RECOVERING, MonitorState.NORMAL)
 
 
-def show_monitor(transaction: Transaction, call: Call) -> Reply:
+def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
     """Return whether silence is believed, and what speaks against it."""
     row = registry_row.find(transaction)
     now_s = transaction.now_s
     monitors = mass_exit.new_monitors(now_s) if row is None else monitors_in(row, now_s)
-    return Reply(content=_shown(monitors, row, call.policies.mass_exit))
+    return OperationReply(content=_shown(monitors, row, call.policies.mass_exit))
 
 
-def release_hold(transaction: Transaction, call: Call) -> Reply:
+def release_hold(transaction: Transaction, call: Call) -> OperationReply:
     """Believe silence again, on one track or on both; nothing happens where it is not suspended."""
-    asked = call.query_as(Release)
+    asked = call.query_as(MonitorRelease)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
     for track in mass_exit.Track:
@@ -73,10 +73,10 @@ def release_hold(transaction: Transaction, call: Call) -> Reply:
             row = with_look(row, track, look, now_s)
             event_log.append(transaction, monitor_turned(look, track, call.actor))
     registry_row.store(transaction, row)
-    return Reply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
+    return OperationReply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
 
 
-def confirm_outage(transaction: Transaction, call: Call) -> Reply:
+def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
     """Let failures of a network class, or of one target, count without a witness from now on.
 
     That concerns targets whose last liveness signal is older than the confirmation. An answer is newer, so
@@ -95,7 +95,7 @@ def confirm_outage(transaction: Transaction, call: Call) -> Reply:
     )
     event_log.append(transaction, [draft])
     answer = Confirmed(network_class=asked.network_class, agent_id=asked.agent_id, confirmed_at=moment(now_s))
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def _confirm_class(transaction: Transaction, name: str) -> float:
@@ -137,7 +137,7 @@ def _lost_evidence(watched: Watched) -> LostEvidence | None:
 
 def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -> MonitorRecord:
     excused = ExcusedTime() if row is None else excused_in(row)
-    spans = [*excused.spans, *(Span(hold.begin_s, hold.end_s) for hold in excused.holds)]
+    spans = [*excused.spans, *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in excused.holds)]
     tracks = {track: monitors.of(track) for track in mass_exit.Track}
     worst = min(tracks.values(), key=lambda monitor: (_WORST_FIRST.index(monitor.state), monitor.since_s))
     return MonitorRecord(
@@ -172,7 +172,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="Show whether silence is believed, and of which agents nothing is known",
-        action=Action.READ_MONITOR,
+        action=Permission.READ_MONITOR,
         deed=show_monitor,
         is_write=False,
         answer=MonitorRecord,
@@ -181,16 +181,16 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/release",
         summary="End the suspension of verdicts by silence",
-        action=Action.RELEASE_HOLD,
+        action=Permission.RELEASE_HOLD,
         deed=release_hold,
-        query=Release,
+        query=MonitorRelease,
         answer=MonitorRecord,
     ),
     Operation(
         method="POST",
         path=f"{PATH}/confirm",
         summary="Confirm that a network class, or one agent, may be down: its failures need no witness",
-        action=Action.CONFIRM_OUTAGE,
+        action=Permission.CONFIRM_OUTAGE,
         deed=confirm_outage,
         body=Confirmation,
         answer=Confirmed,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.models.agents import Body, moment
@@ -15,7 +15,7 @@ from lifesign.domain.models.census import (
     CensusCounts,
     CensusRun,
     DirectoryCount,
-    HostCount,
+    HostCountModel,
     HostCounts,
     ProbeCount,
     RunName,
@@ -28,13 +28,13 @@ from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 from lifesign.errors import InvalidRequest
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ALL_TARGETS, hour_of
 from lifesign.storage.targets import census_counts, target_rows
-from lifesign.storage.targets.census_counts import StoredRun
+from lifesign.storage.targets.census_counts import StoredPass
 
 PATH = "/api/v1/census"
 PERIOD_SECONDS = 86_400.0
@@ -69,9 +69,9 @@ class HostQuery(Body):
     """As the page before gave it, with the same query."""
 
 
-def show_census(transaction: Transaction, call: Call) -> Reply:
+def show_census(transaction: Transaction, call: Call) -> OperationReply:
     """Return how many targets and probes there are of each kind."""
-    require(call.caller, Action.READ_TARGETS)
+    require(call.caller, Permission.READ_TARGETS)
     query, now_s = call.query_as(CensusQuery), transaction.now_s
     if query.run is None:
         until_s = now_s if query.until is None else query.until.timestamp()
@@ -113,12 +113,12 @@ def show_census(transaction: Transaction, call: Call) -> Reply:
         gone=dict(target_rows.count_gone(transaction)),
         runs=[_run(run) for run in census_counts.runs(transaction, query.name, MAX_RUNS)],
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def list_hosts(transaction: Transaction, call: Call) -> Reply:
+def list_hosts(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of how many targets there are on each host."""
-    require(call.caller, Action.READ_TARGETS)
+    require(call.caller, Permission.READ_TARGETS)
     query = call.query_as(HostQuery)
     first = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
     last = min(first + SHARDS_AT_ONCE, SHARDS)
@@ -127,15 +127,15 @@ def list_hosts(transaction: Transaction, call: Call) -> Reply:
     rows = census_counts.hosts(transaction, sorted(ANSWERED), range(first, last), pass_ended_s=ended_s)
     answer = HostCounts(
         hosts=[
-            HostCount(host=host, result=_result(result), protocol_version=version, count=count)
+            HostCountModel(host=host, result=_result(result), protocol_version=version, count=count)
             for host, result, version, count in rows
         ],
         cursor=cursor_at(_LISTED, last) if last < SHARDS else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def put_run(transaction: Transaction, call: Call) -> Reply:
+def put_run(transaction: Transaction, call: Call) -> OperationReply:
     """Note that a pass over all targets has begun, or is over; again, nothing happens.
 
     While one of the same name is under way none begins: the answer tells of that one, by its own id. Whoever
@@ -153,7 +153,7 @@ def put_run(transaction: Transaction, call: Call) -> Reply:
     if body.is_over and call.seen is not None:
         census_counts.end_run(transaction, run_id, call.seen)
         run = census_counts.find_run(transaction, run_id) or run
-    return Reply(content=_run(run))
+    return OperationReply(content=_run(run))
 
 
 def _count_before(transaction: Transaction, call: Call) -> Mapping[str | None, int] | None:
@@ -180,18 +180,18 @@ def _shown(layers: list[str], count: int) -> ShownCount:
     return ShownCount.model_validate({**ended, "count": count})
 
 
-def _known_run(transaction: Transaction, run_id: str) -> StoredRun:
+def _known_run(transaction: Transaction, run_id: str) -> StoredPass:
     run = census_counts.find_run(transaction, run_id)
     if run is None:
         raise InvalidRequest([Finding("unknown_run", "/run", "expected the run_id of a pass that has begun")])
     return run
 
 
-def _aging_after_s(run: StoredRun) -> float:
+def _aging_after_s(run: StoredPass) -> float:
     return census_counts.NEVER_AGES if run.ended_at_s is None else run.ended_at_s
 
 
-def _run(run: StoredRun) -> CensusRun:
+def _run(run: StoredPass) -> CensusRun:
     return CensusRun(
         run_id=run.run_id,
         name=run.name,
@@ -212,7 +212,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="Count targets by their last result, and probes by how they ended",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=show_census,
         is_write=False,
         query=CensusQuery,
@@ -222,7 +222,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PATH}/hosts",
         summary="Count targets by host",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=list_hosts,
         is_write=False,
         query=HostQuery,
@@ -232,7 +232,7 @@ OPERATIONS = (
         method="PUT",
         path=f"{PATH}/runs/{{run_id}}",
         summary="Note that a pass over all targets has begun, or is over",
-        action=Action.REPORT_OBSERVATIONS,
+        action=Permission.REPORT_OBSERVATIONS,
         deed=put_run,
         look=_count_before,
         body=RunRequest,

@@ -2,14 +2,14 @@
 
 import secrets
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.lifecycle.link_rule import claimed_urls, is_claim
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import moment
 from lifesign.domain.models.links import LinkRequest, LinkToken
 from lifesign.domain.net.target import read_target, target_id
-from lifesign.domain.net.target_address import Refused
+from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     LINK_TOKEN_PREFIX,
     PROOF_PATH,
@@ -21,7 +21,7 @@ from lifesign.domain.schedule.opt_out_proof import (
 )
 from lifesign.errors import AgentGone, InvalidRequest, TooMany
 from lifesign.registry.agents.find_agents import existing_agent
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.targets import target_links, target_rows
@@ -36,7 +36,7 @@ ASK_AGAIN_SECONDS = 60.0
 """A repeated request has the token looked for at once, unless somebody looked this recently."""
 
 
-def ask_token(transaction: Transaction, call: Call) -> Reply:
+def ask_token(transaction: Transaction, call: Call) -> OperationReply:
     """Give out the token by which the owner of a target proves that it is the agent's.
 
     Asked again, it is the same token, and it is looked for at once.
@@ -58,13 +58,13 @@ def ask_token(transaction: Transaction, call: Call) -> Reply:
         target_links.look_at_once(transaction, target.id, agent.id)
     given = _claim(transaction, target, agent)
     assert given is not None  # noqa: S101 - it was stored just now
-    return Reply(content=_token_shown(given), status=201)
+    return OperationReply(content=_token_shown(given), status=201)
 
 
 def _claimed(transaction: Transaction, agent: StoredAgent, text: str) -> StoredTarget:
     """Return the target at a URL, if the agent claims it; InvalidRequest."""
     url = read_target(text)
-    if isinstance(url, Refused):
+    if isinstance(url, AddressRefused):
         raise InvalidRequest([Finding(url.name, "/url", url.reason)])
     target = target_rows.find(transaction, target_id(url))
     if target is None or target.gone_at_s is not None:
@@ -105,7 +105,7 @@ OPERATIONS = (
         method="POST",
         path="/api/v1/agents/{agent_id}/links",
         summary="Get the token by which a target's owner proves that the target is this agent",
-        action=Action.UPDATE,
+        action=Permission.UPDATE,
         deed=ask_token,
         body=LinkRequest,
         answer=LinkToken,

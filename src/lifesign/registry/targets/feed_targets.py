@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.models.agents import Body, moment
 from lifesign.domain.models.shards import ShardTargets
@@ -18,10 +18,10 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.errors import InvalidRequest
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.targets import target_rows
-from lifesign.storage.targets.target_rows import FeedRow, Place
+from lifesign.storage.targets.target_rows import FeedRow, TargetCursor
 
 MAX_PAGE = 5_000
 MAX_SHARD_DIGITS = 9
@@ -41,16 +41,16 @@ class ShardQuery(Body):
     """As the page before gave it, with the same query."""
 
 
-def list_shard_targets(transaction: Transaction, call: Call) -> Reply:
+def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of the targets of a shard, or of what changed in it since a version."""
     query = call.query_as(ShardQuery)
     shard = _shard_in(call)
-    place: Place | None = None
+    place: TargetCursor | None = None
     if query.cursor is None:
         until = target_rows.last_version(transaction)
     else:
         until, *where = numbers_in(query.cursor, _LISTED, 3)
-        place = Place(*where)
+        place = TargetCursor(*where)
     found = target_rows.feed(
         transaction, shard, after=query.after_version, until=until, place=place, limit=query.limit + 1
     )
@@ -63,7 +63,7 @@ def list_shard_targets(transaction: Transaction, call: Call) -> Reply:
     }
     if len(found) > len(page):
         answer["cursor"] = cursor_at(_LISTED, until, page[-1].place.version, page[-1].place.id)
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def _shard_in(call: Call) -> int:
@@ -108,7 +108,7 @@ OPERATIONS = (
         method="GET",
         path="/api/v1/shards/{shard}/targets",
         summary="List what is to be probed in a shard, or what changed there",
-        action=Action.LEASE_SHARDS,
+        action=Permission.LEASE_SHARDS,
         deed=list_shard_targets,
         is_write=False,
         query=ShardQuery,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.models.directories import (
     DIRECTORY_PATTERN,
@@ -26,7 +26,7 @@ from lifesign.domain.models.directories import (
     ImportState,
 )
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import Refused
+from lifesign.domain.net.target_address import AddressRefused
 from lifesign.errors import (
     DirectoryNotFound,
     ImportNotFound,
@@ -35,7 +35,7 @@ from lifesign.errors import (
     NothingHeld,
     TooMany,
 )
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.targets.replace_listing import advance, begin, confirm
 from lifesign.registry.views.directory_records import directory_record, import_record
 from lifesign.storage.engine.database import Transaction
@@ -52,7 +52,7 @@ MAX_REASONS = 50
 OTHER_REASONS = "other"
 
 
-def put_page(transaction: Transaction, call: Call) -> Reply:
+def put_page(transaction: Transaction, call: Call) -> OperationReply:
     """Keep one page of a list until all have come; sent again, it changes nothing.
 
     ImportOver if the import takes no more pages. TooMany directories, or imports of one that are open.
@@ -68,7 +68,7 @@ def put_page(transaction: Transaction, call: Call) -> Reply:
     if directories.store_page(transaction, found.id, page, urls):
         refused = Counter(found.counts.refused)
         for given, number in read.items():
-            if isinstance(given, Refused):
+            if isinstance(given, AddressRefused):
                 refused[_reason(given, refused)] += number
         counts = Counts(
             received=found.counts.received + len(body.urls),
@@ -77,10 +77,10 @@ def put_page(transaction: Transaction, call: Call) -> Reply:
         )
         found = replace(found, pages=found.pages + 1, counts=counts, state_since_s=transaction.now_s)
         directories.store_import(transaction, found)
-    return Reply(content=import_record(found))
+    return OperationReply(content=import_record(found))
 
 
-def apply_import(transaction: Transaction, call: Call) -> Reply:
+def apply_import(transaction: Transaction, call: Call) -> OperationReply:
     """Do the next part of an import; to be asked again while its state is `adding` or `removing`.
 
     A later import of the same directory takes the place of all before it.
@@ -92,10 +92,10 @@ def apply_import(transaction: Transaction, call: Call) -> Reply:
         raise ImportNotFound(directory.name, call.path["import_id"])
     if found.state == ImportState.UPLOADING:
         found = begin(transaction, directory, found, asked.pages)
-    return Reply(content=import_record(advance(transaction, directory, found, call.actor)))
+    return OperationReply(content=import_record(advance(transaction, directory, found, call.actor)))
 
 
-def confirm_directory(transaction: Transaction, call: Call) -> Reply:
+def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
     """Let go what left a directory that has shrunk; the server goes on with it by itself."""
     directory = _known(transaction, call)
     held = directories.latest_imports(transaction, directory.id, [ImportState.HELD])
@@ -104,23 +104,23 @@ def confirm_directory(transaction: Transaction, call: Call) -> Reply:
     found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
     if found is None or found.state != ImportState.HELD:
         raise NothingHeld(directory.name)
-    return Reply(content=import_record(confirm(transaction, directory, found, call.actor)))
+    return OperationReply(content=import_record(confirm(transaction, directory, found, call.actor)))
 
 
-def list_directories(transaction: Transaction, call: Call) -> Reply:
+def list_directories(transaction: Transaction, call: Call) -> OperationReply:
     """Return all directories by their names, with what was applied last and what is held."""
-    require(call.caller, Action.READ_TARGETS)
+    require(call.caller, Permission.READ_TARGETS)
     found = directories.listing(transaction, MAX_DIRECTORIES)
-    return Reply(content=DirectoryList(directories=[_record(transaction, one) for one in found]))
+    return OperationReply(content=DirectoryList(directories=[_record(transaction, one) for one in found]))
 
 
-def show_directory(transaction: Transaction, call: Call) -> Reply:
+def show_directory(transaction: Transaction, call: Call) -> OperationReply:
     """Return one directory."""
-    require(call.caller, Action.READ_TARGETS)
+    require(call.caller, Permission.READ_TARGETS)
     directory = directories.find(transaction, _name_in(call))
     if directory is None:
         raise DirectoryNotFound(call.path["directory"])
-    return Reply(content=_record(transaction, directory))
+    return OperationReply(content=_record(transaction, directory))
 
 
 def _name_in(call: Call) -> str:
@@ -185,7 +185,7 @@ def _import(
     return directories.begin_import(transaction, columns)
 
 
-def _reason(refused: Refused, known: Iterable[str]) -> str:
+def _reason(refused: AddressRefused, known: Iterable[str]) -> str:
     return refused.reason if len({*known, refused.reason}) <= MAX_REASONS else OTHER_REASONS
 
 
@@ -202,7 +202,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="List directories, with what they list and what is held",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=list_directories,
         is_write=False,
         answer=DirectoryList,
@@ -211,7 +211,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PATH}/{{directory}}",
         summary="Show a directory",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=show_directory,
         is_write=False,
         answer=DirectoryRecord,
@@ -221,7 +221,7 @@ OPERATIONS = (
         method="PUT",
         path=f"{PATH}/{{directory}}/imports/{{import_id}}/pages/{{page}}",
         summary="Send one page of what a directory lists",
-        action=Action.IMPORT_TARGETS,
+        action=Permission.IMPORT_TARGETS,
         deed=put_page,
         body=ImportPage,
         answer=ImportRecord,
@@ -232,7 +232,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{directory}}/imports/{{import_id}}/apply",
         summary="Let a list whose pages have all come take the place of the former one, a part at a time",
-        action=Action.IMPORT_TARGETS,
+        action=Permission.IMPORT_TARGETS,
         deed=apply_import,
         body=ImportEnd,
         answer=ImportRecord,
@@ -242,7 +242,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{directory}}/confirm",
         summary="Let go what left a directory that has shrunk",
-        action=Action.CONFIRM_DIRECTORY,
+        action=Permission.CONFIRM_DIRECTORY,
         deed=confirm_directory,
         answer=ImportRecord,
         errors=(404, 409),

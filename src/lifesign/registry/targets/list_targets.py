@@ -8,28 +8,28 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError, from_json
 from sqlalchemy import Row
 
-from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import Body, moment
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
 from lifesign.domain.models.targets import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
 from lifesign.domain.net.international_host import ascii_host
-from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, Refused
+from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
-from lifesign.domain.observation.probe_summary import beside_card, sight
+from lifesign.domain.observation.probe_summary import beside_card, probe_summary
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.errors import DirectoryNotFound, TargetNotFound
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.target_results import ASKED, last_of
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ResultChange
 from lifesign.storage.targets import directories, target_search
-from lifesign.storage.targets.target_search import Place, TargetFilter
+from lifesign.storage.targets.target_search import HostCursor, TargetFilter
 
 PATH = "/api/v1/targets"
 MAX_PAGE = 1_000
@@ -56,7 +56,7 @@ class TargetOrder(StrEnum):
 
 def _as_targets_spell_it(value: str) -> str:
     host = ascii_host(value)
-    if isinstance(host, Refused):
+    if isinstance(host, AddressRefused):
         raise PydanticCustomError("host", "expected a host: {reason}", {"reason": host.reason})
     return host
 
@@ -96,10 +96,10 @@ class TargetListing(Body):
     """As the page before gave it, with the same query."""
 
 
-def list_targets(transaction: Transaction, call: Call) -> Reply:
+def list_targets(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of the targets that match, and how many there are in all; to an agent, itself."""
     query = call.query_as(TargetListing)
-    own = None if may(call.caller, Action.READ_TARGETS) else call.caller.agent_id
+    own = None if may(call.caller, Permission.READ_TARGETS) else call.caller.agent_id
     wanted = TargetFilter(
         subject_id=own,
         results=query.result,
@@ -127,7 +127,7 @@ def list_targets(transaction: Transaction, call: Call) -> Reply:
         total=total,
         cursor=_cursor_behind(page[-1], total, query.sort) if len(found) > len(page) else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def _cursor_behind(row: Row[Any], total: int, order: TargetOrder) -> str:
@@ -136,19 +136,19 @@ def _cursor_behind(row: Row[Any], total: int, order: TargetOrder) -> str:
     return cursor_at(_LISTED_BY_HOST, row.id, total, row.host)
 
 
-def _place_in(cursor: str, order: TargetOrder) -> tuple[Place, int]:
+def _place_in(cursor: str, order: TargetOrder) -> tuple[HostCursor, int]:
     """Return behind which target a page begins, and how many there are in all; InvalidRequest."""
     if order is TargetOrder.ADDED:
         number, total = numbers_in(cursor, _LISTED, 2)
-        return Place(number, ""), total
+        return HostCursor(number, ""), total
     (number, total), host = numbers_and_text_in(cursor, _LISTED_BY_HOST, 2, MAX_HOST_CHARACTERS)
-    return Place(number, host), total
+    return HostCursor(number, host), total
 
 
-def show_target(transaction: Transaction, call: Call) -> Reply:
+def show_target(transaction: Transaction, call: Call) -> OperationReply:
     """Return one target, also one that is gone, with its last results and changes."""
     subject_id = call.path["target_id"]
-    require(call.caller, Action.READ_TARGETS, subject_id)
+    require(call.caller, Permission.READ_TARGETS, subject_id)
     row = target_search.whole(transaction, subject_id)
     if row is None:
         raise TargetNotFound(subject_id)
@@ -168,7 +168,7 @@ def show_target(transaction: Transaction, call: Call) -> Reply:
         agent_status=None if row.status is None else Status(row.status),
         agent_health=None if row.health is None else HealthStatus(row.health),
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def _number_of(transaction: Transaction, name: str) -> int:
@@ -223,7 +223,7 @@ def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
         if (said := seen.get(layer.value)) is not None
     ]
     card = None if known is None else dict(last_of(known)).get(Layer.DISCOVERY)
-    return sight(beside_card(layers, card)) or None
+    return probe_summary(beside_card(layers, card)) or None
 
 
 def _seen(stored: str) -> TargetSeen:
@@ -246,7 +246,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="List targets by their last result, directory and host",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=list_targets,
         is_write=False,
         query=TargetListing,
@@ -257,7 +257,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PATH}/{{target_id}}",
         summary="Show all that is known of a target",
-        action=Action.READ_TARGETS,
+        action=Permission.READ_TARGETS,
         deed=show_target,
         is_write=False,
         answer=TargetRecord,

@@ -11,13 +11,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.event import EventDraft, EventType, OriginChanged
 from lifesign.domain.models.agents import Body, moment
 from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
 from lifesign.domain.net.target import host_of
-from lifesign.domain.net.target_address import Refused
+from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     PROOF_PATH,
     TOKEN_BYTES,
@@ -29,7 +29,7 @@ from lifesign.domain.schedule.opt_out_proof import (
 )
 from lifesign.errors import InvalidRequest, OptOutNotFound, TooMany
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.events import event_log
@@ -60,23 +60,23 @@ class OptOutPlace(Body):
     url: OptOutUrl
 
 
-def ask_opt_out(transaction: Transaction, call: Call) -> Reply:
+def ask_opt_out(transaction: Transaction, call: Call) -> OperationReply:
     """Give out the token that proves whose origin it is; asked again, it is looked for at once."""
     origin = _origin(call.body_as(OptOutRequest).url, "/url")
     known = opt_outs.find(transaction, origin, to_change=True)
     if known is not None and (known.proven_at_s is not None or is_open(known.asked_at_s, transaction.now_s)):
         if known.proven_at_s is None:
             opt_outs.set_checked(transaction, origin, None)
-        return Reply(content=_shown(known), status=201)
+        return OperationReply(content=_shown(known), status=201)
     if known is None and opt_outs.count(transaction) >= MAX_OPT_OUTS:
         raise TooMany("opt-outs", MAX_OPT_OUTS)
     given = opt_outs.put(transaction, origin, token_of(secrets.token_bytes(TOKEN_BYTES)))
-    return Reply(content=_shown(given), status=201)
+    return OperationReply(content=_shown(given), status=201)
 
 
-def list_opt_outs(transaction: Transaction, call: Call) -> Reply:
+def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of the origins that are not probed, or whose owners have yet to prove it."""
-    require(call.caller, Action.MANAGE_OPT_OUTS)
+    require(call.caller, Permission.MANAGE_OPT_OUTS)
     query = call.query_as(OptOutListing)
     after = "" if query.cursor is None else text_in(query.cursor, _LISTED, MAX_ORIGIN_CHARACTERS)
     found = opt_outs.listing(transaction, after=after, limit=query.limit + 1)
@@ -86,10 +86,10 @@ def list_opt_outs(transaction: Transaction, call: Call) -> Reply:
         total=opt_outs.count(transaction),
         cursor=cursor_at(_LISTED, page[-1].origin) if len(found) > len(page) else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def withdraw_opt_out(transaction: Transaction, call: Call) -> Reply:
+def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
     """Let an origin be probed again, as far as anybody lists it; OptOutNotFound if it never opted out."""
     origin = _origin(call.query_as(OptOutPlace).url, "/url")
     version = target_rows.next_version(transaction)
@@ -106,7 +106,7 @@ def withdraw_opt_out(transaction: Transaction, call: Call) -> Reply:
         ]
         back = target_rows.come_back(transaction, free, version)
         event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_IN, origin, back, call.actor)])
-    return Reply(status=204)
+    return OperationReply(status=204)
 
 
 def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool:
@@ -160,7 +160,7 @@ def has_opted_out(transaction: Transaction, url: str) -> bool:
 
 def _origin(url: str, pointer: str) -> str:
     origin = origin_of(url)
-    if isinstance(origin, Refused):
+    if isinstance(origin, AddressRefused):
         raise InvalidRequest([Finding(origin.name, pointer, origin.reason)])
     return origin
 
@@ -198,7 +198,7 @@ OPERATIONS = (
         method="POST",
         path=PATH,
         summary="Get the token by which an owner proves that nobody is to probe an origin",
-        action=Action.MANAGE_OPT_OUTS,
+        action=Permission.MANAGE_OPT_OUTS,
         deed=ask_opt_out,
         body=OptOutRequest,
         answer=OptOutRecord,
@@ -209,7 +209,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="List the origins that opted out, or are to prove it",
-        action=Action.MANAGE_OPT_OUTS,
+        action=Permission.MANAGE_OPT_OUTS,
         deed=list_opt_outs,
         is_write=False,
         query=OptOutListing,
@@ -219,7 +219,7 @@ OPERATIONS = (
         method="DELETE",
         path=PATH,
         summary="Let an origin be probed again",
-        action=Action.MANAGE_OPT_OUTS,
+        action=Permission.MANAGE_OPT_OUTS,
         deed=withdraw_opt_out,
         status=204,
         query=OptOutPlace,

@@ -8,7 +8,7 @@ directory listed keeps its own URL, whatever its record says later.
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import Refused
+from lifesign.domain.net.target_address import AddressRefused
 from lifesign.errors import InvalidRequest
 from lifesign.registry.targets.opt_out_origins import has_opted_out
 from lifesign.storage.engine.database import Transaction
@@ -21,7 +21,7 @@ def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
     if monitoring == Monitoring.HEARTBEAT or card_url is None:
         return None
     url = read_target(card_url)
-    if isinstance(url, Refused):
+    if isinstance(url, AddressRefused):
         raise InvalidRequest([Finding("not_to_be_probed", "/card_url", url.reason)])
     return url
 

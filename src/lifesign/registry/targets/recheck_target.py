@@ -4,12 +4,12 @@ Nobody here probes: its prober is told that somebody wants to know, and looks wi
 the target has asked to be looked at again.
 """
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.models.agents import moment
 from lifesign.domain.models.targets import RecheckRecord
 from lifesign.domain.schedule.cadence import Cadence, asked_to_wait_until_s
 from lifesign.errors import TargetGone, TargetNotFound, TooManyRequests
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.list_targets import PATH
 from lifesign.storage.engine.database import Transaction
@@ -19,13 +19,13 @@ RECHECK_SECONDS = Cadence().recheck_every_s
 """Between two of one target (protocol 3)."""
 
 
-def recheck_target(transaction: Transaction, call: Call) -> Reply:
+def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
     """Have a target probed out of turn; TooManyRequests within a minute of the last time.
 
     TargetGone if it is not probed any more.
     """
     subject_id = call.path["target_id"]
-    require(call.caller, Action.RECHECK, subject_id)
+    require(call.caller, Permission.RECHECK, subject_id)
     if target_rows.find(transaction, subject_id) is None:
         raise TargetNotFound(subject_id)
     version = target_rows.next_version(transaction)
@@ -52,7 +52,7 @@ def recheck_target(transaction: Transaction, call: Call) -> Reply:
         observed_at=None if observed_at_s is None else moment(observed_at_s),
         not_before=None if not_before_s is None else moment(not_before_s),
     )
-    return Reply(content=answer, status=202)
+    return OperationReply(content=answer, status=202)
 
 
 OPERATIONS = (
@@ -60,7 +60,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{target_id}}/probe",
         summary="Have a target probed now",
-        action=Action.RECHECK,
+        action=Permission.RECHECK,
         deed=recheck_target,
         answer=RecheckRecord,
         status=202,

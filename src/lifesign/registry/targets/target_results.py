@@ -25,7 +25,7 @@ from lifesign.domain.observation.results import LayerResult, Observation, Result
 from lifesign.domain.text.safe_text import harmless
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.probing import liveness, probe_results, result_history
-from lifesign.storage.probing.liveness import Answered, Silent
+from lifesign.storage.probing.liveness import LiveTarget, Silent
 from lifesign.storage.probing.probe_results import Left, Subject
 from lifesign.storage.probing.result_history import ALL_TARGETS, ResultChange, SumKey, hour_of
 
@@ -46,7 +46,7 @@ class Results:
     """By the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
-    answered: dict[int, Answered] = field(default_factory=dict)
+    answered: dict[int, LiveTarget] = field(default_factory=dict)
     """By the target's number, of its last result that answered or failed."""
     silent: dict[int, Silent] = field(default_factory=dict)
 
@@ -109,7 +109,7 @@ class Results:
         target, where = subject.target, (observation.network_class, observation.address)
         if observation.is_sign_of_life:
             self.silent.pop(target, None)
-            self.answered[target] = Answered(target, *where, at_s)
+            self.answered[target] = LiveTarget(target, *where, at_s)
         elif subject.agent is None:
             # It never answered, so that it cannot fall silent.
             return

@@ -7,13 +7,13 @@ was settled: a holder that is gone pays for nothing any more, and its last cost 
 from collections.abc import Callable
 from dataclasses import replace
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.tasks import CallRecord, CallReservation, CallSettlement, RunWrite
 from lifesign.domain.tasks.budget import Amount, Budget, amount_record
 from lifesign.errors import AgentHealthError, CallNotFound, CallOver, KeyReused, TooMany
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.tasks.create_task import PATH
-from lifesign.registry.tasks.run_guard import Entered, enter_run
+from lifesign.registry.tasks.run_guard import AuthorizedRun, enter_run
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.tasks import task_budgets, task_runs
 from lifesign.storage.tasks.task_budgets import StoredCall
@@ -24,10 +24,10 @@ MAX_CALLS = 100_000
 """Of one run."""
 
 
-def reserve_call(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def reserve_call(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Promise a call what it may cost at most; BudgetExceeded costs nothing and changes nothing."""
     entered = enter_run(transaction, call)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     transaction, number = entered.transaction, entered.task.number
     asked = call.body_as(CallReservation)
@@ -50,7 +50,7 @@ def reserve_call(transaction: Transaction, call: Call) -> Reply | AgentHealthErr
     return _shown(entered, made, budget, status=201)
 
 
-def settle_call(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def settle_call(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Take in what a call did cost; what it had reserved beyond that is there again."""
     cost = call.body_as(CallSettlement).cost.amount()
     return _end_call(
@@ -58,7 +58,7 @@ def settle_call(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
     )
 
 
-def release_call(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def release_call(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Free what was reserved for a call that failed."""
     return _end_call(transaction, call, "released", None, lambda budget, reserved: budget.release(reserved))
 
@@ -69,9 +69,9 @@ def _end_call(
     state: str,
     cost: Amount | None,
     ended: Callable[[Budget, Amount], Budget],
-) -> Reply | AgentHealthError:
+) -> OperationReply | AgentHealthError:
     entered = enter_run(transaction, call)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     transaction, number = entered.transaction, entered.task.number
     stored = task_budgets.find(transaction, number, to_change=True)
@@ -89,14 +89,14 @@ def _end_call(
     return _shown(entered, made, budget)
 
 
-def _shown(entered: Entered, made: StoredCall, budget: Budget, *, status: int = 200) -> Reply:
+def _shown(entered: AuthorizedRun, made: StoredCall, budget: Budget, *, status: int = 200) -> OperationReply:
     answer = CallRecord.model_validate({
         "task_id": entered.task.task_id,
         "call_id": made.call_id,
         "state": made.state,
         "available": amount_record(budget.room),
     })  # fmt: skip
-    return Reply(content=answer, status=status)
+    return OperationReply(content=answer, status=status)
 
 
 OPERATIONS = (
@@ -104,7 +104,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/calls",
         summary="Reserve what a metered call may cost at most",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=reserve_call,
         body=CallReservation,
         answer=CallRecord,
@@ -116,7 +116,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/calls/{{call_id}}/settle",
         summary="Say what a call did cost",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=settle_call,
         body=CallSettlement,
         answer=CallRecord,
@@ -127,7 +127,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/calls/{{call_id}}/release",
         summary="Free what was reserved for a call that failed",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=release_call,
         body=RunWrite,
         answer=CallRecord,

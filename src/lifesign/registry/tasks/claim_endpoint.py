@@ -14,12 +14,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from lifesign.domain.access.permissions import Action, Principal, may_at_all
+from lifesign.domain.access.permissions import Permission, Principal, may_at_all
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.errors import AgentHealthError, NotAllowed, TooManyClaims
-from lifesign.registry.api.call import Door, authenticate, headers_in, incarnation_in
+from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in, incarnation_in
 from lifesign.registry.api.error_responses import OURS, error_response, problem
-from lifesign.registry.tasks.claim_task import Seeker, claim_task, look_for_task
+from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task, look_for_task
 from lifesign.registry.tasks.task_notifier import TaskNews
 from lifesign.storage.engine.database import Transaction
 
@@ -47,7 +47,7 @@ class _Asked:
 class ClaimEndpoint:
     """Answers `POST /api/v1/tasks/claim`: 200 with a task, or 204 when the wait, or the server, is over."""
 
-    def __init__(self, door: Door, news: TaskNews) -> None:
+    def __init__(self, door: OperationDispatcher, news: TaskNews) -> None:
         self._door = door
         self._news = news
         self.stops = asyncio.Event()
@@ -138,15 +138,17 @@ def _claim(transaction: Transaction, asked: _Asked) -> TaskGrant | None:
     return claim_task(transaction, _seeker(transaction, asked))
 
 
-def _seeker(transaction: Transaction, asked: _Asked) -> Seeker:
+def _seeker(transaction: Transaction, asked: _Asked) -> TaskClaimant:
     """Return who asks: the key may have been revoked since the last look."""
     caller = authenticate(transaction, asked.digest)
-    return Seeker(caller=caller, digest=asked.digest, incarnation=asked.incarnation, wanted=asked.wanted)
+    return TaskClaimant(
+        caller=caller, digest=asked.digest, incarnation=asked.incarnation, wanted=asked.wanted
+    )
 
 
 def _check_may_work(caller: Principal) -> None:
-    if not may_at_all(caller, Action.WORK_TASKS):
-        raise NotAllowed(caller.role, Action.WORK_TASKS, None)
+    if not may_at_all(caller, Permission.WORK_TASKS):
+        raise NotAllowed(caller.role, Permission.WORK_TASKS, None)
 
 
 async def _gone(receive: Receive) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic_core import from_json
 from ulid import ULID
 
-from lifesign.domain.access.permissions import Action, Principal, require
+from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
@@ -35,16 +35,16 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_budgets, task_rows, task_runs
-from lifesign.storage.tasks.lease_requesters import Askers
+from lifesign.storage.tasks.lease_requesters import LeaseRequesters
 from lifesign.storage.tasks.task_rows import Claimant, StoredTask
-from lifesign.storage.tasks.task_runs import StoredRun
+from lifesign.storage.tasks.task_runs import StoredTaskRun
 
 MAX_LOOKS = 5
 """For a task that nobody else takes at the same time; whoever finds none then looks again soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seeker:
+class TaskClaimant:
     """An agent that asks for work, and how."""
 
     caller: Principal
@@ -55,7 +55,7 @@ class Seeker:
     wanted: TaskClaim
 
 
-def look_for_task(transaction: Transaction, seeker: Seeker) -> float | None:
+def look_for_task(transaction: Transaction, seeker: TaskClaimant) -> float | None:
     """Return in how many seconds there is a task for this agent, at most 0 for now; None for none at all.
 
     Changes nothing and locks nothing. Raises why the agent may not have one.
@@ -65,7 +65,7 @@ def look_for_task(transaction: Transaction, seeker: Seeker) -> float | None:
     return None if due_s is None else due_s - transaction.now_s
 
 
-def claim_task(transaction: Transaction, seeker: Seeker) -> TaskGrant | None:
+def claim_task(transaction: Transaction, seeker: TaskClaimant) -> TaskGrant | None:
     """Grant the agent a task; None if there is none for it now."""
     askers = lease_requesters.lock(transaction, [seeker.digest], ())
     # The agent may have been waited for.
@@ -76,7 +76,7 @@ def claim_task(transaction: Transaction, seeker: Seeker) -> TaskGrant | None:
         return None
     task, before = found
     claim = _claimed(transaction, task, before, agent=agent, askers=askers, wanted=seeker.wanted)
-    run = StoredRun(
+    run = StoredTaskRun(
         task=task.number,
         number=task.runs + 1,
         run_id=f"run_{str(ULID()).lower()}",
@@ -100,13 +100,13 @@ def claim_task(transaction: Transaction, seeker: Seeker) -> TaskGrant | None:
     )
 
 
-def _agent(transaction: Transaction, seeker: Seeker) -> StoredAgent:
+def _agent(transaction: Transaction, seeker: TaskClaimant) -> StoredAgent:
     """Return the agent that asks, if it may have a task now."""
     agent_id = seeker.caller.agent_id
-    require(seeker.caller, Action.WORK_TASKS, agent_id)
+    require(seeker.caller, Permission.WORK_TASKS, agent_id)
     if agent_id is None:
         # Whoever is no agent has no record that could say what it fits.
-        raise NotAllowed(seeker.caller.role, Action.WORK_TASKS, None)
+        raise NotAllowed(seeker.caller.role, Permission.WORK_TASKS, None)
     agent = agent_rows.find(transaction, agent_id)
     if agent is None:
         raise AgentNotFound(agent_id)
@@ -173,7 +173,7 @@ def _claimed(
     before: Claim,
     *,
     agent: StoredAgent,
-    askers: Askers,
+    askers: LeaseRequesters,
     wanted: TaskClaim,
 ) -> Claim:
     decision = judge_acquire(

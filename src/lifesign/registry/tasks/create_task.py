@@ -8,13 +8,13 @@ from hashlib import sha256
 from pydantic_core import to_json
 from ulid import ULID
 
-from lifesign.domain.access.permissions import Action, Principal
+from lifesign.domain.access.permissions import Permission, Principal
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import TaskCreation, TaskRecord, TaskRequest
 from lifesign.domain.tasks.budget import NOTHING, Amount, Budget
 from lifesign.domain.tasks.task_states import TaskStatus, task_resource
 from lifesign.errors import KeyReused
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.transitions import task_events
 from lifesign.registry.views.task_records import record_for
 from lifesign.storage.engine.database import Transaction
@@ -39,7 +39,7 @@ class Origin:
     fix_of: StoredTask | None = None
 
 
-def create_task(transaction: Transaction, call: Call) -> Reply:
+def create_task(transaction: Transaction, call: Call) -> OperationReply:
     """Put a new task into the queue; who says so again by the same key gets the same task."""
     wanted = call.body_as(TaskCreation)
     creation = None
@@ -59,15 +59,15 @@ def create_task(transaction: Transaction, call: Call) -> Reply:
 
 def _created_before(
     transaction: Transaction, known: StoredCreation, wanted: StoredCreation, caller: Principal
-) -> Reply:
+) -> OperationReply:
     if known.digest != wanted.digest or known.task is None:
         raise KeyReused(wanted.idempotency_key)
     return _created(transaction, task_rows.find(transaction, known.task), caller)
 
 
-def _created(transaction: Transaction, task: StoredTask, caller: Principal) -> Reply:
+def _created(transaction: Transaction, task: StoredTask, caller: Principal) -> OperationReply:
     headers = {"Location": f"{PATH}/{task.task_id}"}
-    return Reply(content=record_for(transaction, task, caller), status=201, headers=headers)
+    return OperationReply(content=record_for(transaction, task, caller), status=201, headers=headers)
 
 
 def _digest(wanted: TaskCreation) -> str:
@@ -130,7 +130,7 @@ OPERATIONS = (
         method="POST",
         path=PATH,
         summary="Put a task into the queue",
-        action=Action.CREATE_TASKS,
+        action=Permission.CREATE_TASKS,
         deed=create_task,
         body=TaskCreation,
         answer=TaskRecord,

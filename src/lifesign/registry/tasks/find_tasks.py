@@ -4,14 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.events.event import AgentId
 from lifesign.domain.models.agents import Body, RoleId
 from lifesign.domain.models.tasks import TASK_ID_PATTERN, ReportList, TaskList, TaskRecord
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.errors import NotAllowed, TaskNotFound
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
-from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.tasks.create_task import PATH
 from lifesign.registry.views.task_records import record, report_record, summaries, with_names
 from lifesign.storage.engine.database import Transaction
@@ -49,13 +49,13 @@ class ReportListing(Body):
     cursor: Cursor | None = None
 
 
-def list_tasks(transaction: Transaction, call: Call) -> Reply:
+def list_tasks(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of the tasks that match, the newest first; to an agent, those it has worked at."""
     query = call.query_as(TaskListing)
     holder = query.holder
-    if holder is None and not may(call.caller, Action.READ_TASKS):
+    if holder is None and not may(call.caller, Permission.READ_TASKS):
         holder = call.caller.agent_id
-    require(call.caller, Action.READ_TASKS, holder)
+    require(call.caller, Permission.READ_TASKS, holder)
     parent = None
     if query.parent_id is not None:
         parent = task_rows.number_of(transaction, query.parent_id)
@@ -76,16 +76,16 @@ def list_tasks(transaction: Transaction, call: Call) -> Reply:
         total=task_rows.count(transaction, wanted),
         cursor=cursor_at(_LISTED, page[-1].number) if len(found) > len(page) else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def show_task(transaction: Transaction, call: Call) -> Reply:
+def show_task(transaction: Transaction, call: Call) -> OperationReply:
     """Return all that is known of a task."""
     shown = record(transaction, _readable(transaction, call))
-    return Reply(content=with_names(transaction, shown, call.caller))
+    return OperationReply(content=with_names(transaction, shown, call.caller))
 
 
-def list_reports(transaction: Transaction, call: Call) -> Reply:
+def list_reports(transaction: Transaction, call: Call) -> OperationReply:
     """Return one page of a task's progress reports, the newest first."""
     task = _readable(transaction, call)
     query = call.query_as(ReportListing)
@@ -96,7 +96,7 @@ def list_reports(transaction: Transaction, call: Call) -> Reply:
         reports=[report_record(report) for report in page],
         cursor=cursor_at(_REPORTED, page[-1].number) if len(found) > len(page) else None,
     )
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
 def _readable(transaction: Transaction, call: Call) -> StoredTask:
@@ -106,15 +106,19 @@ def _readable(transaction: Transaction, call: Call) -> StoredTask:
     """
     task_id = call.path["task_id"]
     number = task_rows.number_of(transaction, task_id)
-    may_read_all = may(call.caller, Action.READ_TASKS)
+    may_read_all = may(call.caller, Permission.READ_TASKS)
     if number is None:
-        raise TaskNotFound(task_id) if may_read_all else NotAllowed(call.caller.role, Action.READ_TASKS, None)
+        raise (
+            TaskNotFound(task_id)
+            if may_read_all
+            else NotAllowed(call.caller.role, Permission.READ_TASKS, None)
+        )
     task = task_rows.find(transaction, number)
     if not may_read_all:
         agent_id = call.caller.agent_id or ""
         numbers = [number] if task.parent is None else [number, task.parent]
         if not task_runs.has_worked(transaction, agent_id, numbers):
-            raise NotAllowed(call.caller.role, Action.READ_TASKS, None)
+            raise NotAllowed(call.caller.role, Permission.READ_TASKS, None)
     return task
 
 
@@ -123,7 +127,7 @@ OPERATIONS = (
         method="GET",
         path=PATH,
         summary="List tasks by status, pool, parent and holder",
-        action=Action.READ_TASKS,
+        action=Permission.READ_TASKS,
         deed=list_tasks,
         is_write=False,
         query=TaskListing,
@@ -134,7 +138,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PATH}/{{task_id:task}}",
         summary="Show all that is known of one task",
-        action=Action.READ_TASKS,
+        action=Permission.READ_TASKS,
         deed=show_task,
         is_write=False,
         answer=TaskRecord,
@@ -144,7 +148,7 @@ OPERATIONS = (
         method="GET",
         path=f"{PATH}/{{task_id}}/progress",
         summary="List the progress reports of a task",
-        action=Action.READ_TASKS,
+        action=Permission.READ_TASKS,
         deed=list_reports,
         is_write=False,
         query=ReportListing,

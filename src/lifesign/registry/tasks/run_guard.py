@@ -12,7 +12,7 @@ from hashlib import sha256
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from lifesign.domain.access.permissions import Action, require
+from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.tasks import FencedWrite, RunWrite
@@ -20,7 +20,7 @@ from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, 
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.errors import AgentGone, AgentHealthError, KeyReused, TaskNotFound, TooMany, WrongRun
 from lifesign.registry.api.call import incarnation_in
-from lifesign.registry.api.operations import Call, Reply
+from lifesign.registry.api.operations import Call, OperationReply
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.views.lease_records import refused
@@ -30,14 +30,14 @@ from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows, task_runs
 from lifesign.storage.tasks.lease_requesters import Holder
 from lifesign.storage.tasks.task_rows import StoredTask
-from lifesign.storage.tasks.task_runs import StoredRun, StoredWrite
+from lifesign.storage.tasks.task_runs import StoredTaskRun, StoredWrite
 
 MAX_WRITES = 10_000
 """Of one task, whose answers are kept; those that end a run are taken beyond that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Locked:
+class RunGuard:
     """A task whose lease's row is locked, at the time after that."""
 
     transaction: Transaction
@@ -48,13 +48,13 @@ class Locked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entered(Locked):
+class AuthorizedRun(RunGuard):
     """A run that may write."""
 
-    run: StoredRun
+    run: StoredTaskRun
 
 
-def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False) -> Locked:
+def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False) -> RunGuard:
     """Lock a task; TaskNotFound. Agents come first, then leases, as everywhere."""
     task_id = call.path["task_id"]
     number = task_rows.number_of(transaction, task_id)
@@ -67,17 +67,17 @@ def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False
     # The locks may have been waited for.
     transaction = transaction.after_waiting()
     task = task_rows.find(transaction, number)
-    return Locked(transaction=transaction, task=task, claim=rows[number], holders=askers.holders)
+    return RunGuard(transaction=transaction, task=task, claim=rows[number], holders=askers.holders)
 
 
 def enter_run(
     transaction: Transaction, call: Call, *, is_end: bool = False
-) -> Entered | Reply | AgentHealthError:
+) -> AuthorizedRun | OperationReply | AgentHealthError:
     """Return the run that a request shows, if it may write; else its first answer, or why not.
 
     A refusal is returned, not raised: its event has to be committed. `is_end`: the write ends the run.
     """
-    require(call.caller, Action.WORK_TASKS, call.caller.agent_id)
+    require(call.caller, Permission.WORK_TASKS, call.caller.agent_id)
     shown = call.body_as(RunWrite)
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
@@ -91,12 +91,14 @@ def enter_run(
         return run
     if isinstance(shown, FencedWrite) and task.writes >= MAX_WRITES and not is_end:
         raise TooMany(f"writes of {task.task_id}", MAX_WRITES)
-    return Entered(transaction=transaction, task=task, claim=locked.claim, holders=locked.holders, run=run)
+    return AuthorizedRun(
+        transaction=transaction, task=task, claim=locked.claim, holders=locked.holders, run=run
+    )
 
 
 def judge_run(
     transaction: Transaction, task: StoredTask, claim: Claim, call: Call, *, token: int, run_id: str
-) -> StoredRun | Refusal:
+) -> StoredTaskRun | Refusal:
     """Return the run of this id and token if it has the task now and is the caller's."""
     held = None if claim.lease_id is None else claim
     refusal = judge_write(held, holder_of(call.caller), token, transaction.now_s)
@@ -123,7 +125,9 @@ def rejected(
     return refused(refusal, lease_id, now_s=transaction.now_s, token=token)
 
 
-def answer_once(entered: Entered, call: Call, answer: BaseModel, *, status: int = 200) -> Reply:
+def answer_once(
+    entered: AuthorizedRun, call: Call, answer: BaseModel, *, status: int = 200
+) -> OperationReply:
     """Keep the answer to a write for whoever asks again, and return it."""
     written = call.body_as(FencedWrite)
     kept = StoredWrite(
@@ -134,10 +138,10 @@ def answer_once(entered: Entered, call: Call, answer: BaseModel, *, status: int 
         answer=to_json([status, answer.model_dump(mode="json", exclude_none=True)]).decode(),
     )
     task_runs.add_write(entered.transaction, kept)
-    return Reply(content=answer, status=status)
+    return OperationReply(content=answer, status=status)
 
 
-def end_lease(locked: Locked, reason: EndReason, actor: str) -> list[EventDraft]:
+def end_lease(locked: RunGuard, reason: EndReason, actor: str) -> list[EventDraft]:
     """End the lease of a task, if one runs; return the events.
 
     A holder that is draining and has given back all that it held is judged by the next sweep.
@@ -157,7 +161,7 @@ def end_lease(locked: Locked, reason: EndReason, actor: str) -> list[EventDraft]
     return [lease_events.over(over, actor)]
 
 
-def _check_life(call: Call, locked: Locked) -> None:
+def _check_life(call: Call, locked: RunGuard) -> None:
     """Raise AgentGone for who says that it is in another life than it is."""
     agent = locked.holders.get(call.caller.agent_id or "")
     incarnation = incarnation_in(call.headers)
@@ -165,7 +169,9 @@ def _check_life(call: Call, locked: Locked) -> None:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
 
 
-def _known(transaction: Transaction, call: Call, task: StoredTask, shown: FencedWrite) -> Reply | None:
+def _known(
+    transaction: Transaction, call: Call, task: StoredTask, shown: FencedWrite
+) -> OperationReply | None:
     """Return the first answer to a write that was carried out; KeyReused if it said something else."""
     written = task_runs.find_write(transaction, task.number, shown.run_id, shown.idempotency_key)
     if written is None:
@@ -177,12 +183,12 @@ def _known(transaction: Transaction, call: Call, task: StoredTask, shown: Fenced
     if written.digest != _digest(call):
         raise KeyReused(shown.idempotency_key)
     status, content = from_json(written.answer)
-    return Reply(content=content, status=status)
+    return OperationReply(content=content, status=status)
 
 
 def _shown_run(
     transaction: Transaction, task: StoredTask, claim: Claim, call: Call, shown: RunWrite
-) -> StoredRun | AgentHealthError:
+) -> StoredTaskRun | AgentHealthError:
     token, run_id = shown.fencing_token, shown.run_id
     run = judge_run(transaction, task, claim, call, token=token, run_id=run_id)
     if isinstance(run, Refusal):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pydantic_core import to_json
 
-from lifesign.domain.access.permissions import Action
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import (
@@ -22,9 +22,9 @@ from lifesign.domain.models.tasks import (
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 from lifesign.errors import AgentHealthError, TooMany
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
-from lifesign.registry.tasks.run_guard import Entered, answer_once, counted, end_lease, enter_run
+from lifesign.registry.tasks.run_guard import AuthorizedRun, answer_once, counted, end_lease, enter_run
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import Move, move
 from lifesign.storage.engine.database import Transaction
@@ -41,10 +41,10 @@ MAX_WRITE_BYTES = 262_144
 """Of a body with a report and an output."""
 
 
-def report_progress(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def report_progress(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Take a progress report; the first one says that the work has begun."""
     entered = enter_run(transaction, call)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     task, drafts = _with_report(entered, counted(entered.task), call.body_as(ProgressWrite).report, call)
     if task.status == TaskStatus.ASSIGNED:
@@ -56,10 +56,10 @@ def report_progress(transaction: Transaction, call: Call) -> Reply | AgentHealth
     return _answered(entered, call, task, drafts)
 
 
-def mark_complete(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def mark_complete(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Take the result; somebody has to review it."""
     entered = enter_run(transaction, call, is_end=True)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     written = call.body_as(CompletionWrite)
     completed = Move(
@@ -70,10 +70,10 @@ def mark_complete(transaction: Transaction, call: Call) -> Reply | AgentHealthEr
     return _ended(entered, call, completed, written.report)
 
 
-def request_human_help(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def request_human_help(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Hand the task to people."""
     entered = enter_run(transaction, call, is_end=True)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     written = call.body_as(HelpWrite)
     asked = Move(
@@ -85,10 +85,10 @@ def request_human_help(transaction: Transaction, call: Call) -> Reply | AgentHea
     return _ended(entered, call, asked, written.report)
 
 
-def release_run(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def release_run(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """End a run that has no result; its task is tried again, or handed to people."""
     entered = enter_run(transaction, call, is_end=True)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     written = call.body_as(RunRelease)
     failed = Move(
@@ -101,10 +101,10 @@ def release_run(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
     return _ended(entered, call, failed)
 
 
-def delegate_subtask(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Put a child into the queue, its envelope carved out of the task's; the task stays held."""
     entered = enter_run(transaction, call)
-    if not isinstance(entered, Entered):
+    if not isinstance(entered, AuthorizedRun):
         return entered
     transaction, task = entered.transaction, counted(entered.task)
     if task_rows.count_children(transaction, task.number) >= MAX_CHILDREN:
@@ -118,7 +118,9 @@ def delegate_subtask(transaction: Transaction, call: Call) -> Reply | AgentHealt
     return _answered(entered, call, task, [*drafts], child_id=child.task_id, status=201)
 
 
-def _ended(entered: Entered, call: Call, moved: Move, report: ProgressReport | None = None) -> Reply:
+def _ended(
+    entered: AuthorizedRun, call: Call, moved: Move, report: ProgressReport | None = None
+) -> OperationReply:
     """End the run and its lease, with a last report if there is one."""
     drafts: list[EventDraft] = []
     if report is not None:
@@ -130,7 +132,7 @@ def _ended(entered: Entered, call: Call, moved: Move, report: ProgressReport | N
 
 
 def _with_report(
-    entered: Entered, task: StoredTask, report: ProgressReport, call: Call
+    entered: AuthorizedRun, task: StoredTask, report: ProgressReport, call: Call
 ) -> tuple[StoredTask, list[EventDraft]]:
     """Keep a report; return the task with it, to be stored, and the event."""
     now_s = entered.transaction.now_s
@@ -147,14 +149,14 @@ def _with_report(
 
 
 def _answered(
-    entered: Entered,
+    entered: AuthorizedRun,
     call: Call,
     task: StoredTask,
     drafts: list[EventDraft],
     *,
     child_id: str | None = None,
     status: int = 200,
-) -> Reply:
+) -> OperationReply:
     answer = TaskWritten(
         task_id=task.task_id,
         run_id=entered.run.run_id,
@@ -172,7 +174,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/progress",
         summary="Report progress on a task that one holds",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=report_progress,
         body=ProgressWrite,
         answer=TaskWritten,
@@ -184,7 +186,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/complete",
         summary="Hand in the result of a task; its lease ends, and somebody reviews it",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=mark_complete,
         body=CompletionWrite,
         answer=TaskWritten,
@@ -196,7 +198,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/help",
         summary="Hand a task to people; its lease ends",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=request_human_help,
         body=HelpWrite,
         answer=TaskWritten,
@@ -208,7 +210,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/delegate",
         summary="Put a child into the queue, paid out of the task's own envelope",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=delegate_subtask,
         body=DelegationWrite,
         answer=TaskWritten,
@@ -221,7 +223,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/release",
         summary="End a run without a result; its task is tried again, or handed to people",
-        action=Action.WORK_TASKS,
+        action=Permission.WORK_TASKS,
         deed=release_run,
         body=RunRelease,
         answer=TaskWritten,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic_core import from_json, to_json
 
-from lifesign.domain.access.permissions import Action, may, require
+from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import (
@@ -30,9 +30,9 @@ from lifesign.errors import (
     TaskNotFound,
     TokenRequired,
 )
-from lifesign.registry.api.operations import Call, Operation, Reply
+from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
-from lifesign.registry.tasks.run_guard import Locked, end_lease, judge_run, lock_task, rejected
+from lifesign.registry.tasks.run_guard import RunGuard, end_lease, judge_run, lock_task, rejected
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
 from lifesign.registry.views.task_records import record_for, summary
@@ -42,7 +42,7 @@ from lifesign.storage.tasks import leases, task_budgets, task_comments, task_row
 from lifesign.storage.tasks.task_rows import StoredTask
 
 
-def cancel_task(transaction: Transaction, call: Call) -> Reply:
+def cancel_task(transaction: Transaction, call: Call) -> OperationReply:
     """End a task that is queued, held, or with people; its holder's next write is refused."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
@@ -56,10 +56,10 @@ def cancel_task(transaction: Transaction, call: Call) -> Reply:
         drafts += end_lease(locked, EndReason.REVOKED, call.actor)
     task, more = move(transaction, cancelled, call.actor)
     event_log.append(transaction, [*drafts, *more])
-    return Reply(content=record_for(transaction, task, call.caller))
+    return OperationReply(content=record_for(transaction, task, call.caller))
 
 
-def resolve_handoff(transaction: Transaction, call: Call) -> Reply:
+def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
     """Say how a task goes on that was handed to people."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
@@ -73,10 +73,10 @@ def resolve_handoff(transaction: Transaction, call: Call) -> Reply:
     signal = TaskSignal.RESOLVED if is_done else TaskSignal.REQUEUED
     task, drafts = move(transaction, Move(task=task, signal=signal, explanation=said.comment), call.actor)
     event_log.append(transaction, drafts)
-    return Reply(content=record_for(transaction, task, call.caller))
+    return OperationReply(content=record_for(transaction, task, call.caller))
 
 
-def review_task(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
+def review_task(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
     """Accept a result, or reject it and have it fixed by a new task; this one is done.
 
     By a coordinator, or by the agent that holds the parent.
@@ -85,7 +85,7 @@ def review_task(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
         locked = lock_task(transaction, call, with_parent=True)
     except TaskNotFound:
         # As of a task that is nobody's child.
-        require(call.caller, Action.CREATE_TASKS)
+        require(call.caller, Permission.CREATE_TASKS)
         raise
     refusal = _parent_refusal(locked, call)
     if refusal is not None:
@@ -103,10 +103,10 @@ def review_task(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
         drafts += more
     event_log.append(transaction, drafts)
     answer = Reviewed(task=summary(transaction, task), fix=None if fix is None else summary(transaction, fix))
-    return Reply(content=answer)
+    return OperationReply(content=answer)
 
 
-def top_up(transaction: Transaction, call: Call) -> Reply:
+def top_up(transaction: Transaction, call: Call) -> OperationReply:
     """Add to what a task may spend."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
@@ -116,17 +116,17 @@ def top_up(transaction: Transaction, call: Call) -> Reply:
     budget = stored.budget.top_up(call.body_as(BudgetTopUp).add.amount())
     task_budgets.store(transaction, replace(stored, budget=budget))
     event_log.append(transaction, [task_events.budget_changed(task, budget, call.actor)])
-    return Reply(content=record_for(transaction, task, call.caller))
+    return OperationReply(content=record_for(transaction, task, call.caller))
 
 
-def _parent_refusal(locked: Locked, call: Call) -> AgentHealthError | None:
+def _parent_refusal(locked: RunGuard, call: Call) -> AgentHealthError | None:
     """Return why an agent may not review this; None for coordinators, and for the parent's holder."""
-    if may(call.caller, Action.CREATE_TASKS):
+    if may(call.caller, Permission.CREATE_TASKS):
         return None
-    require(call.caller, Action.WORK_TASKS, call.caller.agent_id)
+    require(call.caller, Permission.WORK_TASKS, call.caller.agent_id)
     said, transaction = call.body_as(TaskReview), locked.transaction
     if locked.task.parent is None:
-        raise NotAllowed(call.caller.role, Action.CREATE_TASKS, None)
+        raise NotAllowed(call.caller.role, Permission.CREATE_TASKS, None)
     if said.fencing_token is None or said.run_id is None:
         raise TokenRequired
     parent = task_rows.find(transaction, locked.task.parent)
@@ -190,7 +190,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/cancel",
         summary="Cancel a task that is not finished; if it is held, its lease ends",
-        action=Action.CREATE_TASKS,
+        action=Permission.CREATE_TASKS,
         deed=cancel_task,
         body=TaskCancellation,
         answer=TaskRecord,
@@ -200,7 +200,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/resolve",
         summary="Say how a task goes on that was handed to people",
-        action=Action.CREATE_TASKS,
+        action=Permission.CREATE_TASKS,
         deed=resolve_handoff,
         body=HandoffResolution,
         answer=TaskRecord,
@@ -212,7 +212,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/review",
         summary="Accept a result, or reject it and have it fixed by a new task",
         action=None,
-        one_of=(Action.CREATE_TASKS, Action.WORK_TASKS),
+        one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
         deed=review_task,
         body=TaskReview,
         answer=Reviewed,
@@ -223,7 +223,7 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/{{task_id}}/budget",
         summary="Add to what a task may spend",
-        action=Action.CREATE_TASKS,
+        action=Permission.CREATE_TASKS,
         deed=top_up,
         body=BudgetTopUp,
         answer=TaskRecord,

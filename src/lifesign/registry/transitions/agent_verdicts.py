@@ -6,9 +6,9 @@ Fetches what `verdict` needs, asks it, and returns what is to be changed; change
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.heartbeat_timeout import Span, Thresholds
+from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds
 from lifesign.domain.lifecycle.mass_exit import Excused, Track
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
@@ -20,7 +20,7 @@ from lifesign.storage.tasks import leases
 _SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE})
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class Change:
     """What is to become of one agent: signals, in their order, and what else its record shows."""
 
@@ -49,24 +49,24 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class VerdictContext:
     """What holds for all agents alike: is the monitor held back, and which time counts for nobody?"""
 
     is_held: bool = False
     """Silence takes nobody down."""
-    excused: tuple[Span, ...] = ()
+    excused: tuple[ExcludedSpan, ...] = ()
     holds: tuple[Excused, ...] = ()
     """Time that is excused for those alone whom it held back."""
 
-    def excused_since(self, sign_s: float) -> list[Span]:
+    def excused_since(self, sign_s: float) -> list[ExcludedSpan]:
         """Return what does not count of a silence that began at this time."""
         holds = (hold for hold in self.holds if sign_s >= hold.cohort_before_s)
-        spans = (*self.excused, *(Span(hold.begin_s, hold.end_s) for hold in holds))
+        spans = (*self.excused, *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in holds))
         return [span for span in spans if span.end_s > sign_s]
 
 
 def judge_agents(
-    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: Circumstances
+    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: VerdictContext
 ) -> list[Change]:
     """Return for each agent what follows at the transaction's time."""
     held = leases_of_draining(transaction, judged)
@@ -86,7 +86,7 @@ def judge_one(
     agent: StoredAgent,
     leases_held: int,
     now_s: float,
-    circumstances: Circumstances,
+    circumstances: VerdictContext,
     seen: Observed | None = None,
 ) -> Verdict:
     """Return the verdict about one agent; `seen` stands for what is stored of its probes."""

@@ -10,11 +10,11 @@ from pydantic import TypeAdapter
 
 from lifesign.domain.events.event import EventDraft, EventType, MonitorTurned
 from lifesign.domain.lifecycle import mass_exit
-from lifesign.domain.lifecycle.heartbeat_timeout import Span, add_span
-from lifesign.domain.lifecycle.mass_exit import Excused, Look, Monitors, MonitorState, Track
+from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, add_span
+from lifesign.domain.lifecycle.mass_exit import Assessment, Excused, Monitors, MonitorState, Track
 from lifesign.domain.lifecycle.verdict import MAX_DAMPING
 from lifesign.domain.models.agents import MAX_DURATION_SECONDS
-from lifesign.registry.transitions.agent_verdicts import Circumstances
+from lifesign.registry.transitions.agent_verdicts import VerdictContext
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -29,7 +29,7 @@ MAX_HOLDS = 32
 class ExcusedTime:
     """Time that is nobody's silence."""
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ExcludedSpan, ...] = ()
     """For all: our own downtime, jumps of the clock."""
     holds: tuple[Excused, ...] = ()
     """For those who were held."""
@@ -38,19 +38,19 @@ class ExcusedTime:
 _EXCUSED: TypeAdapter[ExcusedTime] = TypeAdapter(ExcusedTime)
 
 
-def circumstances(transaction: Transaction) -> Circumstances:
+def circumstances(transaction: Transaction) -> VerdictContext:
     """Return what holds for all agents alike, for any deed but the sweep."""
     return circumstances_in(registry_row.find(transaction))
 
 
-def circumstances_in(row: RegistryRow | None) -> Circumstances:
+def circumstances_in(row: RegistryRow | None) -> VerdictContext:
     """Return what holds for all agents alike by this row, for any deed but the sweep.
 
     Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
     silent is due at the next sweep, since its `judge_at_s` has passed.
     """
     excused = ExcusedTime() if row is None else excused_in(row)
-    return Circumstances(is_held=True, excused=excused.spans, holds=excused.holds)
+    return VerdictContext(is_held=True, excused=excused.spans, holds=excused.holds)
 
 
 def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
@@ -63,7 +63,7 @@ def excused_in(row: RegistryRow) -> ExcusedTime:
     return _EXCUSED.validate_json(row.excused) if row.excused else ExcusedTime()
 
 
-def monitor_turned(look: Look, track: Track, actor: str) -> list[EventDraft]:
+def monitor_turned(look: Assessment, track: Track, actor: str) -> list[EventDraft]:
     """Return the event of a look that changed the state of a track; none otherwise."""
     turned = look.event
     if turned is None:
@@ -93,7 +93,7 @@ def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
     return replace(row, monitor=mass_exit.to_json(monitors))
 
 
-def with_look(row: RegistryRow, track: Track, look: Look, now_s: float) -> RegistryRow:
+def with_look(row: RegistryRow, track: Track, look: Assessment, now_s: float) -> RegistryRow:
     """Return the row after a look at one track; the time of a hold that is over is excused for heartbeats.
 
     Of probes nothing has to be excused: only measured failures count as silence.
@@ -102,7 +102,7 @@ def with_look(row: RegistryRow, track: Track, look: Look, now_s: float) -> Regis
     return with_hold(row, look.excused, now_s) if track is Track.HEARTBEAT else row
 
 
-def with_span(row: RegistryRow, span: Span, now_s: float) -> RegistryRow:
+def with_span(row: RegistryRow, span: ExcludedSpan, now_s: float) -> RegistryRow:
     """Return the row with more time that is excused for all."""
     excused = excused_in(row)
     spans = add_span(excused.spans, span, now_s, EXCUSED_FOR_SECONDS)
@@ -122,7 +122,7 @@ def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
     """Return the row without excused time that lies ahead: the clock was set back, and will pass it again."""
     excused = excused_in(row)
     spans = tuple(
-        Span(span.begin_s, min(span.end_s, now_s)) for span in excused.spans if span.begin_s < now_s
+        ExcludedSpan(span.begin_s, min(span.end_s, now_s)) for span in excused.spans if span.begin_s < now_s
     )
     holds = tuple(
         replace(hold, end_s=min(hold.end_s, now_s)) for hold in excused.holds if hold.begin_s < now_s

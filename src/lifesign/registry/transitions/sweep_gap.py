@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lifesign.domain.events.event import EventDraft, EventType, MonitorClockJump, MonitorDowntime
 from lifesign.domain.lifecycle.heartbeat_timeout import (
     MIN_TOLD_DOWNTIME_S,
-    Span,
+    ExcludedSpan,
     clock_jump_since_s,
     downtime,
 )
@@ -54,7 +54,7 @@ def note_gap(
     now_s = transaction.now_s
     drafts = []
     if jump_s > 0:
-        row = with_span(row, Span(now_s - jump_s, now_s), now_s)
+        row = with_span(row, ExcludedSpan(now_s - jump_s, now_s), now_s)
         set_clock.move_drains(transaction, jump_s, last_s)
         set_clock.move_leases(transaction, jump_s, last_s)
         drafts.append(_clock_jump(jump_s))

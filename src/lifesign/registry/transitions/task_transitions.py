@@ -30,7 +30,7 @@ from lifesign.storage.engine.database import Transaction
 from lifesign.storage.tasks import task_budgets, task_comments, task_rows, task_runs
 from lifesign.storage.tasks.task_comments import StoredComment
 from lifesign.storage.tasks.task_rows import StoredTask
-from lifesign.storage.tasks.task_runs import RunEnd
+from lifesign.storage.tasks.task_runs import StoredRunEnd
 
 MAX_COMMENTS = 20
 """Of one task that are kept, the latest."""
@@ -69,7 +69,7 @@ def move_all(
     now_s = transaction.now_s
     after = [_walk(one, now_s, actor) for one in moves]
     ends = [
-        RunEnd(
+        StoredRunEnd(
             task=one.task.number,
             number=one.task.runs,
             ended_at_s=now_s,

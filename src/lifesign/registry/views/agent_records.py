@@ -13,9 +13,9 @@ from lifesign.domain.models.agents import (
     DocumentShown,
     HeartbeatConfig,
     LayerSeen,
+    ObservedState,
     OverrideShown,
-    Said,
-    Seen,
+    ReportedState,
     etag_of,
     moment,
     moment_text,
@@ -90,7 +90,7 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
         drain_deadline=_time(agent.drain_deadline_s),
         maintenance_until=_maintenance_until(agent, now_s),
         override=_override(agent, now_s),
-        said=Said(
+        said=ReportedState(
             last_heartbeat_at=_time(_heartbeat_at_s(agent)),
             current_load=agent.current_load,
             tasks_in_progress=tasks_of(agent),
@@ -99,10 +99,10 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
     )
 
 
-def _seen(observed: Observed) -> Seen | None:
+def _seen(observed: Observed) -> ObservedState | None:
     if observed.last_observed_at_s is None:
         return None
-    return Seen(
+    return ObservedState(
         last_observed_at=_time(observed.last_observed_at_s),
         last_sign_of_life_at=_time(observed.last_sign_of_life_at_s),
         failures_in_row=observed.failures_in_row,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX, key_behind, keys_acting
-from lifesign.domain.access.permissions import Action, Principal, may
+from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.events.chain import Event
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.keys import key_rows
@@ -11,7 +11,7 @@ from lifesign.storage.keys import key_rows
 
 def names_told(transaction: Transaction, caller: Principal, actors: Iterable[str | None]) -> dict[str, str]:
     """Return what keys are called to who may read all events, where the names stand too; else nothing."""
-    return names_of_keys(transaction, actors) if may(caller, Action.READ_EVENTS) else {}
+    return names_of_keys(transaction, actors) if may(caller, Permission.READ_EVENTS) else {}
 
 
 def names_of_keys(transaction: Transaction, actors: Iterable[str | None]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lifesign.domain.access.permissions import Action, Principal, may
+from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.events.chain import Event, whose
 from lifesign.domain.net.display_name import called, has_speaking_id
 from lifesign.storage.agents import agent_rows
@@ -11,7 +11,7 @@ from lifesign.storage.engine.database import Transaction
 
 def places_told(transaction: Transaction, caller: Principal, events: Iterable[Event]) -> dict[str, str]:
     """Return what targets are called to who may read all events; else nothing."""
-    return places_in(transaction, events) if may(caller, Action.READ_EVENTS) else {}
+    return places_in(transaction, events) if may(caller, Permission.READ_EVENTS) else {}
 
 
 def places_in(transaction: Transaction, events: Iterable[Event]) -> dict[str, str]:

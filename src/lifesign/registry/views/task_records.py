@@ -13,7 +13,7 @@ from lifesign.registry.views.key_names import names_told
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.tasks import task_budgets, task_comments, task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter
-from lifesign.storage.tasks.task_runs import StoredReport, StoredRun
+from lifesign.storage.tasks.task_runs import StoredReport, StoredTaskRun
 
 MAX_SHOWN = 100
 """Runs and children that a record shows; all children are listed by their parent."""
@@ -113,7 +113,7 @@ def _members(task: StoredTask, ids: dict[int, str], now_s: float) -> dict[str, A
     }
 
 
-def _run(run: StoredRun) -> RunRecord:
+def _run(run: StoredTaskRun) -> RunRecord:
     return RunRecord(
         run_id=run.run_id,
         number=run.number,

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.engine.array_params import given, is_given
@@ -16,7 +16,7 @@ from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, beats, capabilities, observed
 
 
-@light_value(kw_only=True)
+@fast_dataclass(kw_only=True)
 class StoredAgent:
     """All that is stored of one agent; the members are the columns of `agents`, `beats` and `observed`."""
 

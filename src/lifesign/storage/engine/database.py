@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from lifesign.domain.events.event import EventDraft
-from lifesign.errors import DatabaseReplaced, InvalidSetting, StoreUnavailable
+from lifesign.errors import DatabaseReplaced, InvalidValue, StoreUnavailable
 from lifesign.storage.engine import postgresql_sessions
 from lifesign.storage.engine.database_faults import PRIMARY_CODE, Retry, translated
 from lifesign.storage.engine.open_files import OpenFiles
@@ -195,9 +195,9 @@ def read_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except SQLAlchemyError:
-        raise InvalidSetting("database", _shown(url), _EXPECTED) from None
+        raise InvalidValue("database", _shown(url), _EXPECTED) from None
     if parsed.drivername not in _DRIVERS:
-        raise InvalidSetting("database", parsed.render_as_string(hide_password=True), _EXPECTED)
+        raise InvalidValue("database", parsed.render_as_string(hide_password=True), _EXPECTED)
     return parsed
 
 
@@ -465,10 +465,10 @@ def _sealed(url: URL, *, is_left_alone: bool = False) -> URL | None:
     file = Path(str(url.database or "")).absolute()
     if not file.is_file():
         if is_left_alone:
-            raise InvalidSetting("database", url.database or str(url), "a file, and no directory or device")
+            raise InvalidValue("database", url.database or str(url), "a file, and no directory or device")
         return None
     if not os.access(file, os.R_OK, effective_ids=True):
-        raise InvalidSetting("database", str(file), "a file that can be read (its owner or mode forbids it)")
+        raise InvalidValue("database", str(file), "a file that can be read (its owner or mode forbids it)")
     places = (file, file.resolve().parent)
     if not is_left_alone and all(os.access(place, os.W_OK, effective_ids=True) for place in places):
         return None
@@ -480,7 +480,7 @@ def _sealed(url: URL, *, is_left_alone: bool = False) -> URL | None:
         if not os.access(beside, os.R_OK, effective_ids=True):
             why = "its owner or mode forbids it" if beside.exists() else "only who may write can make it"
             expected = f"a file whose latest changes can be read too, in {beside.name} beside it ({why})"
-            raise InvalidSetting("database", str(file), expected)
+            raise InvalidValue("database", str(file), expected)
     return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "readonly_shm": "1"})
 
 
@@ -613,8 +613,8 @@ def check_writable(file: Path) -> int:
     return mode
 
 
-def _unwritable(file: Path, why: str | None) -> InvalidSetting:
-    return InvalidSetting("database", str(file), f"a file that can be written ({why})")
+def _unwritable(file: Path, why: str | None) -> InvalidValue:
+    return InvalidValue("database", str(file), f"a file that can be written ({why})")
 
 
 def _obstacle(file: Path, mode: int) -> str:

@@ -72,7 +72,7 @@ _ERASE_POSTGRESQL = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LogHead:
     """Where the log begins and ends."""
 
     last: Checkpoint
@@ -112,7 +112,7 @@ def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
     transaction.appended.extend(drafts)
 
 
-def lock(transaction: Transaction) -> Head:
+def lock(transaction: Transaction) -> LogHead:
     """Return where the log stands; nobody else appends to it until the transaction ends."""
     row = transaction.connection.execute(_LOCKED_HEAD).one_or_none()
     if row is None:
@@ -121,10 +121,10 @@ def lock(transaction: Transaction) -> Head:
     return _head(row)
 
 
-def head(transaction: Transaction) -> Head:
+def head(transaction: Transaction) -> LogHead:
     """Return where the log stands."""
     row = transaction.connection.execute(select(event_log).where(event_log.c.id == 1)).one_or_none()
-    return Head(GENESIS, GENESIS, None) if row is None else _head(row)
+    return LogHead(GENESIS, GENESIS, None) if row is None else _head(row)
 
 
 def last_sequence(transaction: Transaction) -> int:
@@ -317,8 +317,8 @@ def _filtered(
     return wanted
 
 
-def _head(row: Row[tuple[object, ...]]) -> Head:
-    return Head(
+def _head(row: Row[tuple[object, ...]]) -> LogHead:
+    return LogHead(
         Checkpoint(row.sequence, row.hash),
         Checkpoint(row.archived_sequence, row.archived_hash),
         row.archived_states,

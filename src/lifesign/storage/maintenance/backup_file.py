@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lifesign.errors import BackupFailed, InvalidBackup, InvalidSetting
+from lifesign.errors import BackupFailed, InvalidBackup, InvalidValue
 
 FORMAT = "agent-health-backup"
 FORMAT_VERSION = 1
@@ -133,21 +133,21 @@ def check_place(file: Path, database: Path | None = None) -> None:
     expected = "a new file, or an older backup that is to be replaced"
     if str(file) == STANDARD_OUTPUT:
         why = f"{expected}; a backup is read back, which standard output cannot be"
-        raise InvalidSetting("FILE", str(file), why)
+        raise InvalidValue("FILE", str(file), why)
     if database is not None:
         names = {f"{database.name}{suffix}" for suffix in ("", *SQLITE_COMPANIONS)}
         if file.name in names and _is_same(file.parent, database.parent):
-            raise InvalidSetting("FILE", str(file), f"{expected}; this is the database itself")
+            raise InvalidValue("FILE", str(file), f"{expected}; this is the database itself")
     if not file.is_symlink() and not file.exists():
         return
     if file.exists() and not file.is_file():
         # To open a pipe would wait for its writer.
-        raise InvalidSetting("FILE", str(file), f"{expected}; this is a directory or a device")
+        raise InvalidValue("FILE", str(file), f"{expected}; this is a directory or a device")
     try:
         with reading(file):
             pass
     except InvalidBackup as error:
-        raise InvalidSetting("FILE", str(file), f"{expected}; what is there is none ({error.why})") from None
+        raise InvalidValue("FILE", str(file), f"{expected}; what is there is none ({error.why})") from None
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -17,7 +17,7 @@ from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, liveness, probed, targets
 
 
-class Answered(NamedTuple):
+class LiveTarget(NamedTuple):
     """A target that gave a liveness signal; class and address are None if the prober did not name them."""
 
     target: int
@@ -93,7 +93,7 @@ _COUNTS_POSTGRESQL = text(f"""
 """)  # noqa: S608 - constants only
 
 
-def note(transaction: Transaction, answered: Sequence[Answered], silent: Sequence[Silent]) -> None:
+def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Sequence[Silent]) -> None:
     """Store who answered and who fell silent, each target once."""
     postgresql = transaction.is_postgresql
     known = [row for row in answered if row.network_class is not None and row.address is not None]

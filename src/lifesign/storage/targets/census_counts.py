@@ -32,7 +32,7 @@ NEVER_MEASURED = "never_measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRun:
+class StoredPass:
     """One pass over all targets."""
 
     run_id: str
@@ -267,7 +267,7 @@ def lock_runs(transaction: Transaction) -> None:
 
 def begin_run(
     transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None = None
-) -> StoredRun:
+) -> StoredPass:
     """Note that a pass over all targets begins now; `name` is that of the probe definition."""
     began_at_s = transaction.now_s
     before = to_json(_sums_since(transaction, began_at_s)).decode()
@@ -277,7 +277,7 @@ def begin_run(
             run_id=run_id, name=name, began_at_s=began_at_s, sums=before, deadlines=stored
         )
     )
-    return StoredRun(
+    return StoredPass(
         run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=None, deadlines=deadlines, counts={}
     )
 
@@ -351,13 +351,13 @@ def drop_run(transaction: Transaction, run_id: str) -> None:
     transaction.connection.execute(delete(census_runs).where(*is_open))
 
 
-def find_run(transaction: Transaction, run_id: str) -> StoredRun | None:
+def find_run(transaction: Transaction, run_id: str) -> StoredPass | None:
     """Return a pass by its id; None if it never began."""
     row = transaction.connection.execute(_RUN.where(census_runs.c.run_id == run_id)).one_or_none()
     return None if row is None else _run(row)
 
 
-def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredRun]:
+def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredPass]:
     """Return the last passes of this name, or of any, the latest first."""
     wanted = _RUN.order_by(census_runs.c.began_at_s.desc(), census_runs.c.run_id.desc())
     if name is not None:
@@ -365,9 +365,9 @@ def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredR
     return [_run(row) for row in transaction.connection.execute(wanted.limit(limit))]
 
 
-def _run(row: Sequence[Any]) -> StoredRun:
+def _run(row: Sequence[Any]) -> StoredPass:
     run_id, name, began_at_s, ended_at_s, deadlines, not_read, counts = row
-    return StoredRun(
+    return StoredPass(
         run_id=run_id,
         name=name,
         began_at_s=began_at_s,

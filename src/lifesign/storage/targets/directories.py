@@ -65,7 +65,7 @@ class StoredImport:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class DelistedTargets:
     """Some targets that a directory lists no more."""
 
     targets: list[int]
@@ -312,12 +312,12 @@ def list_targets(
 
 def next_to_leave(
     transaction: Transaction, directory: int, in_import: int, *, after: int, limit: int
-) -> Leaving:
+) -> DelistedTargets:
     """Return which of the next targets behind `after` a directory lists no more: they bear an older mark."""
     asked = {"directory": directory, "after": after, "limit": limit}
     found = transaction.connection.execute(_LOOKED_AT, asked).all()
     left = [row for row in found if row.in_import < in_import]
-    return Leaving(
+    return DelistedTargets(
         targets=[int(row.target) for row in left],
         orphans={
             str(row.subject_id): int(row.target)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
-from lifesign.domain.base.fast_dataclass import light_value
+from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
 from lifesign.storage.engine.array_params import given, is_given
 from lifesign.storage.engine.database import Transaction
@@ -53,18 +53,18 @@ class StoredTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TargetCursor:
     """Where a page of a shard's targets ends: behind it versions are higher, or ids of the same version."""
 
     version: int
     id: int
 
 
-@light_value()
+@fast_dataclass()
 class FeedRow:
     """What a prober is told of one target."""
 
-    place: Place
+    place: TargetCursor
     subject_id: str
     url: str
     memory: str | None
@@ -320,13 +320,19 @@ def forget_left(transaction: Transaction, before_s: float, limit: int) -> bool:
 
 
 def feed(
-    transaction: Transaction, shard: int, *, after: int | None, until: int, place: Place | None, limit: int
+    transaction: Transaction,
+    shard: int,
+    *,
+    after: int | None,
+    until: int,
+    place: TargetCursor | None,
+    limit: int,
 ) -> list[FeedRow]:
     """Return what a shard holds, or with `after` what changed since that version, up to the version `until`.
 
     In the order of their places, from behind `place`. Only changes tell of what is gone.
     """
-    place = place or Place(-1, 0)
+    place = place or TargetCursor(-1, 0)
     asked = {
         "shard": shard,
         "after": -1 if after is None else after,
@@ -338,7 +344,7 @@ def feed(
     found = transaction.connection.execute(_FEED_WHOLE if after is None else _FEED_CHANGES, asked)
     return [
         FeedRow(
-            Place(version, number),
+            TargetCursor(version, number),
             subject_id,
             url,
             memory,
@@ -359,7 +365,7 @@ def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, li
     for shard, version, number, subject_id, url, memory, recheck_at_s, confirmed_at_s, *after_s in found:
         held[shard].append(
             FeedRow(
-                Place(version, number),
+                TargetCursor(version, number),
                 subject_id,
                 url,
                 memory,

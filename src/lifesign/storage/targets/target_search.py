@@ -29,7 +29,7 @@ class TargetFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostCursor:
     """Where a page ends that is ordered by host."""
 
     id: int
@@ -56,7 +56,7 @@ def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit
 
 
 def by_host(
-    transaction: Transaction, wanted: TargetFilter, *, after: Place | None, limit: int, is_common: bool
+    transaction: Transaction, wanted: TargetFilter, *, after: HostCursor | None, limit: int, is_common: bool
 ) -> list[Row[Any]]:
     """Return targets behind a place by host, then by URL, with their last results.
 

@@ -25,7 +25,7 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Askers:
+class LeaseRequesters:
     """What must be known before leases are looked at."""
 
     token_floor: int
@@ -75,7 +75,7 @@ _POSTGRESQL = text(f"""
 """)  # noqa: S608 - constants only
 
 
-def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[int]) -> Askers:
+def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[int]) -> LeaseRequesters:
     """Return the keys of these digests, the agents whose own they are, and those that hold these leases.
 
     `numbers` are those of the leases' rows. Until the transaction ends nobody else changes the agents,
@@ -89,7 +89,7 @@ def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[i
         told = transaction.connection.scalar(_SQLITE, asked)
     token_floor, keys, holders = from_json(told or "[]")
     stored = [_key(*key) for key in keys or ()]
-    return Askers(
+    return LeaseRequesters(
         token_floor=token_floor or 0,
         keys={key.digest: key for key in stored},
         holders={holder.agent_id: holder for holder in (Holder(*row) for row in holders or ())},

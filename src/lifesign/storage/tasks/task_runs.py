@@ -14,7 +14,7 @@ from lifesign.storage.engine.tables import task_reports, task_runs, task_writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRun:
+class StoredTaskRun:
     """One run of a task; the members are the columns."""
 
     task: int
@@ -54,7 +54,7 @@ class StoredWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
+class StoredRunEnd:
     """How a task's last run ended."""
 
     task: int
@@ -71,12 +71,12 @@ _END = (
 )
 
 
-def begin(transaction: Transaction, run: StoredRun) -> None:
+def begin(transaction: Transaction, run: StoredTaskRun) -> None:
     """Store a run that begins."""
     transaction.connection.execute(insert(task_runs), asdict(run))
 
 
-def end(transaction: Transaction, ends: Sequence[RunEnd]) -> None:
+def end(transaction: Transaction, ends: Sequence[StoredRunEnd]) -> None:
     """Store how runs ended."""
     rows = [
         {
@@ -92,11 +92,11 @@ def end(transaction: Transaction, ends: Sequence[RunEnd]) -> None:
         transaction.connection.execute(_END, rows)
 
 
-def find(transaction: Transaction, run_id: str) -> StoredRun | None:
+def find(transaction: Transaction, run_id: str) -> StoredTaskRun | None:
     """Return a run by its id."""
     wanted = select(task_runs).where(task_runs.c.run_id == run_id)
     row = transaction.connection.execute(wanted).mappings().one_or_none()
-    return None if row is None else StoredRun(**row)
+    return None if row is None else StoredTaskRun(**row)
 
 
 def last_ids(transaction: Transaction, numbers: Iterable[tuple[int, int]]) -> dict[int, str]:
@@ -112,12 +112,12 @@ def last_ids(transaction: Transaction, numbers: Iterable[tuple[int, int]]) -> di
     return {task: run_id for task, number, run_id in found if wanted[task] == number}
 
 
-def of_task(transaction: Transaction, task: int, limit: int) -> list[StoredRun]:
+def of_task(transaction: Transaction, task: int, limit: int) -> list[StoredTaskRun]:
     """Return a task's runs, the newest first."""
     wanted = (
         select(task_runs).where(task_runs.c.task == task).order_by(task_runs.c.number.desc()).limit(limit)
     )
-    return [StoredRun(**row) for row in transaction.connection.execute(wanted).mappings()]
+    return [StoredTaskRun(**row) for row in transaction.connection.execute(wanted).mappings()]
 
 
 def has_worked(transaction: Transaction, holder: str, numbers: Sequence[int]) -> bool:
@@ -126,7 +126,7 @@ def has_worked(transaction: Transaction, holder: str, numbers: Sequence[int]) ->
     return transaction.connection.execute(wanted.limit(1)).first() is not None
 
 
-def count_call(transaction: Transaction, run: StoredRun) -> None:
+def count_call(transaction: Transaction, run: StoredTaskRun) -> None:
     """Note that a run has reserved for one more call."""
     transaction.connection.execute(
         update(task_runs).where(task_runs.c.run_id == run.run_id).values(calls=run.calls + 1)

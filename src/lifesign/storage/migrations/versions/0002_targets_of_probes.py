@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from lifesign.domain.net.target import host_of, read_target, shard_of
-from lifesign.domain.net.target_address import Refused
+from lifesign.domain.net.target_address import AddressRefused
 
 revision = "0002"
 down_revision = "0001"
@@ -253,7 +253,7 @@ def _add_probed_agents() -> None:
         after = rows[-1].id
         for row in rows:
             url = read_target(row.card_url)
-            if not isinstance(url, Refused):
+            if not isinstance(url, AddressRefused):
                 host = host_of(url)
                 where = {"id": row.id, "url": url, "host": host, "shard": shard_of(host)}
                 connection.execute(add, where)
