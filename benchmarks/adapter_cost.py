@@ -1,6 +1,6 @@
 """What does an adapter cost while its agent works?
 
-`agent-health run` over a real registry, with an agent that waits, with one that has called a tool of its task
+`lifesign run` over a real registry, with an agent that waits, with one that has called a tool of its task
 (which loads an HTTP server into the adapter), and with one that has called a tool of a server that the tools
 file names (which loads the MCP SDK). Resident memory, and its share of one core; the warden's beside it.
 """
@@ -32,9 +32,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 async def main():
-    headers = {"Authorization": "Bearer " + os.environ["AGENT_HEALTH_RUN_TOKEN"]}
+    headers = {"Authorization": "Bearer " + os.environ["LIFESIGN_RUN_TOKEN"]}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
-        url = os.environ["AGENT_HEALTH_PROXY_URL"]
+        url = os.environ["LIFESIGN_PROXY_URL"]
         async with Client(streamable_http_client(url, http_client=http)) as tools:
             called = await tools.call_tool(sys.argv[1], json.loads(sys.argv[2]))
             print("failed" if called.is_error else "ready", flush=True)
@@ -66,10 +66,10 @@ def measure(
     asyncio.run(queue(server.url))
     environment = {
         **os.environ,
-        "AGENT_HEALTH_KEY": KEYS[Role.ENROLL],
-        "AGENT_HEALTH_REGISTRY": server.url,
+        "LIFESIGN_KEY": KEYS[Role.ENROLL],
+        "LIFESIGN_REGISTRY": server.url,
     }
-    command = [str(Path(sys.executable).with_name("agent-health")), "run", "--pool", "bench", "--once"]
+    command = [str(Path(sys.executable).with_name("lifesign")), "run", "--pool", "bench", "--once"]
     options = [*tools, "--workspaces", f"{directory}/runs", "--", sys.executable, "-c", *code]
     with subprocess.Popen(
         [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -93,7 +93,7 @@ def main() -> None:
     seconds = 10.0 if is_quick(__doc__) else 120.0
     rows = []
     with (
-        tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory,
+        tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory,
         registry_server(Path(directory)) as server,
     ):
         file = Path(directory) / "tools.yml"

@@ -153,7 +153,7 @@ def show(agents: int, times: int, viewers: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     rows, live = [], []
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-")))
         for kind in ("sqlite", "postgresql"):
             url = empty_url(kind, directory)
             fill(url, Fleet(agents, interval_s=AT_REST_S / 3, unhealthy_after_s=AT_REST_S), with_keys=False)

@@ -149,7 +149,7 @@ async def safe(running: RunningFleet, deed: Callable[[Safe, int], Awaitable[None
         Fetcher(
             timeouts=timeouts,
             networks=read_networks(["127.0.0.0/8"]),
-            user_agent="agent-health-prober/0 (+https://agent.example)",
+            user_agent="lifesign-prober/0 (+https://agent.example)",
             resolver=resolver,
         ) as fetcher,
     ):
@@ -247,7 +247,7 @@ def show(found: dict[str, Contestant]) -> None:
 def main() -> None:
     quick = is_quick(__doc__)
     targets, rounds = (500, 2) if quick else (2_000, 9)
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
         fleet = TargetFleet(4 * targets * (rounds + 1), SHARES)
         with running_fleet(fleet, Path(directory)) as running:
             show(uvloop.run(run(running, targets=targets, rounds=rounds)))

@@ -70,7 +70,7 @@ end
 @contextmanager
 def filled(kind: str, fleet: Fleet) -> Iterator[str]:
     """A database of this kind with the fleet in it."""
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
         url = new_url(kind, Path(directory))
         fill(url, fleet)
         yield url
@@ -79,9 +79,7 @@ def filled(kind: str, fleet: Fleet) -> Iterator[str]:
 def show(*, seconds: int, rounds: int) -> None:
     fleet = Fleet(FLEET)
     with ExitStack() as stack:
-        script = beating(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")), fleet
-        )
+        script = beating(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-")), fleet)
         questions = {BARE: stack.enter_context(server("bare", file=__file__))}
         for kind in ("sqlite", "postgresql"):
             url = stack.enter_context(filled(kind, fleet))
@@ -112,7 +110,7 @@ def show(*, seconds: int, rounds: int) -> None:
 
 def serve_registry(url: str, processes: int = 1) -> None:
     """Serve a registry over this database, with no limit on how often a key may ask."""
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as state:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as state:
         settings = RegistrySettings.read(
             database=url, state_dir=state, requests_per_second=1_000_000, request_burst=1_000_000
         )

@@ -19,12 +19,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.interleaved import in_rounds, is_quick, print_table, verdict
 
-COMMAND_LINE = Path(sys.executable).with_name("agent-health")
+COMMAND_LINE = Path(sys.executable).with_name("lifesign")
 BARE = "python, nothing imported"
 PYDANTIC = "import pydantic"
 MODEL = "a pydantic model of one member"
 MIDDLEWARE = "import lifesign.middleware"
-HELP = "agent-health --help"
+HELP = "lifesign --help"
 COMMANDS: dict[str, Sequence[str]] = {
     BARE: (sys.executable, "-c", "pass"),
     PYDANTIC: (sys.executable, "-c", "import pydantic; pydantic.BaseModel"),
@@ -65,7 +65,7 @@ def timed(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[]
 def main() -> None:
     rounds = 7 if is_quick(__doc__) else 41
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as bytecode:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as bytecode:
         environment = {**inherited, "PYTHONPYCACHEPREFIX": bytecode}
         working = {name: command for name, command in COMMANDS.items() if starts(command, environment)}
         questions = {name: timed(command, environment) for name, command in working.items()}

@@ -161,7 +161,7 @@ def etcd() -> Iterator[Server]:
     """Start etcd with its defaults on a new directory."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         client, peer = (f"http://127.0.0.1:{listening.getsockname()[1]}" for listening in (one, other))
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
         command = [
             "etcd", "--data-dir", directory, "--name", "bench", "--log-level", "error",
             "--listen-client-urls", client, "--advertise-client-urls", client,
@@ -230,7 +230,7 @@ def renewing(file: Path, url: str, fleet: Fleet) -> Path:
 def show_renewals(*, seconds: int, rounds: int) -> None:
     fleet = Fleet(RENEWERS)
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-")))
         servers, scripts = {}, {}
         for kind in ("sqlite", "postgresql"):
             url = stack.enter_context(filled(kind, fleet))
@@ -262,7 +262,7 @@ def show_renewals(*, seconds: int, rounds: int) -> None:
 def show(*, seconds: int, rounds: int) -> None:
     fleet = Fleet(CONNECTIONS)
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-")))
         keys, ours, theirs = (directory / name for name in ("keys.txt", "ours.lua", "etcd.lua"))
         keys.write_text("".join(f"{fleet.key(number)}\n" for number in range(fleet.size)))
         ours.write_text(_OURS.replace("KEYS", str(keys)))

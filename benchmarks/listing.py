@@ -77,7 +77,7 @@ end
 
 def show(alive: int, seconds: int) -> None:
     with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-"))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-"))
         scripts = [
             asking(Path(directory, f"ask-{number}.lua"), queries)
             for number, queries in enumerate(QUERIES.values())

@@ -136,7 +136,7 @@ def serve(
 ) -> None:
     """Serve an app on a free port, which is printed, until stdin is closed.
 
-    `proxy_headers`: as uvicorn does by default, and `agent-health serve` does not. Of several processes
+    `proxy_headers`: as uvicorn does by default, and `lifesign serve` does not. Of several processes
     each takes from the same socket; the app must hold no connection yet.
     """
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -253,7 +253,7 @@ def posting(directory: str) -> Path:
 
 def show(*, seconds: int, rounds: int) -> None:
     with ExitStack() as stack:
-        script = posting(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        script = posting(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-")))
         plain, passing, reading, quiet, curious = (stack.enter_context(server(name)) for name in APPS)
         with urlopen(quiet.url + HEALTH_PATH) as answer:  # noqa: S310 - our own server
             size_bytes = len(answer.read())

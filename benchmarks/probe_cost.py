@@ -165,7 +165,7 @@ def show(contestants: dict[str, Contestant]) -> None:
 
 def main() -> None:
     targets, rounds = (500, 3) if is_quick(__doc__) else (2_000, 9)
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
         fleet = TargetFleet(targets * (rounds + 1), {})
         with running_fleet(fleet, Path(directory)) as running:
             show(uvloop.run(run(running, targets=targets, rounds=rounds)))

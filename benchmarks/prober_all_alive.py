@@ -322,7 +322,7 @@ def main() -> None:
     targets, rounds = (500, 1) if is_quick(__doc__) else (5_000, 3)
     if BLACKBOX is None:
         print("blackbox_exporter is absent (apt-get install prometheus-blackbox-exporter)")
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as name, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as name, contextlib.ExitStack() as stack:
         directory = Path(name)
         certificate = make_certificate(directory)
         os.environ["SSL_CERT_FILE"] = str(certificate)

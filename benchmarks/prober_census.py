@@ -1,6 +1,6 @@
 """How long does a census take of a directory most of whose targets do not work?
 
-`agent-health crawl --once` with two processes, on two cores that the fleet and its name server have to share
+`lifesign crawl --once` with two processes, on two cores that the fleet and its name server have to share
 with them. Each target has a name and an address of its own. Afterwards the stored result of every target is
 compared with what the fleet knows of it: a wrong one is a failure.
 
@@ -78,7 +78,7 @@ resolver: {{servers: ["{running.dns_server}"]}}
 
 def count(size: int) -> Census:
     fleet = TargetFleet(size)
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as name:
         directory = Path(name)
         with running_fleet(fleet, directory) as running:
             fleet.write_list(directory / "fleet.txt", running.port, running.closed_port)
@@ -93,7 +93,7 @@ def count(size: int) -> Census:
 
 def crawl(directory: Path) -> int:
     """Run the command to its end; return the most memory that it took."""
-    command = [str(Path(sys.executable).with_name("agent-health")), "crawl", "bench.yml", "--once"]
+    command = [str(Path(sys.executable).with_name("lifesign")), "crawl", "bench.yml", "--once"]
     command += ["--workers", str(PROCESSES)]
     log = directory / "bench.log"
     with (

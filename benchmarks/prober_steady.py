@@ -118,7 +118,7 @@ def looks(running: RunningFleet, directory: Path, seconds: float) -> Iterator[Lo
 
 def show(seconds: float, settled_s: float) -> bool:
     fleet = TargetFleet(PER_SECOND * INTERVAL_SECONDS)
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as name:
         directory = Path(name)
         with running_fleet(fleet, directory) as running:
             fleet.write_list(directory / "fleet.txt", running.port, running.closed_port)

@@ -268,7 +268,7 @@ def show(*, targets: int) -> None:
     rows: list[list[str]] = []
     for kind in KINDS:
         for measure in (in_process, over_http):
-            with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+            with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
                 rows += asyncio.run(measure(kind, urls, Path(directory)))
     print_table(f"{targets} targets, results in batches of {BATCH}", COLUMNS, rows)
 

@@ -123,7 +123,7 @@ def show(*, agents: int, rounds: int) -> None:
     rows = []
     for kind in KINDS:
         with ExitStack() as stack:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-"))
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-bench-"))
             url = new_url(kind, Path(directory))
             fill(url, Fleet(agents, interval_s=AT_REST_S / 3, unhealthy_after_s=AT_REST_S), with_keys=False)
             figures = asyncio.run(measured(url, agents, rounds))

@@ -1,6 +1,6 @@
 """What does a call cost that an agent makes at its tool proxy?
 
-An agent under `agent-health run` calls a tool of its task, and a free one of a server that the tools file
+An agent under `lifesign run` calls a tool of its task, and a free one of a server that the tools file
 names, over plain HTTP: what a client library takes is not measured. `--beside SRC` takes turns with the code
 of another source tree, `src` of an earlier commit for example.
 """
@@ -35,7 +35,7 @@ TOOLS = {"report_progress": {"summary": "begun"}, "fetch": {}}
 AGENT = """
 import asyncio, json, os, sys, time, aiohttp
 
-URL, TOKEN = os.environ["AGENT_HEALTH_PROXY_URL"], os.environ["AGENT_HEALTH_RUN_TOKEN"]
+URL, TOKEN = os.environ["LIFESIGN_PROXY_URL"], os.environ["LIFESIGN_RUN_TOKEN"]
 version, at_once, calls, name, arguments = sys.argv[1:]
 at_once, calls = int(at_once), int(calls)
 META = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -101,8 +101,8 @@ class Run:
             env={
                 **os.environ,
                 "PYTHONPATH": str(self._source),
-                "AGENT_HEALTH_KEY": KEYS[Role.ENROLL],
-                "AGENT_HEALTH_REGISTRY": self._server.url,
+                "LIFESIGN_KEY": KEYS[Role.ENROLL],
+                "LIFESIGN_REGISTRY": self._server.url,
             },
             capture_output=True,
             text=True,
@@ -125,7 +125,7 @@ def main() -> None:
     trees = {"now": HERE, **({} if asked.beside is None else {"beside": asked.beside})}
     rows = []
     with (
-        tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory,
+        tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory,
         registry_server(Path(directory)) as server,
     ):
         named = {"command": [sys.executable, str(SERVER), f"{directory}/record"], "tools": {"fetch": FREE}}

@@ -79,7 +79,7 @@ class Agent:
 @contextmanager
 def agent_with_full_windows(workers: int) -> Iterator[Agent]:
     """Give an agent all of whose workers were busy in every hour of both windows."""
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
         agent = Agent(Path(directory), workers)
         try:
             agent.fill_windows()
@@ -93,7 +93,7 @@ def show_memory() -> None:
     """Show what one worker allocates; window files are shared and mapped, and counted apart."""
     rows = [["both windows of a worker", f"{WINDOW_BYTES / 1e6:.2f}", "", ""]]
     for title, workers in (("in memory", 0), ("publisher of 1 file", 1), ("publisher of 32 files", 32)):
-        with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory, ExitStack() as peers:
+        with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory, ExitStack() as peers:
             state_dir = Path(directory) if workers else None
             if workers > 1:
                 other = Agent(Path(directory), workers - 1)
@@ -177,7 +177,7 @@ def show_record(rounds: int) -> None:
     """Show one latency recorded by us, in memory and in a file, and by others."""
     histogram = HdrHistogram(128, HOUR_NS, 2)
     prometheus = Histogram("latency", "Latency in seconds", registry=CollectorRegistry())
-    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
         private = AgentHealth(agent_id="private", refresh_seconds=3600)
         shared = AgentHealth(agent_id="shared", refresh_seconds=3600, state_dir=directory)
         now_ns = time.perf_counter_ns()

@@ -15,7 +15,7 @@ from lifesign.storage.engine.database import Database
 pytest_plugins = ["tests.support.properties"]
 
 JOURNEYS = Path(__file__).with_name("journeys")
-LEVELS = {name: logging.getLogger(name).level for name in ("", "agent_health", "uvicorn", "uvicorn.access")}
+LEVELS = {name: logging.getLogger(name).level for name in ("", "lifesign", "uvicorn", "uvicorn.access")}
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
 _numbers = itertools.count(1)
 

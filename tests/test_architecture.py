@@ -65,7 +65,7 @@ def test_the_map_of_a_package_leads_to_every_file(package: Path) -> None:
 def test_only_the_http_package_makes_connections_of_aiohttp() -> None:
     made = re.compile(r"\b(?:ClientSession|TCPConnector|UnixConnector)\(|\baiohttp\.request\b")
     found = [name(path) for path in SOURCES if made.search(path.read_text())]
-    assert [path for path in found if not path.startswith("src/agent_health/http/")] == []
+    assert [path for path in found if not path.startswith("src/lifesign/http/")] == []
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -79,7 +79,7 @@ def test_every_dependency_has_its_reason() -> None:
     told = "".join(path.read_text() for path in (REPOSITORY / "docs" / "decisions").glob("*.md")).lower()
     words = set(re.findall(r"[\w-]+", told))
     # Types come with what they describe; the A2A SDK is called by its name.
-    plain = {name for name in required if not re.search(r"^types-|-stubs$", name)} - {"agent-health"}
+    plain = {name for name in required if not re.search(r"^types-|-stubs$", name)} - {"lifesign"}
     spelled = {"a2a-sdk": "sdk"}
     assert sorted(name for name in plain if spelled.get(name, name) not in words) == []
 

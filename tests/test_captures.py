@@ -151,7 +151,7 @@ def exchanges(folder: str) -> dict[str, tuple[CapturedRequest, CapturedAnswer]]:
 def outcomes(middleware: AgentHealthMiddleware) -> dict[str, int]:
     extensions = middleware.health.document().extensions
     assert extensions is not None
-    counts: dict[str, int] = extensions["io.github.agent-health.outcomes"]
+    counts: dict[str, int] = extensions["io.github.lifesign.outcomes"]
     return counts
 
 

@@ -18,11 +18,9 @@ REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
 # Where a line is typed: in a block of shell, after a prompt, in backticks, in the comment of a definition.
-TYPED = re.compile(
-    r"^(?:\$ |#  +|)((?:AGENT_HEALTH_KEY=\S+ )?agent-health .+)$|`(agent-health [^`]+)`", re.MULTILINE
-)
+TYPED = re.compile(r"^(?:\$ |#  +|)((?:LIFESIGN_KEY=\S+ )?lifesign .+)$|`(lifesign [^`]+)`", re.MULTILINE)
 # What the server says of itself.
-SAID = "agent-health registry at"
+SAID = "lifesign registry at"
 COMMANDS: Any = typer.main.get_command(application._application)
 
 
@@ -38,7 +36,7 @@ def typed(document: Path) -> list[list[str]]:
     """The words of each command, without a comment at its end."""
     lines = (block or inline for block, inline in TYPED.findall(document.read_text()))
     commands = [shlex.split(line, comments=True) for line in lines if not line.startswith(SAID)]
-    return [words[words.index("agent-health") + 1 :] for words in commands]
+    return [words[words.index("lifesign") + 1 :] for words in commands]
 
 
 def fault_in(words: list[str]) -> str | None:
@@ -64,7 +62,7 @@ def test_every_command_and_option_exists(document: Path) -> None:
 
 def test_whoever_is_shown_how_to_count_strangers_is_shown_how_to_name_a_contact() -> None:
     helped = (REPOSITORY / "docs" / "reference" / "cli.md").read_text()
-    shown = [shlex.split(line) for line in re.findall(r"^  agent-health (census .+)$", helped, re.MULTILINE)]
+    shown = [shlex.split(line) for line in re.findall(r"^  lifesign (census .+)$", helped, re.MULTILINE)]
     shown += [words for document in DOCUMENTS for words in typed(document) if words[:1] == ["census"]]
     lists = [words for words in shown if len(words) > 1 and words[1].endswith((".txt", ".json"))]
     assert len(lists) >= 8

@@ -9,7 +9,7 @@ import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_HEALTH_")}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("LIFESIGN_")}
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
         ("declared_agent.py", "key_file"),
         ("task_worker.py", "key_file"),
         ("registered_agent.py", "agent_id, key_file"),
-        ("registered_agent.py a none.key", "AGENT_HEALTH_KEY, AGENT_HEALTH_REGISTRY"),
-        ("page_agent.py", "agent-health run"),
+        ("registered_agent.py a none.key", "LIFESIGN_KEY, LIFESIGN_REGISTRY"),
+        ("page_agent.py", "lifesign run"),
     ],
 )
 def test_an_example_without_its_arguments_says_which(program: str, missing: str) -> None:
@@ -42,8 +42,8 @@ def test_an_example_without_its_arguments_says_which(program: str, missing: str)
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "key: expected one as key, in $AGENT_HEALTH_KEY, or in a key_file"),
-        ({"AGENT_HEALTH_KEY": "ahk_x"}, "registry: expected a URL, as registry or in $AGENT_HEALTH_REGISTRY"),
+        ({}, "key: expected one as key, in $LIFESIGN_KEY, or in a key_file"),
+        ({"LIFESIGN_KEY": "ahk_x"}, "registry: expected a URL, as registry or in $LIFESIGN_REGISTRY"),
     ],
 )
 def test_an_agent_without_key_or_registry_says_so_in_one_line(

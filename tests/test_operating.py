@@ -43,7 +43,7 @@ def test_a_service_runs_a_command_of_ours_and_may_do_nothing_else(name: str) -> 
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     variables = {parameter.envvar for _, parameter in settings_of(COMMANDS.commands["serve"], "server")}
     assert {
-        each for each in service.get("environment", ()) if each.startswith("AGENT_HEALTH_SERVER_")
+        each for each in service.get("environment", ()) if each.startswith("LIFESIGN_SERVER_")
     } <= variables
 
 
@@ -98,19 +98,18 @@ def test_the_image_is_made_of_what_there_is_and_runs_as_nobody() -> None:
 
 def test_the_marker_of_the_database_outlives_the_service_apart_from_the_database() -> None:
     image = (DIRECTORY / "Containerfile").read_text()
-    (place,) = re.findall(r"^ENV AGENT_HEALTH_SERVER_STATE_DIR=(\S+)$", image, re.MULTILINE)
+    (place,) = re.findall(r"^ENV LIFESIGN_SERVER_STATE_DIR=(\S+)$", image, re.MULTILINE)
     (volumes,) = re.findall(r"^VOLUME (\[.+\])$", image, re.MULTILINE)
     (working,) = re.findall(r"^WORKDIR (/data)$", image, re.MULTILINE)
     assert {place, working} <= set(yaml.safe_load(volumes))
     mounted = dict(volume.split(":")[::-1] for volume in OURS["registry"]["volumes"])
     assert mounted[place] != mounted[working]
-    unit = (DIRECTORY / "agent-health-registry.service").read_text()
-    (variable,) = re.findall(r"^Environment=AGENT_HEALTH_SERVER_STATE_DIR=%S/(\S+)$", unit, re.MULTILINE)
+    unit = (DIRECTORY / "lifesign-registry.service").read_text()
+    (variable,) = re.findall(r"^Environment=LIFESIGN_SERVER_STATE_DIR=%S/(\S+)$", unit, re.MULTILINE)
     (directories,) = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
     assert variable in directories.split()[1:]
     assert (
-        f"AGENT_HEALTH_SERVER_STATE_DIR=/var/lib/{variable}\n"
-        in (DIRECTORY.parent / "operating.md").read_text()
+        f"LIFESIGN_SERVER_STATE_DIR=/var/lib/{variable}\n" in (DIRECTORY.parent / "operating.md").read_text()
     )
 
 
@@ -122,7 +121,7 @@ def test_the_definition_can_be_read() -> None:
 def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
     (line,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
     program, *words = shlex.split(line)
-    assert program == "/opt/agent-health/bin/agent-health"
+    assert program == "/opt/lifesign/bin/lifesign"
     check_command(words)
     # It raises its own limit of open files, for which it must not be killed.
     assert "@resources" not in unit.read_text()
@@ -139,7 +138,7 @@ def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
 def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: Path) -> None:
     # The program need not be installed here.
     copy = tmp_path / unit.name
-    copy.write_text(unit.read_text().replace("/opt/agent-health/bin/agent-health", "/bin/true"))
+    copy.write_text(unit.read_text().replace("/opt/lifesign/bin/lifesign", "/bin/true"))
     verified = subprocess.run(
         ["systemd-analyze", "verify", str(copy)],
         capture_output=True,

@@ -21,7 +21,6 @@ from time import process_time
 from types import MappingProxyType
 from typing import Any
 
-import agent_health
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 from starlette.requests import Request
@@ -29,6 +28,7 @@ from tests.support import long_inputs as inputs
 from tests.support.long_inputs import UNITS, repeated
 from yarl import URL
 
+import lifesign
 from lifesign.client.candidate_urls import read_given_place
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.dashboard.safe_redirect import own_path
@@ -135,7 +135,7 @@ class Pattern:
 def patterns() -> dict[str, Pattern]:
     """Return all patterns that the modules of the package keep, by their names."""
     found: dict[str, Pattern] = {}
-    for module in walk_packages(lifesign.__path__, "agent_health."):
+    for module in walk_packages(lifesign.__path__, "lifesign."):
         if ".migrations." in module.name or module.name.endswith("__main__"):
             continue
         loaded = import_module(module.name)
@@ -173,7 +173,7 @@ def log(text: str) -> None:
 
 def cookie(text: str) -> None:
     scope = {"type": "http", "headers": [(b"cookie", text.encode("latin-1"))]}
-    cookie_in(Request(scope), "agent_health_session")
+    cookie_in(Request(scope), "lifesign_session")
 
 
 def failure(text: str) -> None:

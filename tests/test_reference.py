@@ -28,7 +28,7 @@ def test_a_reference_page_is_what_the_code_says(name: str) -> None:
 
 def test_every_command_and_option_says_what_it_does() -> None:
     named = dict(commands())
-    assert {"agent-health", "agent-health check", "agent-health agents drain"} <= named.keys()
+    assert {"lifesign", "lifesign check", "lifesign agents drain"} <= named.keys()
     assert [name for name, command in named.items() if not command.help] == []
     # Help itself is not a parameter.
     assert [
@@ -50,11 +50,11 @@ def test_every_variable_of_the_environment_is_told() -> None:
     named = {
         name
         for source in SOURCES.rglob("*.py")
-        for name in re.findall(r'"(?:\$)?AGENT_HEALTH_([A-Z_]+[A-Z])"', source.read_text())
+        for name in re.findall(r'"(?:\$)?LIFESIGN_([A-Z_]+[A-Z])"', source.read_text())
     }
     assert "KEY" in named
     told = (REFERENCE / "settings.md").read_text()
-    assert [name for name in sorted(named - HANDED_DOWN) if f"AGENT_HEALTH_{name}" not in told] == []
+    assert [name for name in sorted(named - HANDED_DOWN) if f"LIFESIGN_{name}" not in told] == []
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).parents[1]
 SCHEMAS = REPOSITORY / "schemas"
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-PUBLISHED_AT = "https://agent-health.github.io/schemas/"
+PUBLISHED_AT = "https://lifesign.github.io/schemas/"
 
 # The rules of an observation that no single member has.
 ONE_SUBJECT = {"oneOf": [{"required": ["agent_id"]}, {"required": ["target_url"]}]}
@@ -151,7 +151,7 @@ def generated() -> dict[str, dict[str, Any]]:
             FileSchema,
             **{"$id": PUBLISHED_AT + "census.schema.json"},
             title="Census",
-            description="What share of a directory is alive, as `agent-health census` writes it.",
+            description="What share of a directory is alive, as `lifesign census` writes it.",
         ),
     }
 

@@ -169,7 +169,7 @@ READERS: dict[str, Reader] = {
         lambda body: may_fetch(read_robots(200, body) or pytest.fail("no rules"), "/a/%zz?b"), [ROBOTS]
     ),
     "a proof of an opt-out": Reader(
-        lambda body: is_proven("agent-health-opt-out=x", body), [b"x", b"# a\nx\n"]
+        lambda body: is_proven("lifesign-proof=x", body), [b"x", b"# a\nx\n"]
     ),
     "an answer of a registry": Reader(
         lambda body: read_answer(

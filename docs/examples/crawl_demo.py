@@ -47,7 +47,7 @@ EXPECTED = {
 
 def run(*arguments: str, environment: Mapping[str, str], directory: str) -> None:
     """Run a command as anybody would, and show what it says."""
-    print(f"\n$ agent-health {' '.join(arguments)}", flush=True)
+    print(f"\n$ lifesign {' '.join(arguments)}", flush=True)
     done = subprocess.run(
         [*COMMAND, *arguments],
         cwd=directory,
@@ -107,7 +107,7 @@ def write_directory(directory: str, urls: Mapping[str, str]) -> None:
 
 async def crawl(directory: str, environment: Mapping[str, str]) -> None:
     """Ask every target once."""
-    arguments = ("crawl", "demo.yml", "--once", "--registry", environment["AGENT_HEALTH_REGISTRY"])
+    arguments = ("crawl", "demo.yml", "--once", "--registry", environment["LIFESIGN_REGISTRY"])
     await asyncio.to_thread(run, *arguments, environment=environment, directory=directory)
 
 
@@ -128,7 +128,7 @@ async def follow(
         place("401 Unauthorized", "text/plain", "log in first") as gate,
         place("200 OK", "text/html", "<!doctype html><title>Buy this domain</title>") as page,
         place("500 Internal Server Error", "text/plain", "oops") as error,
-        RegistryClient(environment["AGENT_HEALTH_REGISTRY"], key=environment["AGENT_HEALTH_KEY"]) as client,
+        RegistryClient(environment["LIFESIGN_REGISTRY"], key=environment["LIFESIGN_KEY"]) as client,
     ):
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -176,18 +176,18 @@ def show_report(directory: str) -> None:
 def main() -> int:
     print("A small directory, and what becomes of it:\n")
     with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-"))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         environment = {
-            "AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/{DATABASE}",
-            "AGENT_HEALTH_SERVER_STATE_DIR": f"{directory}/state",
+            "LIFESIGN_SERVER_DATABASE": f"sqlite:///{directory}/{DATABASE}",
+            "LIFESIGN_SERVER_STATE_DIR": f"{directory}/state",
         }
         create = [*COMMAND, "keys", "create", "--role", "prober", "--name", "demo"]
         made = subprocess.run(
             create, env={**os.environ, **environment}, capture_output=True, text=True, check=True
         )
-        environment["AGENT_HEALTH_KEY"] = made.stdout.strip()
+        environment["LIFESIGN_KEY"] = made.stdout.strip()
         server = stack.enter_context(process([*COMMAND, "serve", "--port", "0"], environment))
-        environment["AGENT_HEALTH_REGISTRY"] = address(server)
+        environment["LIFESIGN_REGISTRY"] = address(server)
         script = str(HERE / "sample_agents.py")
         agents = {
             kind: stack.enter_context(process([sys.executable, script, kind], environment))

@@ -1,10 +1,10 @@
 """How does a class become an agent that registers, beats, works, and leaves in good order? (RFC-0016 3.4)
 
-    export AGENT_HEALTH_REGISTRY=http://127.0.0.1:8440 AGENT_HEALTH_KEY=ahk_...
+    export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/declared_agent.py reporter-1.key
 
 Each line of standard input is a task: how many seconds it takes. SIGTERM, Ctrl-C, or
-`agent-health agents drain reporter-1` let it finish what it has begun; a second signal ends it at once.
+`lifesign agents drain reporter-1` let it finish what it has begun; a second signal ends it at once.
 """
 
 import argparse

@@ -151,7 +151,7 @@ def show_way_on(urls: dict[str, str]) -> None:
     with suppress(KeyboardInterrupt):
         print("\nThe agents stay up until Ctrl-C. In another terminal:")
         for url in urls.values():
-            print(f"  .venv/bin/agent-health check {url}")
+            print(f"  .venv/bin/lifesign check {url}")
         print(f"  curl -s {urls['half']}/.well-known/agent-health")
         print(f"  curl -si {urls['half']}/.well-known/agent-card.json", flush=True)
         while True:
@@ -165,7 +165,7 @@ def main() -> int:
     is_kept = parser.parse_args().keep
     print("Three agents, built with the A2A SDK; one line in each makes its health known.")
     with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-")))
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-")))
         urls = {kind: stack.enter_context(agent_process(kind, logs / kind)) for kind in AGENTS}
         checks = asyncio.run(visit_all(urls))
         if is_kept:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-COMMAND = [str(Path(sys.executable).with_name("agent-health"))]
+COMMAND = [str(Path(sys.executable).with_name("lifesign"))]
 PATIENCE_SECONDS = 20
 BEGAN_S = time.monotonic()
 

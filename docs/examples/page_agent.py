@@ -1,8 +1,8 @@
 """What does a small agent look like that works under a lease?
 
-    agent-health run --pool writers --tools tools.yml -- python page_agent.py
+    lifesign run --pool writers --tools tools.yml -- python page_agent.py
 
-It needs nothing of agent-health: an MCP client, and what stands in its environment. It goes on from the
+It needs nothing of lifesign: an MCP client, and what stands in its environment. It goes on from the
 latest report, writes one whenever there is something new, calls a metered tool for each section, and hands
 its work in.
 """
@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 def left_behind(name: str) -> dict[str, Any]:
     """Read what was put into the workspace; nothing if it is not there."""
-    file = Path(os.environ["AGENT_HEALTH_WORKSPACE"], name)
+    file = Path(os.environ["LIFESIGN_WORKSPACE"], name)
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
@@ -40,10 +40,10 @@ async def write_page(tools: Client, seconds: float) -> None:
 
 async def main(seconds: float) -> None:
     """Connect to the tools of this run, and work."""
-    headers = {"Authorization": f"Bearer {os.environ['AGENT_HEALTH_RUN_TOKEN']}"}
+    headers = {"Authorization": f"Bearer {os.environ['LIFESIGN_RUN_TOKEN']}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
-        Client(streamable_http_client(os.environ["AGENT_HEALTH_PROXY_URL"], http_client=http)) as tools,
+        Client(streamable_http_client(os.environ["LIFESIGN_PROXY_URL"], http_client=http)) as tools,
     ):
         await write_page(tools, seconds)
 
@@ -54,6 +54,6 @@ if __name__ == "__main__":
         "seconds", type=float, nargs="?", default=1.0, help="for each section; 1 unless said"
     )
     given = arguments.parse_args()
-    if "AGENT_HEALTH_PROXY_URL" not in os.environ:
-        arguments.error("it works under a lease: agent-health run -- python page_agent.py")
+    if "LIFESIGN_PROXY_URL" not in os.environ:
+        arguments.error("it works under a lease: lifesign run -- python page_agent.py")
     asyncio.run(main(given.seconds))

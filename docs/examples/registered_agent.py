@@ -1,6 +1,6 @@
 """How does an agent register, beat, leave in good order, and come back after a crash? (RFC-0016 3 to 5)
 
-    export AGENT_HEALTH_REGISTRY=http://127.0.0.1:8440 AGENT_HEALTH_KEY=ahk_...
+    export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/registered_agent.py worker-1 worker-1.key
 
 The key is one that may register. The agent's own is kept in the file, for its next life. Runs until
@@ -37,7 +37,7 @@ async def register(registry: str, agent_id: str, file: Path) -> str:
     """Begin a life, and return the agent's own key, which is good for nothing but this agent."""
     known = kept_key(file)
     # Its own key may end a former life that the registry still believes in: the one that crashed.
-    async with RegistryClient(registry, key=known or os.environ["AGENT_HEALTH_KEY"]) as client:
+    async with RegistryClient(registry, key=known or os.environ["LIFESIGN_KEY"]) as client:
         record = await client.agents.register(
             agent_id,
             role_id="reporter",
@@ -84,7 +84,7 @@ if __name__ == "__main__":
     arguments.add_argument("agent_id")
     arguments.add_argument("key_file", type=Path, help="where its own key is kept; its next life reads it")
     given = arguments.parse_args()
-    needed = {"AGENT_HEALTH_REGISTRY"} | (set() if given.key_file.exists() else {"AGENT_HEALTH_KEY"})
+    needed = {"LIFESIGN_REGISTRY"} | (set() if given.key_file.exists() else {"LIFESIGN_KEY"})
     if missing := needed - os.environ.keys():
         arguments.error(f"not set: {', '.join(sorted(missing))}")
-    asyncio.run(main(os.environ["AGENT_HEALTH_REGISTRY"], given.agent_id, given.key_file))
+    asyncio.run(main(os.environ["LIFESIGN_REGISTRY"], given.agent_id, given.key_file))

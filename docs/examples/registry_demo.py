@@ -3,7 +3,7 @@
     make demo                                       or
     .venv/bin/python docs/examples/registry_demo.py
 
-Starts `agent-health serve` and three agents, each in a process of its own on this machine. One is asked
+Starts `lifesign serve` and three agents, each in a process of its own on this machine. One is asked
 to drain, one is killed while it holds a task, and the third takes the task over. Exits with 0 if the
 registry saw all of it as it was.
 """
@@ -111,10 +111,10 @@ async def follow(url: str, key: str, directory: str, agents: dict[str, "subproce
 def main() -> int:
     print("A registry and three agents, each a process of its own:\n")
     with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-"))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         database = {
-            "AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db",
-            "AGENT_HEALTH_SERVER_STATE_DIR": f"{directory}/state",
+            "LIFESIGN_SERVER_DATABASE": f"sqlite:///{directory}/registry.db",
+            "LIFESIGN_SERVER_STATE_DIR": f"{directory}/state",
         }
         create = [*COMMAND, "keys", "create", "--role", "admin", "--name", "demo"]
         made = subprocess.run(
@@ -123,7 +123,7 @@ def main() -> int:
         key = made.stdout.strip()
         server = stack.enter_context(process([*COMMAND, "serve", "--port", "0"], database))
         url = address(server)
-        environment = {"AGENT_HEALTH_REGISTRY": url, "AGENT_HEALTH_KEY": key}
+        environment = {"LIFESIGN_REGISTRY": url, "LIFESIGN_KEY": key}
         script = str(HERE / "registered_agent.py")
         agents = {
             agent_id: stack.enter_context(
@@ -133,7 +133,7 @@ def main() -> int:
         }
         asyncio.run(follow(url, key, directory, agents))
         verify = [*COMMAND, "events", "verify"]
-        print("\n$ agent-health events verify", flush=True)
+        print("\n$ lifesign events verify", flush=True)
         return subprocess.run(verify, env={**os.environ, **database}, check=False).returncode
 
 

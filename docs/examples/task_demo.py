@@ -3,7 +3,7 @@
     make demo                                       or
     .venv/bin/python docs/examples/task_demo.py
 
-Starts `agent-health serve` and two adapters (`agent-health run`), each with an agent (`page_agent.py`) that
+Starts `lifesign serve` and two adapters (`lifesign run`), each with an agent (`page_agent.py`) that
 reports progress and calls a tool that costs money. The first adapter is killed; the task moves to the second
 one, with a higher fencing token and the latest report. Exits with 0 if all went as it should.
 """
@@ -142,11 +142,11 @@ async def follow(url: str, key: str, directory: Path, stack: ExitStack) -> None:
 def main() -> int:
     print("A task, and two adapters that run an agent each:\n")
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-")))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-")))
         (directory / "tools.yml").write_text(TOOLS)
         database = {
-            "AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db",
-            "AGENT_HEALTH_SERVER_STATE_DIR": f"{directory}/state",
+            "LIFESIGN_SERVER_DATABASE": f"sqlite:///{directory}/registry.db",
+            "LIFESIGN_SERVER_STATE_DIR": f"{directory}/state",
         }
         create = [*COMMAND, "keys", "create", "--role", "admin", "--name", "demo"]
         made = subprocess.run(
@@ -154,7 +154,7 @@ def main() -> int:
         )
         key = made.stdout.strip()
         url = address(stack.enter_context(process([*COMMAND, "serve", "--port", "0"], database)))
-        os.environ |= {"AGENT_HEALTH_REGISTRY": url, "AGENT_HEALTH_KEY": key}
+        os.environ |= {"LIFESIGN_REGISTRY": url, "LIFESIGN_KEY": key}
         asyncio.run(follow(url, key, directory, stack))
     return 0
 

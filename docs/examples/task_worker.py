@@ -1,10 +1,10 @@
 """How does an agent work at tasks that the registry gives out?
 
-    export AGENT_HEALTH_REGISTRY=http://127.0.0.1:8440 AGENT_HEALTH_KEY=ahk_...
+    export LIFESIGN_REGISTRY=http://127.0.0.1:8440 LIFESIGN_KEY=ahk_...
     .venv/bin/python docs/examples/task_worker.py writer-1.key
 
 It takes tasks of the pool `writers` whose input has `words`, and counts them. SIGTERM, Ctrl-C, or
-`agent-health agents drain writer-1` let it finish what it has begun.
+`lifesign agents drain writer-1` let it finish what it has begun.
 """
 
 import argparse

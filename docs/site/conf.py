@@ -8,12 +8,12 @@ from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parents[1]
 
-project = "agent-health"
-html_title = "agent-health"
+project = "lifesign"
+html_title = "lifesign"
 extensions = ["myst_parser"]
 exclude_patterns = ["site", "examples", "monitoring/**"]
 myst_heading_anchors = 4
-# Only what has // in it leads out: `io.github.agent-health:x` is no address.
+# Only what has // in it leads out: `io.github.lifesign:x` is no address.
 myst_url_schemes = ["http", "https", "mailto"]
 # Or `--json` were shown with one long dash, and names of values in quotes that no shell takes.
 smartquotes = False

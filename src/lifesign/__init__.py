@@ -41,4 +41,4 @@ def __getattr__(name: str) -> Any:
         from lifesign import middleware  # noqa: PLC0415
 
         return getattr(middleware, name)
-    raise AttributeError(f"module 'agent_health' has no attribute {name!r}")
+    raise AttributeError(f"module 'lifesign' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Every error that agent-health raises on purpose."""
+"""Every error that lifesign raises on purpose."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from lifesign.domain.text.pluralize import pluralize
 
 
 class AgentHealthError(Exception):
-    """Root of the errors that agent-health raises on purpose."""
+    """Root of the errors that lifesign raises on purpose."""
 
     hint: str = ""
     """What to do, in one line; empty if the message says it."""
@@ -268,17 +268,17 @@ class SchemaOutdated(AgentHealthError):
 
     def __init__(self, found: str | None, expected: str) -> None:
         where = "is empty" if found is None else f"is at revision {found}"
-        super().__init__(f"the database {where}, revision {expected} is needed: run agent-health migrate")
+        super().__init__(f"the database {where}, revision {expected} is needed: run lifesign migrate")
         self.found = found
         self.expected = expected
 
 
 class SchemaUnknown(AgentHealthError):
-    """A newer version of agent-health has been at the database; this one would not understand it."""
+    """A newer version of lifesign has been at the database; this one would not understand it."""
 
     def __init__(self, found: str, newest: str) -> None:
         super().__init__(
-            f"the database is at revision {found}, this version of agent-health knows none above {newest}: "
+            f"the database is at revision {found}, this version of lifesign knows none above {newest}: "
             "install the newer version"
         )
         self.found = found
@@ -286,7 +286,7 @@ class SchemaUnknown(AgentHealthError):
 
 
 class ForeignDatabase(AgentHealthError):
-    """The database has tables, and agent-health did not make them."""
+    """The database has tables, and lifesign did not make them."""
 
     def __init__(self, tables: Sequence[str]) -> None:
         super().__init__(

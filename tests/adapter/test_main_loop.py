@@ -77,7 +77,7 @@ async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: W
 async def test_exit_code_0_of_a_drained_agent_counts_with_an_output_only(
     world: World, leaves: str, run: tuple[str, int | None]
 ) -> None:
-    out = f"{leaves} && echo '{{}}' > $AGENT_HEALTH_WORKSPACE/output.json; exit 0"
+    out = f"{leaves} && echo '{{}}' > $LIFESIGN_WORKSPACE/output.json; exit 0"
     code = f'trap "{out}" TERM; echo $$ > pid; while :; do sleep 0.05; done'
     async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=5) as adapter:
         await adapter.until("started")

@@ -39,7 +39,7 @@ async def written(file: Path) -> int:
 
 
 async def test_exit_code_0_hands_the_task_in_with_the_output_file(world: World) -> None:
-    code = """echo '{"page": "index.html"}' > $AGENT_HEALTH_WORKSPACE/output.json"""
+    code = """echo '{"page": "index.html"}' > $LIFESIGN_WORKSPACE/output.json"""
     async with world.adapting(*shell(code)) as adapter:
         assert (await adapter.outcome()).is_done
     after = await world.now()
@@ -69,8 +69,8 @@ async def test_while_a_workspace_is_removed_the_loop_goes_on(
 
 
 async def test_it_gets_the_lease_its_input_and_no_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_ours")
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("LIFESIGN_KEY", "ahk_ours")
+    monkeypatch.setenv("LIFESIGN_SERVER_DATABASE", "postgresql://user:secret@host/db")
     monkeypatch.setenv("OTHERS", "kept")
     monkeypatch.setenv("HIDDEN", "secret")
     seen = world.directory / "seen.json"
@@ -86,7 +86,7 @@ async def test_it_gets_the_lease_its_input_and_no_key(world: World, monkeypatch:
     environment, files, given, mode, at = json.loads(seen.read_text())
     assert (given, mode) == ({"brief": "b"}, 0o700)
     assert files == ["input.json", "stderr.log", "stdout.log"]
-    ours = {name[13:]: value for name, value in environment.items() if name.startswith("AGENT_HEALTH_")}
+    ours = {name[13:]: value for name, value in environment.items() if name.startswith("LIFESIGN_")}
     lease = json.loads(ours.pop("LEASE"))
     assert ours == {
         "TASK_ID": world.task.task_id,
@@ -146,7 +146,7 @@ async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
 async def test_an_output_that_cannot_be_handed_in_is_a_crash_with_a_reason(
     world: World, code: str, said: str
 ) -> None:
-    async with world.adapting(*shell(f"OUT=$AGENT_HEALTH_WORKSPACE/output.json; {code}")) as adapter:
+    async with world.adapting(*shell(f"OUT=$LIFESIGN_WORKSPACE/output.json; {code}")) as adapter:
         outcome = await adapter.outcome()
         assert said in outcome.text
     assert await world.runs() == [("crash", 0)]
@@ -195,7 +195,7 @@ async def test_hung_agent_is_ended_and_its_task_goes_back(world: World, code: st
 async def test_hung_agent_that_exits_with_0_when_it_is_ended_hands_nothing_in(
     world: World, stop: dict[str, float]
 ) -> None:
-    hung = "trap 'exit 0' TERM; echo '{}' > $AGENT_HEALTH_WORKSPACE/output.json; while :; do sleep 0.1; done"
+    hung = "trap 'exit 0' TERM; echo '{}' > $LIFESIGN_WORKSPACE/output.json; while :; do sleep 0.1; done"
     async with world.adapting(*shell(hung), grace_s=5, **stop) as adapter:
         outcome = await adapter.outcome()
     assert outcome.exit_code == 0
@@ -263,7 +263,7 @@ async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world
             )
         os.kill(pid, 9)
         await adapter.outcome()
-    code = "cat $AGENT_HEALTH_WORKSPACE/latest_report.json; echo $AGENT_HEALTH_FENCING_TOKEN; exit 1"
+    code = "cat $LIFESIGN_WORKSPACE/latest_report.json; echo $LIFESIGN_FENCING_TOKEN; exit 1"
     async with replace(world, directory=world.directory / "2").adapting(*shell(code)) as adapter:
         await adapter.outcome()
         said = (adapter.workspace() / "stdout.log").read_text()
@@ -273,13 +273,11 @@ async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world
 
 
 async def test_the_next_run_finds_what_people_have_said(world: World) -> None:
-    async with world.adapting(
-        *shell("test ! -e $AGENT_HEALTH_WORKSPACE/comments.json && exit 77")
-    ) as adapter:
+    async with world.adapting(*shell("test ! -e $LIFESIGN_WORKSPACE/comments.json && exit 77")) as adapter:
         assert (await adapter.outcome()).exit_code == 77
     await world.client.tasks.resolve(world.task.task_id, "requeue", comment="use logo-2026")
     other = replace(world, directory=world.directory / "2")
-    async with other.adapting(*shell("cat $AGENT_HEALTH_WORKSPACE/comments.json; exit 1")) as adapter:
+    async with other.adapting(*shell("cat $LIFESIGN_WORKSPACE/comments.json; exit 1")) as adapter:
         await adapter.outcome()
         (said,) = json.loads((adapter.workspace() / "stdout.log").read_text())
     assert (said["signal"], said["comment"]) == ("requeued", "use logo-2026")
@@ -362,7 +360,7 @@ async def test_an_agent_that_hands_its_task_in_itself_may_say_good_bye(world: Wo
         assert not held.is_held()
         done.touch()
 
-    told = "$AGENT_HEALTH_PROXY_URL $AGENT_HEALTH_RUN_TOKEN"
+    told = "$LIFESIGN_PROXY_URL $LIFESIGN_RUN_TOKEN"
     code = f"echo {told} > {ready}; until test -e {done}; do sleep 0.05; done; exit 9"
     async with world.adapting(*shell(code), open_tools=tools(complete, ready)) as adapter:
         outcome = await adapter.outcome()

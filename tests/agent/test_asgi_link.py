@@ -343,8 +343,8 @@ async def test_a_worker_that_can_lock_nothing_beats_for_itself(directory: str) -
 
 
 def test_what_cannot_be_right_is_refused_where_the_app_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AGENT_HEALTH_KEY", raising=False)
-    monkeypatch.delenv("AGENT_HEALTH_REGISTRY", raising=False)
+    monkeypatch.delenv("LIFESIGN_KEY", raising=False)
+    monkeypatch.delenv("LIFESIGN_REGISTRY", raising=False)
     with pytest.raises(InvalidValue, match="registry"):
         AgentLink(returns, agent_id="a", key=KEY)
     with pytest.raises(InvalidValue, match="key"):

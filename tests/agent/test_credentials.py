@@ -88,7 +88,7 @@ def test_keys_are_not_shown() -> None:
 
 
 def test_the_registry_is_where_it_is_said_to_be() -> None:
-    assert registry_url("http://a", {"AGENT_HEALTH_REGISTRY": "http://b"}) == "http://a"
-    assert registry_url(None, {"AGENT_HEALTH_REGISTRY": "http://b"}) == "http://b"
-    with pytest.raises(InvalidValue, match="AGENT_HEALTH_REGISTRY"):
+    assert registry_url("http://a", {"LIFESIGN_REGISTRY": "http://b"}) == "http://a"
+    assert registry_url(None, {"LIFESIGN_REGISTRY": "http://b"}) == "http://b"
+    with pytest.raises(InvalidValue, match="LIFESIGN_REGISTRY"):
         registry_url(None, {})

@@ -176,7 +176,7 @@ async def test_marked_methods_are_called_with_their_object() -> None:
 
     async with scripted_registry() as registry:
         agent = Inheriting()
-        settings = type(agent).__agent_health__.runner_settings(agent)  # type: ignore[attr-defined]
+        settings = type(agent).__lifesign__.runner_settings(agent)  # type: ignore[attr-defined]
         async with AgentRunner(**{**settings, "registry": registry.url}) as runner:
             await runner.assign(1)
         assert agent.done == [1, "left"]
@@ -319,7 +319,7 @@ def test_the_package_is_light_until_something_of_it_is_used() -> None:
     import sys  # noqa: PLC0415
 
     look = (
-        "import sys, agent_health, lifesign.agent;"
+        "import sys, lifesign, lifesign.agent;"
         "print(sorted({'aiohttp', 'yaml', 'asyncio'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

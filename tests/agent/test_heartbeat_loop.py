@@ -276,7 +276,7 @@ async def test_a_refusal_is_said_once_and_again_when_it_changes(caplog: pytest.L
             "a: refused, and asked again: HTTP 401: a valid key is required",
             "a: the registry answers again",
         ]
-        help_with_keys = "agent-health keys create --role agent --agent-id a --name a"
+        help_with_keys = "lifesign keys create --role agent --agent-id a --name a"
         assert [message.endswith(help_with_keys) for message in told] == [True, True, True, False]
         assert not any(KEY in message for message in told)
 

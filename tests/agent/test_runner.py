@@ -377,8 +377,8 @@ async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
 
 
 async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AGENT_HEALTH_KEY", raising=False)
-    monkeypatch.delenv("AGENT_HEALTH_REGISTRY", raising=False)
+    monkeypatch.delenv("LIFESIGN_KEY", raising=False)
+    monkeypatch.delenv("LIFESIGN_REGISTRY", raising=False)
     with pytest.raises(InvalidValue, match="registry: expected a URL"):
         AgentRunner("a", key=KEY)
     with pytest.raises(InvalidValue, match="key: expected one as key"):

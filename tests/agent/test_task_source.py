@@ -393,13 +393,13 @@ def test_a_class_says_that_it_takes_tasks() -> None:
         @on_assignment
         async def work(self, task: ClaimedTask) -> None: ...
 
-    assert Writer.__agent_health__.takes_tasks is True  # type: ignore[attr-defined]
+    assert Writer.__lifesign__.takes_tasks is True  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def example(registry: RegistryServer, directory: Path) -> "Iterator[subprocess.Popen[bytes]]":
     """Run the example; what it says stands in `log`."""
-    settings = {"AGENT_HEALTH_REGISTRY": registry.url, "AGENT_HEALTH_KEY": KEYS[Role.ENROLL]}
+    settings = {"LIFESIGN_REGISTRY": registry.url, "LIFESIGN_KEY": KEYS[Role.ENROLL]}
     with (directory / "log").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "docs/examples/task_worker.py", str(directory / "writer.key")],

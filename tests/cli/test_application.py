@@ -56,7 +56,7 @@ def run_python(program: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("arguments", HELPS)
 def test_help_ends_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
-    assert "Usage: agent-health" in capsys.readouterr().out
+    assert "Usage: lifesign" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", HELPS[2:])
@@ -72,7 +72,7 @@ def test_help_of_a_command_shows_examples_and_exit_codes(
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("agent-health ")
+    assert capsys.readouterr().out.startswith("lifesign ")
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ def test_wrong_usage_ends_with_three_and_an_explanation(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nonsense"], "(see agent-health --help)"),
-        (["keys", "nonsense"], "(see agent-health keys --help)"),
-        (["keys", "create", "--nonsense"], "(see agent-health keys create --help)"),
-        (["check"], "(see agent-health check --help)"),
-        (["serve", "--port"], "(see agent-health serve --help)"),
-        (["keys", "create", "--name", "x", "--role"], "(see agent-health keys create --help)"),
-        (["serve", "--open-metrics=3"], "(see agent-health serve --help)"),
-        (["--version=3"], "(see agent-health --help)"),
-        (["run", "--once", "--pool"], "(see agent-health run --help)"),
-        (["serve", "--workers", "0"], "--workers: expected at least 1 (see agent-health serve --help)"),
+        (["nonsense"], "(see lifesign --help)"),
+        (["keys", "nonsense"], "(see lifesign keys --help)"),
+        (["keys", "create", "--nonsense"], "(see lifesign keys create --help)"),
+        (["check"], "(see lifesign check --help)"),
+        (["serve", "--port"], "(see lifesign serve --help)"),
+        (["keys", "create", "--name", "x", "--role"], "(see lifesign keys create --help)"),
+        (["serve", "--open-metrics=3"], "(see lifesign serve --help)"),
+        (["--version=3"], "(see lifesign --help)"),
+        (["run", "--once", "--pool"], "(see lifesign run --help)"),
+        (["serve", "--workers", "0"], "--workers: expected at least 1 (see lifesign serve --help)"),
         (["serve", "--workers", "129"], "--workers: expected at most 128 (see"),
         (["serve", "--workers", "two"], "--workers: expected a whole number (see"),
         (["crawl", "x.yml", "--workers", "0"], "--workers: expected at least 1 (see"),
@@ -145,7 +145,7 @@ def test_without_the_extra_there_is_one_line_that_says_what_to_install(
 ) -> None:
     ended = run_python(WITHOUT.format(module=module, arguments=arguments))
     assert ended.returncode == 3
-    expected = f"agent-health: {module} is not installed: pip install 'agent-health[{extra}]'\n"
+    expected = f"lifesign: {module} is not installed: pip install 'lifesign[{extra}]'\n"
     assert ended.stderr == expected
 
 
@@ -232,7 +232,7 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
         check=False,
     )
     assert ended.returncode == 3
-    assert ended.stderr.startswith("agent-health: ")
+    assert ended.stderr.startswith("lifesign: ")
     assert "Traceback" not in ended.stderr
 
 
@@ -247,9 +247,7 @@ def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
     assert main(["check"]) == 3
     err = capsys.readouterr().err
     path = str(tmp_path / "absent")
-    assert (
-        err == f"agent-health: what it needs is refused by the system: {path!a} (No such file or directory)\n"
-    )
+    assert err == f"lifesign: what it needs is refused by the system: {path!a} (No such file or directory)\n"
 
 
 def test_a_file_that_is_wrong_is_told_line_by_line(
@@ -259,7 +257,7 @@ def test_a_file_that_is_wrong_is_told_line_by_line(
     file.write_text("name: Census\ntargets: [https://agent.example]\nmore: 1\n")
     assert main(["probe", "https://agent.example", "--definition", str(file)]) == 3
     told = capsys.readouterr().err.splitlines()
-    assert [line.removeprefix(f"agent-health: {file}: ").partition(":")[0] for line in told] == [
+    assert [line.removeprefix(f"lifesign: {file}: ").partition(":")[0] for line in told] == [
         "line 1",
         "line 1",
         "line 3",
@@ -288,8 +286,8 @@ def test_a_password_in_a_url_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_" + "a" * 43)
-    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", "http://127.0.0.1:1")
+    monkeypatch.setenv("LIFESIGN_KEY", "ahk_" + "a" * 43)
+    monkeypatch.setenv("LIFESIGN_REGISTRY", "http://127.0.0.1:1")
     assert main([argument.format(f"https://{user}@127.0.0.1:1") for argument in arguments]) == 3
     shown = capsys.readouterr()
     assert shown.out == ""

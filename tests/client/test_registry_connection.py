@@ -284,7 +284,7 @@ async def test_what_is_not_http_is_no_answer() -> None:
 )
 async def test_an_answer_of_another_kind_is_invalid(hostile: Reply) -> None:
     async with asking({"/api/v1/thing": hostile}) as (connection, _):
-        with pytest.raises(InvalidAnswer, match=r"^HTTP 20[04]: this is no agent-health registry[:,] "):
+        with pytest.raises(InvalidAnswer, match=r"^HTTP 20[04]: this is no lifesign registry[:,] "):
             await connection.ask_for(Thing, GET)
 
 

@@ -52,7 +52,7 @@ async def test_a_crawl_tells_how_it_goes(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.value(f"{PREFIX}directories", state="read") == 1
     # Whom it looks at is nobody's business who may read the numbers.
     assert "127.0.0.1" not in text
-    named = re.findall(r"`(agent_health_prober_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text())
+    named = re.findall(r"`(lifesign_prober_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text())
     assert {f"{each.name}_total" if each.type == "counter" else each.name for each in found.families} == set(
         named
     )

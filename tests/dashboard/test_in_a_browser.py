@@ -1,7 +1,7 @@
 """Do the pages work in a real browser: with a keyboard, on a phone, in the dark, live, and without a script?
 
 The browser is Debian's chromium, the rules of accessibility are axe-core's, which `make test` fetches.
-Pictures of all pages are left in the directory that AGENT_HEALTH_SCREENSHOTS names.
+Pictures of all pages are left in the directory that LIFESIGN_SCREENSHOTS names.
 """
 
 import os
@@ -32,7 +32,7 @@ from lifesign.domain.access.permissions import Role
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(__file__).parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
-SCREENSHOTS = os.environ.get("AGENT_HEALTH_SCREENSHOTS")
+SCREENSHOTS = os.environ.get("LIFESIGN_SCREENSHOTS")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--no-first-run",

@@ -75,7 +75,7 @@ def position(served: Sample) -> int:
 
 
 def position_of(visitor: Visitor) -> int:
-    found = re.search(r'agent-health-position" content="(\d+)"', visitor.get("/events").html)
+    found = re.search(r'lifesign-position" content="(\d+)"', visitor.get("/events").html)
     assert found is not None
     return int(found[1])
 
@@ -183,7 +183,7 @@ def test_what_a_task_is_called_is_not_told_to_everyone(served: Sample) -> None:
 
 
 def test_the_script_puts_in_texts_as_texts() -> None:
-    script = Path("src/agent_health/dashboard/static/live.js").read_text()
+    script = Path("src/lifesign/dashboard/static/live.js").read_text()
     for markup in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert markup not in script
 
@@ -205,7 +205,7 @@ def test_open_pages_go_with_a_server_that_gets_no_signal(
 def test_a_server_that_is_asked_to_end_lets_open_pages_go(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/registry.db"
     prepare(url, [])
-    with registry(url, tmp_path, settings={"AGENT_HEALTH_SERVER_OPEN_DASHBOARD": "1"}) as server:
+    with registry(url, tmp_path, settings={"LIFESIGN_SERVER_OPEN_DASHBOARD": "1"}) as server:
         stream = Stream(f"http://127.0.0.1:{server.port}", "/live?after=0")
         stream.next("missed")
         server.process.terminate()

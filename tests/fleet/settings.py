@@ -81,7 +81,7 @@ def server_environment(factor: float) -> Mapping[str, str]:
     }
     scaled = {name: max(1.0, value / factor) for name, value in seconds.items()}
     scaled["watch_seconds"] = max(0.1, DEFAULTS.watch_seconds / factor)
-    return {f"AGENT_HEALTH_SERVER_{name.upper()}": f"{value:g}" for name, value in scaled.items()}
+    return {f"LIFESIGN_SERVER_{name.upper()}": f"{value:g}" for name, value in scaled.items()}
 
 
 def probe_thresholds(factor: float) -> HeartbeatConfig:

@@ -45,7 +45,7 @@ from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.lifecycle.verdict import Monitoring
 
-PROGRAM: Final = Path(sys.executable).with_name("agent-health")
+PROGRAM: Final = Path(sys.executable).with_name("lifesign")
 REGISTRY_PORT: Final = 8440
 STATUSES: Final = ("active", "unhealthy", "draining", "dead", "deregistered")
 FAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
@@ -151,7 +151,7 @@ class World:
         clock = directory / "clock"
         if not clock.exists():
             self._write_clock(number, 0.0)
-        environment = {"AGENT_HEALTH_KEY": self.keys["prober"]}
+        environment = {"LIFESIGN_KEY": self.keys["prober"]}
         if any(action.what is What.SET_CLOCK for action in self.script.actions):
             environment |= {
                 "LD_PRELOAD": FAKETIME,

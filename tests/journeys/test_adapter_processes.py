@@ -168,7 +168,7 @@ async def test_nothing_secret_is_seen_in_the_list_of_processes(world: World) -> 
         token = [
             part.partition(b"=")[2]
             for part in environments.split(b"\0")
-            if part.startswith(b"AGENT_HEALTH_RUN_TOKEN=")
+            if part.startswith(b"LIFESIGN_RUN_TOKEN=")
         ]
         assert token
         for secret in (own_key.encode(), KEYS[Role.ENROLL].encode(), token[0]):

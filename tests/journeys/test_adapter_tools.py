@@ -19,14 +19,14 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 async def main():
-    headers = {"Authorization": f"Bearer {os.environ['AGENT_HEALTH_RUN_TOKEN']}"}
+    headers = {"Authorization": f"Bearer {os.environ['LIFESIGN_RUN_TOKEN']}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http,
-        Client(streamable_http_client(os.environ["AGENT_HEALTH_PROXY_URL"], http_client=http)) as tools,
+        Client(streamable_http_client(os.environ["LIFESIGN_PROXY_URL"], http_client=http)) as tools,
     ):
         await tools.call_tool("report_progress", {"summary": "read the brief", "nextStep": "fetch"})
         results = [await tools.call_tool("fetch", {}) for _ in range(3)]
-        codes = [(result.meta or {}).get("agent-health/error", "") for result in results]
+        codes = [(result.meta or {}).get("lifesign/error", "") for result in results]
         await tools.call_tool("mark_complete", {"output": {"codes": codes}})
 
 asyncio.run(main())

@@ -98,7 +98,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     url = f"sqlite:///{directory}/registry.db"
     prepare(url, [])
     port = free_port()
-    settings = {"AGENT_HEALTH_SERVER_TRUSTED_PROXIES": "127.0.0.1"}
+    settings = {"LIFESIGN_SERVER_TRUSTED_PROXIES": "127.0.0.1"}
     with registry(url, directory, settings=settings) as behind:
         file = directory / "nginx.conf"
         file.write_text(config(directory, registry_port=behind.port, port=port))
@@ -159,7 +159,7 @@ def test_commands_reach_it_by_its_https_url(proxied: Proxied) -> None:
         file = str(proxied.authority) if trusts == "it" else "/dev/null"
         variables = {**os.environ, "SSL_CERT_FILE": file, KEY_VARIABLE: ADMIN_KEY}
         return subprocess.run(
-            [SCRIPTS / "agent-health", *arguments, "--registry", proxied.visitor.url, "--json"],
+            [SCRIPTS / "lifesign", *arguments, "--registry", proxied.visitor.url, "--json"],
             capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=variables,
         )  # fmt: skip
 

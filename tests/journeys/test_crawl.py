@@ -72,7 +72,7 @@ async def crawling(
     directory: Path, *options: str, definition: str = "slow.yml"
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the command in a session of its own; whatever is left of it at the end is killed."""
-    command = Path(sys.executable).with_name("agent-health")
+    command = Path(sys.executable).with_name("lifesign")
     process = await asyncio.create_subprocess_exec(
         command,
         "crawl",

@@ -51,7 +51,7 @@ class Demo:
         return found
 
     def nothing_is_left(self) -> bool:
-        return not self.processes() and not list(self._directory.glob("agent-health-demo-*"))
+        return not self.processes() and not list(self._directory.glob("lifesign-demo-*"))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def read_until_kept(process: "subprocess.Popen[str]") -> list[str]:
     assert process.stdout is not None
     urls = []
     for line in process.stdout:
-        if found := re.search(r"agent-health check (\S+)", line):
+        if found := re.search(r"lifesign check (\S+)", line):
             urls.append(found[1])
         if "curl -si" in line:
             break

@@ -22,7 +22,7 @@ from lifesign.domain.health.document import HealthDocument
 
 HEALTH = "/.well-known/agent-health"
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-OUTCOMES = "io.github.agent-health.outcomes"
+OUTCOMES = "io.github.lifesign.outcomes"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -50,7 +50,7 @@ def test_a_guide_s_questions_lead_to_the_health_that_it_shows(guide: Path, tmp_p
 
 
 def _checked(agent: Server) -> str:
-    command = [str(SCRIPTS / "agent-health"), "check", f"http://127.0.0.1:{agent.port}"]
+    command = [str(SCRIPTS / "lifesign"), "check", f"http://127.0.0.1:{agent.port}"]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     ).stdout

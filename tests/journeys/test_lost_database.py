@@ -30,7 +30,7 @@ from lifesign.registry.marker.database_identity import current_marker
 from lifesign.registry.marker.marker_file import marker_file
 
 AGENT = "agent-1"
-COMMAND = str(SCRIPTS / "agent-health")
+COMMAND = str(SCRIPTS / "lifesign")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def refused(url: str) -> str:
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
     said, hint = ended.stderr.splitlines()
     assert hint.startswith("hint: ")
-    assert "agent-health database adopt" in hint
+    assert "lifesign database adopt" in hint
     return said
 
 
@@ -317,8 +317,8 @@ def test_two_servers_share_the_marker_of_one_database(url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("variable", "value", "told_as"), [
-    ("AGENT_HEALTH_SERVER_STATE_DIR", "/proc/state", "state_dir: "),
-    ("AGENT_HEALTH_SERVER_STATE_DIR", "/dev/null", "AGENT_HEALTH_SERVER_STATE_DIR: "),
+    ("LIFESIGN_SERVER_STATE_DIR", "/proc/state", "state_dir: "),
+    ("LIFESIGN_SERVER_STATE_DIR", "/dev/null", "LIFESIGN_SERVER_STATE_DIR: "),
     ("XDG_STATE_HOME", "/dev/null", "--state-dir: "),
 ])  # fmt: skip
 def test_without_a_directory_for_the_marker_no_server_starts(
@@ -327,4 +327,4 @@ def test_without_a_directory_for_the_marker_no_server_starts(
     monkeypatch.setenv(variable, value)
     ended = ran(sqlite(file), "serve", "--port", "0")
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert ended.stderr.startswith(f"agent-health: {told_as}")
+    assert ended.stderr.startswith(f"lifesign: {told_as}")

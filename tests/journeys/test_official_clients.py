@@ -19,7 +19,7 @@ from tests.support.task_tools import Holder, holding
 from lifesign.client import RegistryClient
 
 UPSTREAM: Final = REPOSITORY / "tests" / "support" / "upstream_tools.py"
-ERROR_KEY: Final = "agent-health/error"
+ERROR_KEY: Final = "lifesign/error"
 TOOLS: Final = [
     "heartbeat",
     "check_agent",
@@ -190,7 +190,7 @@ upstreams:
     assert {"typed", "long", "mark_complete"} <= set(got.tools)
     first, *refused, absent, completed, late = got.answers
     assert successes([first, completed])[0] == {"word": "hé"}
-    assert first["meta"]["agent-health/available"] == {"tokens": 0, "usd": 0.1}
+    assert first["meta"]["lifesign/available"] == {"tokens": 0, "usd": 0.1}
     assert codes(refused) == [
         "budget_exceeded",
         "invalid_argument",

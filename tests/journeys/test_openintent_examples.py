@@ -55,7 +55,7 @@ def running(
     code: str, registry: RegistryServer, directory: Path, *, by_environment: bool = True
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a program; its standard error goes into the file `log`."""
-    settings = {"AGENT_HEALTH_REGISTRY": registry.url, "AGENT_HEALTH_KEY": KEYS[Role.ENROLL]}
+    settings = {"LIFESIGN_REGISTRY": registry.url, "LIFESIGN_KEY": KEYS[Role.ENROLL]}
     program = directory / "program.py"
     program.write_text(code)
     with (

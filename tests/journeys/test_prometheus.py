@@ -85,10 +85,10 @@ def prober(directory: Path, registry: RegistryServer, agent: Server) -> Iterator
     target = f"http://127.0.0.1:{agent.port}/.well-known/agent-card.json"
     (directory / "probe.yml").write_text(yaml.safe_dump({**PROBE, "targets": [target]}))
     command = [
-        str(SCRIPTS / "agent-health"), "crawl", str(directory / "probe.yml"), "--registry", registry.url,
+        str(SCRIPTS / "lifesign"), "crawl", str(directory / "probe.yml"), "--registry", registry.url,
         "--metrics", "127.0.0.1:{port}",
     ]  # fmt: skip
-    key = {"AGENT_HEALTH_KEY": KEYS[Role.PROBER]}
+    key = {"LIFESIGN_KEY": KEYS[Role.PROBER]}
     with serving(command, log=directory / "prober.log", env=key) as server:
         yield server
 
@@ -106,8 +106,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(ALERTS)]
         ports = {
-            "agent-health-registry": registry.port,
-            "agent-health-prober": looking.port,
+            "lifesign-registry": registry.port,
+            "lifesign-prober": looking.port,
             "agents": seen.port,
         }
         for job in config["scrape_configs"]:
@@ -141,11 +141,11 @@ def query(server: Server, expression: str) -> list[dict[str, Any]]:
 
 
 def test_a_registry_is_scraped_with_its_key(prometheus: Server) -> None:
-    (up,) = query(prometheus, 'up{job="agent-health-registry"}')
+    (up,) = query(prometheus, 'up{job="lifesign-registry"}')
     assert up["value"][1] == "1"
-    (held,) = query(prometheus, 'agent_health_registry_decisions_held{track="probe"}')
+    (held,) = query(prometheus, 'lifesign_registry_decisions_held{track="probe"}')
     assert held["value"][1] == "0"
-    assert len(query(prometheus, "agent_health_registry_agents")) == 20
+    assert len(query(prometheus, "lifesign_registry_agents")) == 20
 
 
 def test_every_rule_is_evaluated(prometheus: Server) -> None:
@@ -186,9 +186,9 @@ def series_of_tests() -> Iterator[tuple[str, dict[str, str]]]:
 def test_alerts_are_tested_with_series_that_there_are(prometheus: Server) -> None:
     # There is neither a certificate nor a task that waits: absent, and both without labels.
     absent = {
-        "agent_health_registry_certificate_expiry_timestamp_seconds",
-        "agent_health_registry_handoff_oldest_timestamp_seconds",
-        "agent_health_registry_agent_down_since_timestamp_seconds",
+        "lifesign_registry_certificate_expiry_timestamp_seconds",
+        "lifesign_registry_handoff_oldest_timestamp_seconds",
+        "lifesign_registry_agent_down_since_timestamp_seconds",
     }
     given_by_prometheus = {"__name__", "job", "instance"}
     for name, labels in series_of_tests():
@@ -215,11 +215,9 @@ def test_every_alert_is_seen_to_fire_and_to_be_silent() -> None:
 
 
 def test_queries_and_alerts_name_only_numbers_that_there_are() -> None:
-    documented = set(re.findall(r"`(agent_health_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text()))
+    documented = set(re.findall(r"`(lifesign_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text()))
     texts = [*expressions(), ALERTS.read_text()]
-    named = {
-        name for text in texts for name in re.findall(r"agent_health_(?:registry|prober|agent)_\w+", text)
-    }
+    named = {name for text in texts for name in re.findall(r"lifesign_(?:registry|prober|agent)_\w+", text)}
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} - documented == set()
 
 

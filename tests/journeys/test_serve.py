@@ -21,7 +21,7 @@ from tests.support.databases import KINDS, bare_url
 from tests.support.raw_http import exchange
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
-COMMAND = str(SCRIPTS / "agent-health")
+COMMAND = str(SCRIPTS / "lifesign")
 KEY = re.compile(r"ahk_[A-Za-z0-9_-]{43}")
 
 
@@ -32,11 +32,9 @@ class Serving:
         self, directory: Path, *options: str, on_terminal: bool = False, database: str | None = None
     ) -> None:
         self.log = directory / f"log-{len(list(directory.glob('log-*')))}"
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("AGENT_HEALTH_")
-        }
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LIFESIGN_")}
         if database is not None:
-            environment["AGENT_HEALTH_SERVER_DATABASE"] = database
+            environment["LIFESIGN_SERVER_DATABASE"] = database
         reader, writer = os.openpty() if on_terminal else os.pipe()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -151,7 +149,7 @@ def command(
     directory: Path, *arguments: str, database: str | None = None, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
     if database is not None:
-        variables["AGENT_HEALTH_SERVER_DATABASE"] = database
+        variables["LIFESIGN_SERVER_DATABASE"] = database
     return subprocess.run(
         [COMMAND, *arguments],
         cwd=directory,
@@ -185,14 +183,14 @@ def test_the_first_start_shows_a_key_once_and_a_restart_keeps_everything(
     assert second.end() == 0
     for log in tmp_path.glob("log-*"):
         assert KEY.search(log.read_text()) is None
-    assert (tmp_path / "agent-health.db").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "lifesign.db").stat().st_mode & 0o077 == 0
 
 
 def test_where_nobody_looks_no_key_is_shown_and_the_command_line_gives_one(
     start: Start, tmp_path: Path
 ) -> None:
     server = start()
-    assert "agent-health keys create" in server.said
+    assert "lifesign keys create" in server.said
     assert KEY.search(server.said) is None
     server.register("agent-1", new_key(tmp_path))
     assert server.end() == 0
@@ -221,7 +219,7 @@ def test_one_process_ends_in_good_order_when_its_terminal_is_closed(start: Start
     server.process.send_signal(signal.SIGHUP)
     assert server.process.wait(PATIENCE_SECONDS) == 0
     assert "Application shutdown complete" in server.log.read_text()
-    assert not (tmp_path / "agent-health.db-wal").exists()
+    assert not (tmp_path / "lifesign.db-wal").exists()
 
 
 def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_dies(start: Start) -> None:
@@ -394,7 +392,7 @@ def test_with_a_certificate_that_went_bad_the_processes_stay_and_the_log_names_t
     until("one takes its place", lambda: server.log.read_text().count("startup complete") == 3)
     assert server.end() == 0
     for line in server.log.read_text().splitlines():
-        assert re.match(r"\d{4}-\d\d-\d\dT\S+ (INFO|ERROR) (agent_health|uvicorn)\S*: ", line), line
+        assert re.match(r"\d{4}-\d\d-\d\dT\S+ (INFO|ERROR) (lifesign|uvicorn)\S*: ", line), line
     assert "tls_certificate: expected a certificate in PEM, with its chain; got 'cert.pem'" in line_of(
         server, "cannot serve with this certificate"
     )
@@ -433,7 +431,7 @@ def test_who_cannot_start_names_no_address(tmp_path: Path, workers: str) -> None
     (tmp_path / "sitecustomize.py").write_text(without_app)
     ended = command(tmp_path, "serve", "--port", "0", "--workers", workers, PYTHONPATH=str(tmp_path))
     assert ended.returncode == 1
-    assert "database sqlite:///agent-health.db" in ended.stdout
+    assert "database sqlite:///lifesign.db" in ended.stdout
     assert "registry at" not in ended.stdout
 
 
@@ -442,7 +440,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         code, told = refused(tmp_path, "--port", str(port))
     assert code == 1
-    assert told == f"agent-health: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
+    assert told == f"lifesign: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -450,7 +448,7 @@ def test_a_database_that_is_away_is_told_without_the_password(tmp_path: Path) ->
     url = "postgresql://ah:hunter2@127.0.0.1:1/ah"
     code, told = refused(tmp_path, "--port", "0", database=url)
     assert code == 1
-    ending = "agent-health: the database cannot be reached (ConnectionRefusedError)"
+    ending = "lifesign: the database cannot be reached (ConnectionRefusedError)"
     assert told.splitlines()[-1] == ending
     assert "hunter2" not in told
 
@@ -475,7 +473,7 @@ def test_a_database_that_is_away_is_told_without_the_password(tmp_path: Path) ->
 def test_a_wrong_option_is_one_line(tmp_path: Path, options: list[str]) -> None:
     code, told = refused(tmp_path, "--port", "0", *options)
     assert code == 3
-    assert told.startswith("agent-health: ")
+    assert told.startswith("lifesign: ")
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -485,11 +483,11 @@ def test_a_database_that_is_not_ours_to_use_is_left_alone(
     tmp_path: Path, revision: str | None, advice: str
 ) -> None:
     assert command(tmp_path, "migrate").returncode == 0
-    connection = sqlite3.connect(tmp_path / "agent-health.db")
+    connection = sqlite3.connect(tmp_path / "lifesign.db")
     if revision is None:
-        connection.execute("DROP TABLE agent_health_revision")
+        connection.execute("DROP TABLE lifesign_revision")
     else:
-        connection.execute("UPDATE agent_health_revision SET version_num = ?", [revision])
+        connection.execute("UPDATE lifesign_revision SET version_num = ?", [revision])
     connection.commit()
     connection.close()
     code, told = refused(tmp_path, "--port", "0")
@@ -537,5 +535,5 @@ def test_to_programs_every_line_is_json(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     said = {line["event"]: line for line in lines}
     assert said["server.prepared"]["needs_admin_key"] is True
-    assert said["server.prepared"]["database"] == "sqlite:///agent-health.db"
+    assert said["server.prepared"]["database"] == "sqlite:///lifesign.db"
     assert said["server.ready"]["url"].startswith("http://127.0.0.1:")

@@ -69,7 +69,7 @@ def set_up_as_before(transaction: Transaction, rows: dict[str, list[dict[str, An
 
 def ran(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [SCRIPTS / "agent-health", *arguments],
+        [SCRIPTS / "lifesign", *arguments],
         env={**os.environ, DATABASE_VARIABLE: url},
         capture_output=True,
         text=True,
@@ -102,7 +102,7 @@ def upgrade(old_url: str, url: str, port: int) -> None:
     fill = partial(set_up_as_before, rows=rows)
     asyncio.run(with_database(url, lambda database: database.write(fill)))
     refused = ran(url, "serve", "--port", str(port))
-    assert (refused.returncode, "run agent-health migrate" in refused.stderr) == (1, True)
+    assert (refused.returncode, "run lifesign migrate" in refused.stderr) == (1, True)
     migrated = ran(url, "migrate")
     assert migrated.stdout == f"from revision {BEFORE} to {NEWEST}\n"
 

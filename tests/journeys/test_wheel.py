@@ -12,7 +12,7 @@ from tests.support.servers import REPOSITORY
 # Drives the middleware by hand, as a server would: there is no other library to do it.
 AGENT = """
 import asyncio, importlib.metadata, json, sys
-from agent_health import AgentHealthMiddleware
+from lifesign import AgentHealthMiddleware
 
 async def agent(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -51,7 +51,7 @@ FOREIGN = {"aiohttp", "starlette", "sqlalchemy", "typer", "rich", "uvicorn"}
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", directory, REPOSITORY)
-    (built,) = directory.glob("agent_health-*.whl")
+    (built,) = directory.glob("lifesign-*.whl")
     return built
 
 
@@ -73,10 +73,10 @@ def run(*command: object) -> str:
 
 def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    package = {name for name in names if name.startswith("agent_health/")}
-    assert "agent_health/py.typed" in package
-    assert "agent_health/middleware/asgi.py" in package
-    migrations = "agent_health/storage/migrations"
+    package = {name for name in names if name.startswith("lifesign/")}
+    assert "lifesign/py.typed" in package
+    assert "lifesign/middleware/asgi.py" in package
+    migrations = "lifesign/storage/migrations"
     assert {f"{migrations}/env.py", f"{migrations}/versions/0001_first_tables.py"} <= package
     # Nothing of the tests, and no schema: those are read in the repository, or in the sdist.
     assert all(".dist-info/" in name for name in set(names) - package)
@@ -89,18 +89,18 @@ def test_an_agent_is_wrapped_with_pydantic_and_hdrhistogram_alone(environment: P
     assert found["document"]["calibration"]["sample_count"] == 12
     assert not FOREIGN & set(found["modules"])
     assert not FOREIGN & set(found["installed"])
-    assert {"agent-health", "hdrhistogram", "pydantic"} <= set(found["installed"])
+    assert {"lifesign", "hdrhistogram", "pydantic"} <= set(found["installed"])
 
 
 def test_the_command_says_what_to_install(environment: Path) -> None:
     done = subprocess.run(
-        [environment / "agent-health", "check", "https://agent.test"],
+        [environment / "lifesign", "check", "https://agent.test"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 3
-    assert "pip install 'agent-health[client]'" in done.stderr
+    assert "pip install 'lifesign[client]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.servers import SCRIPTS, Server, serving, until
 
-OUTCOMES = "io.github.agent-health.outcomes"
+OUTCOMES = "io.github.lifesign.outcomes"
 APP = "tests.support.worker_app:app"
 REQUESTS = 1000
 FAILURES = 100

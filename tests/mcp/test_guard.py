@@ -78,7 +78,7 @@ async def ask(
 @pytest.mark.parametrize("path", [PATH, "/"])
 async def test_nobody_is_answered_without_the_token(authorization: tuple[str, ...], path: str) -> None:
     status, headers, body = await ask(Guard(never, TOKEN), *authorization, path=path)
-    assert (status, headers[b"www-authenticate"]) == (401, b'Bearer realm="agent-health"')
+    assert (status, headers[b"www-authenticate"]) == (401, b'Bearer realm="lifesign"')
     assert TOKEN.encode() not in body
 
 

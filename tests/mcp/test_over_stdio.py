@@ -55,7 +55,7 @@ async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer,
     assert checked.structured_content["decision"]["action"] == "proceed"
     assert inside.is_error
     assert "169.254.169.254 is a cloud metadata address" in text_of(inside)
-    assert errors.read_text() == f"agent-health mcp: tools: {', '.join(names)}\n"
+    assert errors.read_text() == f"lifesign mcp: tools: {', '.join(names)}\n"
 
 
 async def test_a_process_under_a_lease_writes_in_the_name_of_its_run(
@@ -64,9 +64,9 @@ async def test_a_process_under_a_lease_writes_in_the_name_of_its_run(
     async with holding(registry, "leased") as holder:
         environment = {
             **settings(registry.url, holder.key),
-            "AGENT_HEALTH_TASK_ID": holder.run.task_id,
-            "AGENT_HEALTH_RUN_ID": holder.run.run_id,
-            "AGENT_HEALTH_FENCING_TOKEN": str(holder.run.fencing_token),
+            "LIFESIGN_TASK_ID": holder.run.task_id,
+            "LIFESIGN_RUN_ID": holder.run.run_id,
+            "LIFESIGN_FENCING_TOKEN": str(holder.run.fencing_token),
         }
         async with by_stdio(environment=environment, errors=tmp_path / "stderr") as model:
             reported = await model.call_tool("report_progress", {"summary": "begun"})
@@ -89,10 +89,10 @@ def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() 
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
     (opened,) = (answer for answer in answers if answer.get("id") == 1)
-    assert opened["result"]["serverInfo"]["name"] == "agent-health"
+    assert opened["result"]["serverInfo"]["name"] == "lifesign"
     first, second = ended.stderr.splitlines()[:2]
-    assert first == "agent-health mcp: tools: check_agent"
-    assert second.startswith("agent-health mcp: no registry is named (--registry URL, or $AGENT_HEALTH_REG")
+    assert first == "lifesign mcp: tools: check_agent"
+    assert second.startswith("lifesign mcp: no registry is named (--registry URL, or $LIFESIGN_REG")
     assert "Traceback" not in ended.stderr
 
 

@@ -21,15 +21,15 @@ from lifesign.mcp.run_calls import key_of, refusal, run_in
 
 RUN = HeldRun(task_id="task_1", run_id="run_1", fencing_token=7)
 ENVIRONMENT = {
-    "AGENT_HEALTH_TASK_ID": "task_1",
-    "AGENT_HEALTH_RUN_ID": "run_1",
-    "AGENT_HEALTH_FENCING_TOKEN": "7",
+    "LIFESIGN_TASK_ID": "task_1",
+    "LIFESIGN_RUN_ID": "run_1",
+    "LIFESIGN_FENCING_TOKEN": "7",
 }
 
 
 def test_a_process_under_a_lease_is_told_of_its_run_by_its_environment() -> None:
     assert run_in(ENVIRONMENT) == RUN
-    assert run_in({"PATH": "/bin", "AGENT_HEALTH_RUN_ID": ""}) is None
+    assert run_in({"PATH": "/bin", "LIFESIGN_RUN_ID": ""}) is None
 
 
 @pytest.mark.parametrize("name", list(ENVIRONMENT))
@@ -40,8 +40,8 @@ def test_a_run_is_told_of_whole_or_not_at_all(name: str) -> None:
 
 @pytest.mark.parametrize("token", ["seven", "-1", "7.0", "\u0667", "9" * 20])
 def test_a_token_is_a_whole_number(token: str) -> None:
-    with pytest.raises(InvalidValue, match="AGENT_HEALTH_FENCING_TOKEN: expected a whole number"):
-        run_in({**ENVIRONMENT, "AGENT_HEALTH_FENCING_TOKEN": token})
+    with pytest.raises(InvalidValue, match="LIFESIGN_FENCING_TOKEN: expected a whole number"):
+        run_in({**ENVIRONMENT, "LIFESIGN_FENCING_TOKEN": token})
 
 
 def test_the_same_said_in_another_order_is_the_same_write() -> None:

@@ -23,7 +23,7 @@ async def test_networks_that_were_named_are_asked_and_no_others() -> None:
         refused = await get(URL(f"http://127.0.0.2:{server.port}"), ask())
         large = await get(URL(server.url), Ask(max_bytes=1, deadline_s=ask().deadline_s))
     assert (taken.result, taken.body) == (ResultClass.OK, b"{}")
-    assert server.asked("/")["user-agent"].startswith("agent-health/")
+    assert server.asked("/")["user-agent"].startswith("lifesign/")
     assert refused.result is ResultClass.BLOCKED_ADDRESS
     assert large.result is ResultClass.TOO_LARGE
 

@@ -363,11 +363,11 @@ async def test_add_middleware_puts_it_around_routes_that_come_later(framework: A
         await ask(app, "/fail")
     await ask(app, "/none")
     document = (await ask(app, HEALTH)).json()
-    counted = document["extensions"]["io.github.agent-health.outcomes"]
+    counted = document["extensions"]["io.github.lifesign.outcomes"]
     assert counted == {"answered": 1, "raised": 1, "no_operation": 1}
 
 
 async def test_document_says_whether_bodies_are_inspected() -> None:
     for max_bytes, rule in ((0, "http_status"), (1000, "ratio")):
         document = (await ask(agent(max_inspected_bytes=max_bytes), HEALTH)).json()
-        assert document["extensions"]["io.github.agent-health.inspection"]["rule"] == rule
+        assert document["extensions"]["io.github.lifesign.inspection"]["rule"] == rule

@@ -245,7 +245,7 @@ async def test_request_that_hangs_is_overdue_as_of_the_grid_point(clock: HandClo
     clock.advance(50)
     bearer = [(b"authorization", f"Bearer {TOKEN}".encode())]
     answers = [await ask(agent, HEALTH, headers=bearer) for agent in (early, late)]
-    counted = [answer.json()["extensions"]["io.github.agent-health.outcomes"] for answer in answers]
+    counted = [answer.json()["extensions"]["io.github.lifesign.outcomes"] for answer in answers]
     assert counted == [{"answered": 20, "timed_out": 60}] * 2
     for coroutine in pending:
         coroutine.close()

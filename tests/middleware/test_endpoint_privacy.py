@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import agent_health
 import pytest
 import starlette
 from starlette.applications import Starlette
@@ -19,6 +18,7 @@ from tests.support.asgi_client import Answer, ask
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import app_of, final, start
 
+import lifesign
 from lifesign import AgentHealthMiddleware, Outcome
 from lifesign.middleware import recorder
 
@@ -256,7 +256,7 @@ async def test_no_answer_tells_anything_internal(
         answer = await ask(middleware, HEALTH, client=(SECRET_ADDRESS, 50_123), **request)
         told = answer.body + b"\n".join(b": ".join(pair) for pair in answer.headers)
         # Our own extensions are named for where they are documented.
-        text = told.decode().replace("io.github.agent-health.", "").lower()
+        text = told.decode().replace("io.github.lifesign.", "").lower()
         text = text.replace("server_fault", "")
         assert [canary for canary in CANARIES if canary.lower() in text] == [], name
     middleware.health.close()
@@ -275,4 +275,4 @@ async def test_the_full_document_has_only_the_drafts_members() -> None:
     assert set(document["decay"]) == {
         "calibration_trend", "days_since_model_change", "last_capability_update",
     }  # fmt: skip
-    assert all(key.startswith("io.github.agent-health.") for key in document["extensions"])
+    assert all(key.startswith("io.github.lifesign.") for key in document["extensions"])

@@ -256,7 +256,7 @@ async def test_the_latency_of_a_stream_is_its_first_byte_unless_the_last_is_aske
     assert played.latency_ms == pytest.approx(latency_ms, rel=0.01)
     extensions = played.middleware.health.document().extensions
     assert extensions is not None
-    first_byte = extensions["io.github.agent-health.first-byte"]
+    first_byte = extensions["io.github.lifesign.first-byte"]
     assert first_byte["latency_p99_ms"] == pytest.approx(100, rel=0.01)
 
 
@@ -285,7 +285,7 @@ async def test_event_stream_that_a_get_opens_has_neither_latency_nor_timeout(
     assert document.calibration is not None
     assert document.calibration.sample_count == (0 if outcome == "abandoned" else 1)
     assert document.calibration.latency_p99_ms is None
-    assert "io.github.agent-health.first-byte" not in (document.extensions or {})
+    assert "io.github.lifesign.first-byte" not in (document.extensions or {})
 
 
 async def test_standing_stream_is_never_overdue() -> None:

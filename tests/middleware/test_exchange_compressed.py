@@ -20,8 +20,8 @@ from tests.support.asgi_client import ask
 from lifesign import AgentHealthMiddleware
 
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"model down"}}'
-OUTCOMES = "io.github.agent-health.outcomes"
-INSPECTION = "io.github.agent-health.inspection"
+OUTCOMES = "io.github.lifesign.outcomes"
+INSPECTION = "io.github.lifesign.inspection"
 
 
 async def whole(_: Request) -> Response:
@@ -57,7 +57,7 @@ async def test_answer_that_is_compressed_inside_is_not_inspected(
 ) -> None:
     agent = Starlette(routes=[Route("/", endpoint, methods=["POST"])])  # type: ignore[arg-type]
     app = AgentHealthMiddleware(GZipMiddleware(agent, minimum_size=1), agent_id="https://agent.example/card")
-    with caplog.at_level(logging.INFO, logger="agent_health"):
+    with caplog.at_level(logging.INFO, logger="lifesign"):
         for _ in range(20):
             answer = await ask(app, "/", method="POST", headers=[(b"accept-encoding", b"gzip")])
             assert gzip.decompress(answer.body) == FAULT

@@ -99,7 +99,7 @@ def test_the_latency_of_a_streamed_answer_ends_with_its_first_byte(
         interaction.first_byte()
     extensions = health.document().extensions or {}
     assert p99_ms(health) == pytest.approx(20, rel=0.01)
-    first_byte = extensions["io.github.agent-health.first-byte"]
+    first_byte = extensions["io.github.lifesign.first-byte"]
     assert first_byte["latency_p99_ms"] == pytest.approx(20, rel=0.01)
 
 

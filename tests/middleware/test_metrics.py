@@ -70,7 +70,7 @@ async def test_promtool_finds_nothing_to_complain_of() -> None:
     for _ in range(3):
         await ask(agent, "/streams", method="POST")
     text = (await ask(agent, "/metrics")).body.decode()
-    assert {"agent_health_agent_latency_seconds", "agent_health_agent_first_byte_latency_seconds"} <= {
+    assert {"lifesign_agent_latency_seconds", "lifesign_agent_first_byte_latency_seconds"} <= {
         line.partition("{")[0] for line in text.splitlines()
     }
     assert complaints(text) == ""
@@ -81,7 +81,7 @@ async def test_every_number_is_in_the_document_of_all_numbers() -> None:
     for family in HealthCollector(wrapped().health).collect():
         served.add(f"{family.name}_info" if family.type == "info" else family.name)
     text = (REPOSITORY / "docs" / "monitoring.md").read_text()
-    assert served == set(re.findall(r"`(agent_health_agent_\w+)`", text))
+    assert served == set(re.findall(r"`(lifesign_agent_\w+)`", text))
 
 
 async def test_only_get_is_answered_and_head_is_empty() -> None:

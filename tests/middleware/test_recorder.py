@@ -39,8 +39,8 @@ def health(clock: HandClock) -> AgentHealth:
 
 @pytest.fixture
 def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    with caplog.at_level(logging.INFO, logger="agent_health"):
-        yield lambda: [record.getMessage() for record in caplog.records if record.name == "agent_health"]
+    with caplog.at_level(logging.INFO, logger="lifesign"):
+        yield lambda: [record.getMessage() for record in caplog.records if record.name == "lifesign"]
 
 
 # --- record -----------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_the_first_byte_of_a_stream_has_percentiles_of_its_own(health: AgentHeal
     health.record(latency_ms=100)
     document = health.document()
     assert document.extensions is not None
-    first_byte = document.extensions["io.github.agent-health.first-byte"]
+    first_byte = document.extensions["io.github.lifesign.first-byte"]
     assert first_byte == {
         "latency_p50_ms": pytest.approx(20, rel=0.01),
         "latency_p99_ms": pytest.approx(20, rel=0.01),

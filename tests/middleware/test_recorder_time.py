@@ -142,7 +142,7 @@ def test_a_p99_of_more_than_three_declared_baselines_is_degraded(clock: HandCloc
         record(health, 100, latency_ms=latency_ms)
         assert status(health) is expected
         extensions = health.document().extensions or {}
-        assert extensions["io.github.agent-health.baseline"] == {"latency_p99_ms": 100}
+        assert extensions["io.github.lifesign.baseline"] == {"latency_p99_ms": 100}
 
 
 @given(st.lists(st.floats(-HOUR_S, 10 * HOUR_S), min_size=1, max_size=60))

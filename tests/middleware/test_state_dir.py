@@ -160,7 +160,7 @@ def test_an_agent_starts_on_a_disk_that_an_error_made_read_only(
 
 START_AS_NOBODY = """
 import os, sys
-from agent_health import AgentHealth
+from lifesign import AgentHealth
 from lifesign.errors import InvalidSetting
 os.setgid(65534)
 os.setuid(65534)

@@ -387,6 +387,6 @@ def test_the_document_tells_nothing_of_places_processes_and_versions(tmp_path: P
     assert document.model_dump(exclude_unset=True).keys() == {
         "schema_version", "agent_id", "timestamp", "health", "calibration", "decay", "extensions",
     }  # fmt: skip
-    assert all(name.startswith("io.github.agent-health.") for name in document.extensions or {})
+    assert all(name.startswith("io.github.lifesign.") for name in document.extensions or {})
     del team
     workers.end()

@@ -39,7 +39,7 @@ DOCUMENTED = json.loads((REPOSITORY / "schemas" / "openapi.json").read_text())["
 async def permitted_key(api: RegistryApi, path: str, method: str) -> str | Role:
     """Return a key that may call an operation: an administrator's, else an agent's."""
     documented = DOCUMENTED[re.sub(r":\w+}", "}", path)][method.lower()]
-    if "admin" in documented.get("x-agent-health-roles", "admin"):
+    if "admin" in documented.get("x-lifesign-roles", "admin"):
         return Role.ADMIN
     return await api.add_agent_key("poet")
 

@@ -40,7 +40,7 @@ class Log:
 
 @pytest.fixture
 def log() -> Iterator[Log]:
-    log, logger = Log(), logging.getLogger("agent_health")
+    log, logger = Log(), logging.getLogger("lifesign")
     handler = logging.StreamHandler(log.stream)
     handler.setFormatter(LogLine("json"))
     logger.addHandler(handler)

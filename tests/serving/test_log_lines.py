@@ -17,15 +17,13 @@ def record(message: str, *arguments: object, failed: bool = False) -> logging.Lo
             int("on\npurpose")
         except ValueError:
             information = sys.exc_info()
-    made = logging.LogRecord("agent_health", logging.INFO, __file__, 1, message, arguments, information)
+    made = logging.LogRecord("lifesign", logging.INFO, __file__, 1, message, arguments, information)
     made.created, made.msecs = 1_763_640_000.25, 250.0
     return made
 
 
 def test_a_line_says_when_how_grave_who_and_what() -> None:
-    assert (
-        LogLine().format(record("it is %s", "so")) == "2025-11-20T12:00:00.250Z INFO agent_health: it is so"
-    )
+    assert LogLine().format(record("it is %s", "so")) == "2025-11-20T12:00:00.250Z INFO lifesign: it is so"
 
 
 @pytest.mark.parametrize("broken", ["a\nb", "a\r\nb", "a\x1b[2Jb", "a\u2028b", "a\x85b", "a\ud800b"])
@@ -59,7 +57,7 @@ def test_what_a_record_brings_besides_is_on_its_line() -> None:
     line = LogLine().format(made)
     assert (
         line
-        == '2025-11-20T12:00:00.250Z INFO agent_health: it is so agent_id="a b" count=3 note="say \\"x\\"\\n"'
+        == '2025-11-20T12:00:00.250Z INFO lifesign: it is so agent_id="a b" count=3 note="say \\"x\\"\\n"'
     )
 
 

@@ -6,10 +6,10 @@ from lifesign.serving.state_home import state_home
 
 
 @pytest.mark.parametrize(("variable", "expected"), [
-    ("/srv/state", "/srv/state/agent-health"),
-    ("relative", "/home/ann/.local/state/agent-health"),
-    ("", "/home/ann/.local/state/agent-health"),
-    (None, "/home/ann/.local/state/agent-health"),
+    ("/srv/state", "/srv/state/lifesign"),
+    ("relative", "/home/ann/.local/state/lifesign"),
+    ("", "/home/ann/.local/state/lifesign"),
+    (None, "/home/ann/.local/state/lifesign"),
 ])  # fmt: skip
 def test_state_lies_where_the_xdg_specification_says(
     variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from lifesign import AgentHealthMiddleware
 CARD_URL = os.environ.get("AGENT_URL", "https://agent.test/")
 """Where the card says that the agent is called."""
 COUNTS_PATH = "/counts-of-the-test"
-OUTCOMES = "io.github.agent-health.outcomes"
+OUTCOMES = "io.github.lifesign.outcomes"
 
 
 def serve(agent: Any) -> None:

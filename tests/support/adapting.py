@@ -217,18 +217,18 @@ async def new_task(client: RegistryClient, **members: Any) -> TaskRecord:
 
 
 class AdapterProcess:
-    """`agent-health run --json`, as people start it."""
+    """`lifesign run --json`, as people start it."""
 
     def __init__(
         self, registry: RegistryServer | Gate, directory: Path, *arguments: str, key: str | None = None
     ) -> None:
         environment = {
             **os.environ,
-            "AGENT_HEALTH_KEY": key or KEYS[Role.ENROLL],
-            "AGENT_HEALTH_REGISTRY": registry.url,
+            "LIFESIGN_KEY": key or KEYS[Role.ENROLL],
+            "LIFESIGN_REGISTRY": registry.url,
         }
         self.process = subprocess.Popen(
-            [SCRIPTS / "agent-health", "run", "--json", "--workspaces", directory / "runs", *arguments],
+            [SCRIPTS / "lifesign", "run", "--json", "--workspaces", directory / "runs", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,

@@ -1,6 +1,6 @@
 """How does a test follow the event log over real sockets?
 
-`python -m uvicorn --factory tests.support.event_server:app` serves the log of AGENT_HEALTH_SERVER_DATABASE
+`python -m uvicorn --factory tests.support.event_server:app` serves the log of LIFESIGN_SERVER_DATABASE
 in a process of its own; `serving` does it in the test's own loop.
 """
 
@@ -51,7 +51,7 @@ def app_of(streams: EventStreams) -> Starlette:
 
 def app() -> Starlette:
     """The app of a process of its own."""
-    return app_of(streams_of(open_database(os.environ["AGENT_HEALTH_SERVER_DATABASE"])))
+    return app_of(streams_of(open_database(os.environ["LIFESIGN_SERVER_DATABASE"])))
 
 
 @dataclass(frozen=True)

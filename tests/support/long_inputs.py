@@ -70,7 +70,7 @@ LOGGED = (
     *repeated(("ahk_", "bearer ", "bearer", "a\n", "\x1b[", "é")),
 )
 COOKIES = tuple(
-    repeated(("\\", '\\"', "\\1", ";", "=", " ", "a=b;", '"'), ("", 'a="', "agent_health_session=", '=";a="'))
+    repeated(("\\", '\\"', "\\1", ";", "=", " ", "a=b;", '"'), ("", 'a="', "lifesign_session=", '=";a="'))
 )
 JSON_UNITS = (
     "[",

@@ -25,8 +25,8 @@ async def transport(plan: dict[str, Any], opened: AsyncExitStack) -> Any:
         program, *arguments = plan["command"]
         started = StdioServerParameters(command=program, args=arguments, env=plan["environment"])
         return stdio_client(started)
-    url = plan["url"] or os.environ["AGENT_HEALTH_PROXY_URL"]
-    token = plan["token"] or os.environ["AGENT_HEALTH_RUN_TOKEN"]
+    url = plan["url"] or os.environ["LIFESIGN_PROXY_URL"]
+    token = plan["token"] or os.environ["LIFESIGN_RUN_TOKEN"]
     headers = {"Authorization": f"Bearer {token}"}
     http = await opened.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False))
     return streamable_http_client(url, http_client=http)

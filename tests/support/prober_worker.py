@@ -20,7 +20,7 @@ from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.prober.worker.main_loop import ProbeWorker
 
 INTERVAL_SECONDS = 3.0
-KEY_VARIABLE = "AGENT_HEALTH_REGISTRY_KEY"
+KEY_VARIABLE = "LIFESIGN_REGISTRY_KEY"
 MAX_STEP_SECONDS = 0.5
 """A sleepy clock goes on by no more than this between two looks at it."""
 LOOK_SECONDS = 0.1

@@ -46,7 +46,7 @@ def pages() -> dict[str, str]:
     }
 
 
-def commands(command: Any = None, name: str = "agent-health") -> Iterator[tuple[str, Any]]:
+def commands(command: Any = None, name: str = "lifesign") -> Iterator[tuple[str, Any]]:
     """Every command with its whole name, groups before what is in them."""
     command = command or typer.main.get_command(application._application)
     yield name, command
@@ -122,13 +122,13 @@ def _few(where: list[str]) -> str:
 
 
 OTHER_VARIABLES = [
-    ("`AGENT_HEALTH_KEY`", "the key of whoever asks a registry: commands, `AgentLink`, `@Agent`"),
+    ("`LIFESIGN_KEY`", "the key of whoever asks a registry: commands, `AgentLink`, `@Agent`"),
     (
-        "`AGENT_HEALTH_DETAIL_TOKEN`",
-        "opens full detail of an agent that publishes coarse: `agent-health check`",
+        "`LIFESIGN_DETAIL_TOKEN`",
+        "opens full detail of an agent that publishes coarse: `lifesign check`",
     ),
-    ("`AGENT_HEALTH_MCP_TOKEN`", "what clients of `agent-health mcp --transport http` have to show"),
-    ("`OPENCODE_SERVER_PASSWORD`, `OPENCODE_SERVER_USERNAME`", "for `agent-health watch-activity opencode`"),
+    ("`LIFESIGN_MCP_TOKEN`", "what clients of `lifesign mcp --transport http` have to show"),
+    ("`OPENCODE_SERVER_PASSWORD`, `OPENCODE_SERVER_USERNAME`", "for `lifesign watch-activity opencode`"),
     ("`NO_COLOR`", "no colours, if it is not empty"),
 ]
 

@@ -21,10 +21,10 @@ from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_o
 from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, Transaction, open_database
 
-DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
+DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 ADMIN_KEY = key_of(b"a" * 32)
 
-SERVE = [str(SCRIPTS / "agent-health"), "serve", "--port", "{port}"]
+SERVE = [str(SCRIPTS / "lifesign"), "serve", "--port", "{port}"]
 """As people start it."""
 TRUSTING = [
     str(SCRIPTS / "uvicorn"), "--factory", "tests.support.trusting_registry:app", "--port", "{port}",

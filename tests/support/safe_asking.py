@@ -15,7 +15,7 @@ from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-USER_AGENT = "agent-health-prober/test (+mailto:tests@example.org)"
+USER_AGENT = "lifesign-prober/test (+mailto:tests@example.org)"
 MAX_BYTES = 100_000
 SHORT = Timeouts(
     dns_seconds=0.4, connect_seconds=0.4, tls_seconds=0.4, first_byte_seconds=0.4, total_seconds=0.8

@@ -15,7 +15,7 @@ from lifesign.middleware.exchange import Receive, Scope, Send
 
 Message = MutableMapping[str, Any]
 
-OUTCOMES = "io.github.agent-health.outcomes"
+OUTCOMES = "io.github.lifesign.outcomes"
 PLAIN = {"content-type": "text/plain; charset=utf-8"}
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}

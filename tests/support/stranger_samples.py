@@ -53,7 +53,7 @@ DIRECTORIES: dict[str, list[Any]] = {
         },
         {"wellKnownURIs": ["https://a.example/card.json", "b.example"]},
     ],
-    "agent_health": [
+    "lifesign": [
         {
             "agents": [
                 {"agent_id": "a", "status": "active", "name": "A", "card_url": "https://a.example/card.json"},
@@ -167,7 +167,7 @@ RECORD_OF_AGENT = {
     "metadata": {"a": 1},
 }  # fmt: skip
 ROBOTS = (
-    b"User-agent: *\nDisallow: /*.json$\nAllow: /%2e%2E/a\n\nuser-agent: agent-health-prober\rDisallow:\r\n"
+    b"User-agent: *\nDisallow: /*.json$\nAllow: /%2e%2E/a\n\nuser-agent: lifesign-prober\rDisallow:\r\n"
     b"Disallow: /a*b*c$ # no\nSitemap: x\n"
 )
 DEFINITION = """\

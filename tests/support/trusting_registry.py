@@ -10,7 +10,7 @@ from lifesign.middleware import AgentHealthMiddleware
 from lifesign.registry.app import Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 
-DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
+DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 SWEEP_SECONDS = 0.25
 
 

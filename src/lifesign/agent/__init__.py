@@ -60,8 +60,8 @@ _PLACES = {
     "Assignment": "agent.assignments",
     "AssignmentSource": "agent.assignments",
     "AgentEnd": "agent.drain",
-    "HeartbeatConfig": "agent_record",
-    "ClaimedTask": "agent.held_task",
+    "HeartbeatConfig": "domain.models.agents",
+    "ClaimedTask": "agent.claimed_task",
     "WorkDropped": "errors",
     "WorkRefused": "errors",
     "on_assignment": "agent.decorator",
@@ -73,5 +73,5 @@ _PLACES = {
 def __getattr__(name: str) -> Any:
     # Imported late: who links an app does not load the runner, and who names the package loads neither.
     if name in _PLACES:
-        return getattr(import_module(f"agent_health.{_PLACES[name]}"), name)
+        return getattr(import_module(f"lifesign.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'lifesign.agent' has no attribute {name!r}")

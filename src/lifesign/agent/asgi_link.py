@@ -42,7 +42,7 @@ class AgentLink:
     through untouched, and a registry that is away or refuses keeps nothing from being served.
 
     What the agent says of itself (`role_id` to `metadata`): see `AgentProfile`. `registry` is a URL, else
-    AGENT_HEALTH_REGISTRY; `key` and `key_file`: see `AgentKeys`. With several workers and a key that only
+    LIFESIGN_REGISTRY; `key` and `key_file`: see `AgentKeys`. With several workers and a key that only
     enrolls, `key_file` is needed: it is how the next one gets the agent's own.
 
     on_drain: called once, in the worker that beats, when the registry asks the agent to leave or the

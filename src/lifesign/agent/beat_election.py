@@ -142,7 +142,7 @@ class BeatElection:
 def default_directory(registry: str, agent_id: str) -> Path:
     """Return where the workers of an agent meet that was told of no place."""
     name = hashlib.sha256(f"{registry}\n{agent_id}".encode()).hexdigest()[:32]
-    return Path(tempfile.gettempdir()) / f"agent-health-{os.geteuid()}" / name
+    return Path(tempfile.gettempdir()) / f"lifesign-{os.geteuid()}" / name
 
 
 def _load_in(path: Path) -> int | None:

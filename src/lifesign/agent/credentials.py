@@ -28,7 +28,7 @@ class AgentKeys:
         comes_back: bool = True,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Take a key, else that of AGENT_HEALTH_KEY; one that stands in the file goes before both.
+        """Take a key, else that of LIFESIGN_KEY; one that stands in the file goes before both.
 
         The file need not be there: the agent's own key is put into it when the registry tells it.
         `comes_back`: whether a later process may live as this agent, and would need that key.
@@ -65,7 +65,7 @@ class AgentKeys:
         except OSError as error:
             _log.error(
                 "this agent's own key cannot be kept in %s (%s): the next start will be refused; hint: make "
-                "the folder writable; an operator can make another key (agent-health keys create)",
+                "the folder writable; an operator can make another key (lifesign keys create)",
                 self._file,
                 error.strerror,
             )
@@ -81,7 +81,7 @@ class AgentKeys:
 
 
 def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return where the registry is: as given, else as AGENT_HEALTH_REGISTRY says."""
+    """Return where the registry is: as given, else as LIFESIGN_REGISTRY says."""
     url = given or environment.get(URL_VARIABLE)
     if not url:
         raise InvalidValue("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")

@@ -91,7 +91,7 @@ def _warn_without_work(
     agent: object, runner: AgentRunner, beside: Beside | None, settings: Mapping[str, Any]
 ) -> None:
     """Log a warning if nothing can ever call the agent's @on_assignment."""
-    declared = getattr(type(agent), "__agent_health__", None)
+    declared = getattr(type(agent), "__lifesign__", None)
     if beside is None and not settings and isinstance(declared, Declared) and declared.takes_tasks is None:
         _log.warning(
             "%s: its @on_assignment gets no work. Pass tasks=True to @Agent for tasks of the registry, or "
@@ -222,7 +222,7 @@ class Agent:
         if not inspect.isclass(declared):
             raise InvalidAgent(_name_of(declared), "a class below @Agent(...)")
         where = declared.__qualname__
-        if "__agent_health__" in vars(declared):
+        if "__lifesign__" in vars(declared):
             raise InvalidAgent(where, "one @Agent(...)")
         handlers = _handlers_of(declared)
         if _Part.ON_ASSIGNMENT not in handlers:
@@ -230,7 +230,7 @@ class Agent:
         note = Declared(
             self.profile, MappingProxyType(handlers), MappingProxyType(self._settings), self._takes_tasks
         )
-        declared.__agent_health__ = note  # type: ignore[attr-defined]
+        declared.__lifesign__ = note  # type: ignore[attr-defined]
         if not hasattr(declared, "run"):
             declared.run = classmethod(run_class)  # type: ignore[attr-defined]
         return declared
@@ -242,7 +242,7 @@ def run_class(declared: type, base_url: str | None = None, api_key: str | None =
     It takes tasks of the registry unless the declaration says `tasks=False`: no other work can reach it.
     `base_url` and `api_key` replace the declaration's `registry` and `key`.
     """
-    note = getattr(declared, "__agent_health__", None)
+    note = getattr(declared, "__lifesign__", None)
     takes_tasks = not (isinstance(note, Declared) and note.takes_tasks is False)
     given = {"registry": base_url, "key": api_key}
     settings = {name: value for name, value in given.items() if value is not None}

@@ -5,7 +5,7 @@ import logging
 
 def show_log() -> None:
     """Show the log of this package from INFO on, unless the program has said something about logging."""
-    ours = logging.getLogger("agent_health")
+    ours = logging.getLogger("lifesign")
     if ours.hasHandlers() or ours.level != logging.NOTSET:
         return
     shown = logging.StreamHandler()

@@ -56,5 +56,5 @@ async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:
             loop.call_soon_threadsafe(settle, result, failure)
 
     # Not of an executor, whose threads are waited for when the process ends.
-    threading.Thread(target=work, name="agent-health-handler", daemon=True).start()
+    threading.Thread(target=work, name="lifesign-handler", daemon=True).start()
     return await outcome

@@ -303,7 +303,7 @@ class HeartbeatLoop:
 
 def _hint(error: RegistryError | InvalidValue, agent_id: str) -> str:
     """Return what helps against a refusal, where something is known to."""
-    make = f"agent-health keys create --role agent --agent-id {agent_id} --name {agent_id}"
+    make = f"lifesign keys create --role agent --agent-id {agent_id} --name {agent_id}"
     if isinstance(error, NotAuthorized):
         return f"; hint: the registry does not take this key. An operator can make another one: {make}"
     if isinstance(error, NotPermitted):

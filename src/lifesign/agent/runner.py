@@ -41,7 +41,7 @@ class AgentRunner:
     or `async with runner:` with `await runner.assign(task)` inside; the end of the block is a drain.
 
     What it says of itself: see `AgentProfile`, which is a `profile` instead of these arguments. `registry`
-    is a URL, else AGENT_HEALTH_REGISTRY; `key` and `key_file`: see `AgentKeys`.
+    is a URL, else LIFESIGN_REGISTRY; `key` and `key_file`: see `AgentKeys`.
 
     on_assignment: called with each task, at most `capacity` at once; a coroutine function, or a function,
         which gets a thread. None: the agent takes no work from here.
@@ -144,7 +144,7 @@ class AgentRunner:
     @classmethod
     def of(cls, agent: object, **settings: Any) -> Self:
         """Return what runs an object whose class is declared with `@Agent`; `settings` go before its own."""
-        declared = getattr(type(agent), "__agent_health__", None)
+        declared = getattr(type(agent), "__lifesign__", None)
         if declared is None:
             raise InvalidAgent(type(agent).__qualname__, "an object of a class that is declared with @Agent")
         return cls(**declared.runner_settings(agent) | settings)

@@ -1,4 +1,4 @@
-"""The command `agent-health`.
+"""The command `lifesign`.
 
     application.py      which commands are there, and how do they end?
     check.py            should I call this agent?
@@ -25,7 +25,7 @@
     key_names.py        what are the keys called that act in events which come one by one?
     watch_activity.py   what do an agent's sessions do elsewhere?
     watched_agents.py   whose sessions are watched, and with which keys do they beat?
-    mcp.py              how do models get agent-health as tools?
+    mcp.py              how do models get lifesign as tools?
     serve.py            how is the server started?
     doctor.py           is this set-up in order, and if not, what is there to do?
     examination/        what can be wrong with a set-up, and how is that found out?
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is None or sys.stderr is None:
             # Nobody would read what a command says.
             if sys.stderr is not None:
-                sys.stderr.write("agent-health: standard output is closed: open it, also if to /dev/null\n")
+                sys.stderr.write("lifesign: standard output is closed: open it, also if to /dev/null\n")
             return EXIT_USAGE
         # What a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing not in _EXTRAS:
             raise
         extra = _EXTRAS[missing]
-        sys.stderr.write(f"agent-health: {missing} is not installed: pip install 'agent-health[{extra}]'\n")
+        sys.stderr.write(f"lifesign: {missing} is not installed: pip install 'lifesign[{extra}]'\n")
         return EXIT_USAGE
     except BrokenPipeError:
         write_nothing_more()
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Whoever reads the exit code must not take it for a finding.
         write_nothing_more()
-        sys.stderr.write(f"agent-health: {_what_failed(error)}\n")
+        sys.stderr.write(f"lifesign: {_what_failed(error)}\n")
         return EXIT_USAGE
     return exit_code
 

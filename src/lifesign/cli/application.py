@@ -45,7 +45,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 # Rich would triple the time of `--help`; typer's own completion would add options to every command.
 _application = typer.Typer(
-    name="agent-health",
+    name="lifesign",
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code; wrong usage is EXIT_USAGE with one line of explanation."""
     is_completion = is_asked()
     try:
-        exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
+        exit_code = _application(arguments, prog_name="lifesign", standalone_mode=False)
     except TyperException as error:
         context = getattr(error, "ctx", None)
         # Of an option without its value typer does not say whose it is.
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str] | None) -> int:
 
 def _named_command(arguments: Sequence[str] | None) -> str:
     """Return the command that the first arguments name, as it is typed."""
-    named: list[str] = ["agent-health"]
+    named: list[str] = ["lifesign"]
     command: object = typer.main.get_command(_application)
     for word in sys.argv[1:] if arguments is None else arguments:
         command = getattr(command, "commands", {}).get(word)
@@ -95,14 +95,14 @@ def _named_command(arguments: Sequence[str] | None) -> str:
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write(f"agent-health: {printable(message)}\n")
+    sys.stderr.write(f"lifesign: {printable(message)}\n")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
     if asked:
         from importlib import metadata  # noqa: PLC0415 - costs 10 ms, which `--help` need not pay
 
-        sys.stdout.write(f"agent-health {metadata.version('agent-health')}\n")
+        sys.stdout.write(f"lifesign {metadata.version('lifesign')}\n")
         raise typer.Exit
 
 
@@ -119,20 +119,20 @@ def _agent_health(
 
     \b
     Examples:
-      agent-health check https://agent.example
-      agent-health validate health.json
-      agent-health probe https://agent.example
-      agent-health census urls.txt --contact mailto:you@example.org
-      agent-health agents list
-      agent-health tasks list
-      agent-health run --pool coder -- ./agent.sh
-      agent-health events tail
-      agent-health serve
-      agent-health doctor
+      lifesign check https://agent.example
+      lifesign validate health.json
+      lifesign probe https://agent.example
+      lifesign census urls.txt --contact mailto:you@example.org
+      lifesign agents list
+      lifesign tasks list
+      lifesign run --pool coder -- ./agent.sh
+      lifesign events tail
+      lifesign serve
+      lifesign doctor
 
     \b
     Every command explains itself, its exit codes too:
-      agent-health check --help
+      lifesign check --help
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if context.invoked_subcommand is None:
         sys.stderr.write(context.get_help() + "\n")

@@ -283,7 +283,7 @@ class RegistryConnection:
 
 def read_answer(model: type[M], reply: RegistryReply) -> M:
     """Return an answer's body as the model; InvalidAnswer says where it is not one."""
-    nobody = f"HTTP {reply.status}: this is no agent-health registry"
+    nobody = f"HTTP {reply.status}: this is no lifesign registry"
     if reply.content_type != "application/json":
         what = f"expected application/json; got {reply.content_type[:80]!a}"
         raise InvalidAnswer(f"{nobody}: {what}", status=reply.status)

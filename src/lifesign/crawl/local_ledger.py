@@ -1,7 +1,7 @@
 """A ledger on a database of one's own, without a server.
 
 A crawl without a registry is its own: the database beside it is a registry's, and the same deeds run in
-this process. Whoever opens it with `agent-health serve` sees the agents as they were judged.
+this process. Whoever opens it with `lifesign serve` sees the agents as they were judged.
 """
 
 import asyncio

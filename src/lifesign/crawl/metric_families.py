@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lifesign.crawl.run import Crawl
 
-PREFIX = "agent_health_prober_"
+PREFIX = "lifesign_prober_"
 
 Of = Callable[[Progress], float | None]
 
@@ -76,7 +76,7 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
 
     workers: Mapping[str, Progress] = {} if crawl.standings is None else crawl.standings.now
     build = GaugeMetricFamily(f"{PREFIX}build_info", "Which version this is.", labels=["version"])
-    build.add_metric([version("agent-health")], 1)
+    build.add_metric([version("lifesign")], 1)
     yield build
     yield GaugeMetricFamily(f"{PREFIX}workers", "Processes that probe.", value=len(workers))
     states = GaugeMetricFamily(

@@ -113,7 +113,7 @@ class Crawl:
                 await self._home.drop_run(run)
             if not self._home.is_shared:
                 told = "by what each one lives, or why it does not"
-                self._progress.say(f"{told}: agent-health targets list {self._home.option}")
+                self._progress.say(f"{told}: lifesign targets list {self._home.option}")
         return crawled
 
     async def _run(self, processes: int, run: CrawlPass | None = None) -> Crawled:
@@ -316,7 +316,7 @@ class Crawl:
 
     def _command(self, verb: str, directory: str) -> str:
         """Return what to type to change a directory of this home."""
-        return f"agent-health directories {verb} {directory} {self._home.option}".rstrip()
+        return f"lifesign directories {verb} {directory} {self._home.option}".rstrip()
 
 
 def worth_starting(processes: int, targets: int, concurrency: int) -> int:

@@ -130,7 +130,7 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
         mark=_mark(event),
         agent_id=agent_id,
         status=str(said.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
-        health=str(said.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
+        health=str(said.get("new_health", "")) if event.type is EventType.LIFESIGN_CHANGED else "",
         by=brief(by),
     )
 
@@ -194,7 +194,7 @@ def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
 
 _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
     EventType.AGENT_LIFECYCLE: _lifecycle,
-    EventType.AGENT_HEALTH_CHANGED: lambda said: (
+    EventType.LIFESIGN_CHANGED: lambda said: (
         f"says {said['new_health']}, said {said['previous_health']} before"
     ),
     EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",

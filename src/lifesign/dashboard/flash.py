@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import Request
 
-COOKIE: Final = "agent_health_done"
+COOKIE: Final = "lifesign_done"
 COOKIE_SECONDS: Final = 60
 """How long a browser may take to load the page."""
 MAX_COOKIE_CHARACTERS: Final = 128

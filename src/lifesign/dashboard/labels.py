@@ -165,7 +165,7 @@ def why_unread(agent: AgentRecord) -> str:
     if agent.monitoring is Monitoring.HEARTBEAT:
         return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
     if agent.seen is None:
-        return "no prober has looked since it registered; one has to run (agent-health crawl --registry)"
+        return "no prober has looked since it registered; one has to run (lifesign crawl --registry)"
     return ""
 
 

@@ -30,8 +30,8 @@ from lifesign.storage.engine.database import Transaction
 from lifesign.storage.keys import key_rows, sessions
 from lifesign.storage.keys.sessions import StoredSession
 
-SESSION_COOKIE = "agent_health_session"
-FORM_COOKIE = "agent_health_form"
+SESSION_COOKIE = "lifesign_session"
+FORM_COOKIE = "lifesign_form"
 """Of who is not logged in: what the token of the login form follows from."""
 SESSION_SECONDS = 12 * 3_600
 """After which everybody logs in again."""

@@ -40,10 +40,10 @@ class Ask:
 def user_agent() -> str:
     """Return the `User-Agent` of all requests but those of the prober, which names its operator."""
     try:
-        version = metadata.version("agent-health")
+        version = metadata.version("lifesign")
     except metadata.PackageNotFoundError:
         version = "0"
-    return f"agent-health/{version} (+https://github.com/agent-health)"
+    return f"lifesign/{version} (+https://github.com/lifesign)"
 
 
 async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:

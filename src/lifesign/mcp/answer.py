@@ -33,7 +33,7 @@ from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
 """Of the name of a tool that is not there, as it is told."""
-ERROR_KEY: Final = "agent-health/error"
+ERROR_KEY: Final = "lifesign/error"
 """Of a refusal's `_meta`: its code, for programs."""
 
 _REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (

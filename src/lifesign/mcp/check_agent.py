@@ -94,7 +94,7 @@ class ShownHealth(BaseModel):
 
 
 class CheckedAgent(QuotesAgents):
-    """What `agent-health check --json` prints, and how to read it."""
+    """What `lifesign check --json` prints, and how to read it."""
 
     url: str
     status: Annotated[HealthStatus, Field(description="As whoever calls the agent has to take it")]

@@ -84,7 +84,7 @@ class Guard:
         is_known = hmac.compare_digest(_digest(token.strip()), self._digest)
         if scheme.lower() != b"bearer" or not is_known:
             text = "the token of this server is needed: Authorization: Bearer ..."
-            return 401, text, {"www-authenticate": 'Bearer realm="agent-health"'}
+            return 401, text, {"www-authenticate": 'Bearer realm="lifesign"'}
         if scope["path"] != PATH:
             return 404, f"MCP is spoken at {PATH}", {}
         if scope["method"] != "POST":

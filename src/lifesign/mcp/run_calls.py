@@ -31,9 +31,9 @@ from lifesign.errors import InvalidValue
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool import Arguments, Tool, ToolAnswer, ToolContext, ToolFailed, registry_of
 
-TASK_VARIABLE: Final = "AGENT_HEALTH_TASK_ID"
-RUN_VARIABLE: Final = "AGENT_HEALTH_RUN_ID"
-TOKEN_VARIABLE: Final = "AGENT_HEALTH_FENCING_TOKEN"  # noqa: S105 - the name of it, not the token
+TASK_VARIABLE: Final = "LIFESIGN_TASK_ID"
+RUN_VARIABLE: Final = "LIFESIGN_RUN_ID"
+TOKEN_VARIABLE: Final = "LIFESIGN_FENCING_TOKEN"  # noqa: S105 - the name of it, not the token
 DERIVED_KEY_CHARS: Final = 40
 
 _NOT_SAID: Final = {"idempotency_key", "task_id", "run_id", "fencing_token"}

@@ -1,6 +1,6 @@
 """The SDK's server, and the tools that it offers.
 
-`agent-health mcp` and the adapter's tool proxy are two offers on this one server.
+`lifesign mcp` and the adapter's tool proxy are two offers on this one server.
 """
 
 import logging
@@ -70,7 +70,7 @@ def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Serv
 
     return Server(
         name,
-        version=metadata.version("agent-health"),
+        version=metadata.version("lifesign"),
         title=title,
         instructions=instructions,
         # Without it, the SDK would list all tools before each call.
@@ -83,7 +83,7 @@ def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Serv
 def new_server(tools: Sequence[Tool], reach: ToolContext) -> Server[dict[str, Any]]:
     """Return a server that offers these tools."""
     offer = _OfferedTools(tools, reach)
-    return server_of(offer, "agent-health", title="agent-health", instructions=INSTRUCTIONS)
+    return server_of(offer, "lifesign", title="lifesign", instructions=INSTRUCTIONS)
 
 
 def no_such_tool(name: str, names: Sequence[str]) -> MCPError:

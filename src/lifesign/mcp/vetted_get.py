@@ -1,6 +1,6 @@
 """GET requests for models: public addresses only, and networks that the operator allowed.
 
-`agent-health check` contacts whatever its user types. A model is not that user: the URL that it asks for may
+`lifesign check` contacts whatever its user types. A model is not that user: the URL that it asks for may
 come from a text that a stranger wrote. So the SSRF guard vets the first hop too.
 """
 

@@ -20,7 +20,7 @@ from lifesign.middleware.body import Message
 from lifesign.middleware.exchange import Scope
 from lifesign.middleware.recorder import AgentHealth, living_recorders
 
-PREFIX = "agent_health_agent_"
+PREFIX = "lifesign_agent_"
 _REASONS = [reason.name.lower() for reason in Inspection if reason is not Inspection.INSPECTED]
 MOST_HEADER_BYTES = 1_024
 """A longer Accept is as good as none."""

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_log = logging.getLogger("agent_health")
+_log = logging.getLogger("lifesign")
 
 
 def open_private(path: Path, *, create: bool) -> int | None:
@@ -46,7 +46,7 @@ def _is_regular(path: Path) -> bool:
 
 def set_aside(path: Path, why: str) -> None:
     """Rename a file that is not to be trusted, so that it can be looked at; the last such one is kept."""
-    _log.warning("agent-health: %s %s; it is set aside and its samples are not counted", path, why)
+    _log.warning("lifesign: %s %s; it is set aside and its samples are not counted", path, why)
     with contextlib.suppress(OSError):
         path.replace(path.with_name(path.name + ".set-aside"))
 

@@ -25,7 +25,7 @@ from lifesign.middleware.settings import Moment, RecorderSettings, moment_now
 from lifesign.middleware.shared_state import PublishedDocument
 from lifesign.middleware.windows import RecorderClock, Windows, check_state_dir, open_windows
 
-_log = logging.getLogger("agent_health")
+_log = logging.getLogger("lifesign")
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _STREAMS = len(Outcome)
@@ -231,7 +231,7 @@ class AgentHealth:
         if not self._has_noted_compressed:
             self._has_noted_compressed = True
             _log.warning(
-                "agent-health: %s: an answer was compressed (content-encoding %r) before the middleware saw "
+                "lifesign: %s: an answer was compressed (content-encoding %r) before the middleware saw "
                 "it, and is counted as not_inspected. Wrap the compression around AgentHealthMiddleware, "
                 "not the other way round. This is logged once.",
                 self.settings.agent_id,
@@ -264,7 +264,7 @@ class AgentHealth:
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._complaint_due_ns.get(what, 0):
             self._complaint_due_ns[what] = now_ns + _COMPLAINT_INTERVAL_NS
-            _log.exception("agent-health: %s (not said again for a minute)", what)
+            _log.exception("lifesign: %s (not said again for a minute)", what)
 
     def _begin(self) -> None:
         self._lock = threading.RLock()

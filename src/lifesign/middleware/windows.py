@@ -15,7 +15,7 @@ from lifesign.errors import InvalidValue
 from lifesign.middleware.settings import RecorderSettings
 from lifesign.middleware.shared_state import PublishedDocument
 
-_log = logging.getLogger("agent_health")
+_log = logging.getLogger("lifesign")
 
 # What may befall a directory that was well yesterday.
 _DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -97,7 +97,7 @@ def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) 
         return WindowFiles(settings.state_dir, shape, monotonic_ns=now_ns, wall_ns=clock.wall_ns())
     except OSError as error:
         _log.warning(
-            "agent-health: the state directory cannot be used (%s); until it is started again, "
+            "lifesign: the state directory cannot be used (%s); until it is started again, "
             "this worker reports for itself alone and forgets when it ends",
             error,
         )

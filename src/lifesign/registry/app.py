@@ -279,7 +279,7 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
 
     return AgentHealthMiddleware(
         app,
-        agent_id=registry.settings.public_url or "agent-health-registry",
+        agent_id=registry.settings.public_url or "lifesign-registry",
         counting="server_faults",
         # Who waits is not kept waiting: a claim may last longer than any answer should.
         exclude=[

@@ -15,7 +15,7 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.errors import InvalidValue
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
 
-DEFAULT_DATABASE = "sqlite:///agent-health.db"
+DEFAULT_DATABASE = "sqlite:///lifesign.db"
 DEFAULT_PORT = 8440
 _MASS_EXIT = DEFAULT_POLICIES.mass_exit
 _MASS_SILENCE = DEFAULT_POLICIES.mass_silence
@@ -66,7 +66,7 @@ class RegistrySettings(BaseModel):
     archive_dir: Path | None = None
     """Where archived events go; None: beside an SQLite file, else the working directory."""
     state_dir: Path | None = None
-    """Directory outside the database for its marker; None: `agent-health/databases` in the user's state."""
+    """Directory outside the database for its marker; None: `lifesign/databases` in the user's state."""
     dialects: tuple[Literal["openintent"], ...] = ()
     """Foreign dialects that are spoken too: `openintent`."""
     public_url: Annotated[str, AfterValidator(_take_public_url)] | None = None

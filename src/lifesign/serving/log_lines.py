@@ -123,7 +123,7 @@ def log_config(*, access_log: bool, log_format: LogFormat = "console") -> Mappin
         },
         "root": {"level": "WARNING", "handlers": ["stderr"]},
         "loggers": {
-            "agent_health": {"level": "INFO"},
+            "lifesign": {"level": "INFO"},
             "uvicorn": {"level": "INFO"},
             "uvicorn.access": {"level": "INFO" if access_log else "CRITICAL"},
         },

@@ -11,4 +11,4 @@ def state_home(environment: Mapping[str, str]) -> Path:
     """
     state = environment.get("XDG_STATE_HOME")
     base = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
-    return base / "agent-health"
+    return base / "lifesign"

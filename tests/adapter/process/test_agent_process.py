@@ -87,7 +87,7 @@ async def test_its_exit_code_is_told(tmp_path: Path, code: str, expected: int) -
 async def test_it_gets_its_environment_and_nothing_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_secret")
+    monkeypatch.setenv("LIFESIGN_KEY", "ahk_secret")
     code = "import json, os; print(json.dumps([dict(os.environ), sorted(os.listdir('/proc/self/fd'))]))"
     odd = {"ODD": os.fsdecode(b"\xff\xfe ok"), "LANG": "C"}
     async with running(tmp_path, *python(code), environment=odd) as process:
@@ -324,7 +324,7 @@ async def test_a_keeper_that_is_killed_takes_the_agent_with_it(
 
 
 async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_below(tmp_path: Path) -> None:
-    marked = {"AGENT_HEALTH_RUN_ID": f"run_of_{tmp_path.name}"}
+    marked = {"LIFESIGN_RUN_ID": f"run_of_{tmp_path.name}"}
     # Of the daemon's child neither session nor environment tells whose it is.
     child = "subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)"
     code = DAEMON.replace("time.sleep(1000)", f"import subprocess; {child}; time.sleep(1000)")

@@ -42,7 +42,7 @@ def offering(upstream: HttpUpstream, **limits: Any) -> Upstreams:
 
 def meta_of(result: CallToolResult) -> dict[str, Any]:
     """What the proxy has added, without its prefix."""
-    told = {name: value for name, value in (result.meta or {}).items() if name.startswith("agent-health/")}
+    told = {name: value for name, value in (result.meta or {}).items() if name.startswith("lifesign/")}
     return {name.partition("/")[2]: value for name, value in told.items()}
 
 

@@ -85,13 +85,13 @@ async def test_one_that_dies_fails_the_call_and_is_started_again(
 async def test_a_secret_reaches_the_server_and_nothing_else_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_of_the_adapter")
+    monkeypatch.setenv("LIFESIGN_KEY", "ahk_of_the_adapter")
     (tmp_path / "key").write_text("from a file\n")
     said = {"ONE": {"variable": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
     async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=said) as server:
         found = [
             text_of(await server.call("environment", {"name": name}))
-            for name in ("ONE", "TWO", "AGENT_HEALTH_KEY", "MINE")
+            for name in ("ONE", "TWO", "LIFESIGN_KEY", "MINE")
         ]
     assert found == ["s3cret", "Bearer from a file", "", ""]
 

@@ -262,7 +262,7 @@ def test_a_refusal_ends_with_one(
     registry: RegistryServer, capsys: Captured, arguments: tuple[str, ...]
 ) -> None:
     error = shown_by(capsys, *arguments, ends=1)
-    assert error.startswith("agent-health: HTTP 4")
+    assert error.startswith("lifesign: HTTP 4")
     assert error.count("\n") == 1
 
 
@@ -303,7 +303,7 @@ def test_wrong_usage_ends_with_three_and_asks_nobody(
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
     monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
-    assert shown_by(capsys, *arguments, ends=3).startswith("agent-health: ")
+    assert shown_by(capsys, *arguments, ends=3).startswith("lifesign: ")
 
 
 def test_without_a_key_nobody_is_asked(
@@ -419,9 +419,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
         return capsys.readouterr().err
 
     for arguments in (["list"], ["show", "silent"]):
-        assert told(*arguments).startswith(
-            "agent-health: decisions are held: nobody is taken down for silence"
-        )
+        assert told(*arguments).startswith("lifesign: decisions are held: nobody is taken down for silence")
         assert told(*arguments, "--json") == ""
     for arguments in (["list", "--json"], ["show", "silent", "--json"]):
         assert main(["agents", *arguments]) == 0
@@ -435,7 +433,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
 
 def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:
     told = shown_by(capsys, "register", "a b", ends=3)
-    assert told == "agent-health: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
+    assert told == "lifesign: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
 
 
 def test_json_has_all_agents_unless_a_limit_is_given(

@@ -30,7 +30,7 @@ from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import census_runs, probed
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "census.schema.json").read_text())
-COMMAND = Path(sys.executable).with_name("agent-health")
+COMMAND = Path(sys.executable).with_name("lifesign")
 ALLOW = ("--allow-network", "127.0.0.0/8")
 
 

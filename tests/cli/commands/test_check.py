@@ -134,7 +134,7 @@ async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
 
 
 async def test_compressed_answers_have_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    key = "io.github.agent-health.inspection"
+    key = "io.github.lifesign.inspection"
     value: dict[str, Any] = {
         "rule": "mostly_not_inspected",
         "inspected": 0,
@@ -249,7 +249,7 @@ def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
 ) -> None:
     assert main(["check", "--", typed]) == 3
     told = capsys.readouterr().err
-    assert told.startswith("agent-health: URL: expected an agent's URL")
+    assert told.startswith("lifesign: URL: expected an agent's URL")
     assert told.endswith(f"; got {shown!r}\n")
     assert "ter2" not in told
 
@@ -257,7 +257,7 @@ def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
 async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])
-    expected = "agent-health: --allow-network: expected a network such as 10.1.0.0/16; got 'nearby'\n"
+    expected = "lifesign: --allow-network: expected a network such as 10.1.0.0/16; got 'nearby'\n"
     assert capsys.readouterr().err == expected
 
 
@@ -271,7 +271,7 @@ def test_what_is_wrong_is_called_by_its_option(
     if command == "validate" and option == "URL":
         arguments = ["http://user@a.example"]
     assert main([command, *arguments]) == 3
-    assert capsys.readouterr().err.startswith(f"agent-health: {option}: expected ")
+    assert capsys.readouterr().err.startswith(f"lifesign: {option}: expected ")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from lifesign.storage.engine.database import SqliteDatabase, open_database
 @pytest.fixture(autouse=True)
 def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("AGENT_HEALTH_PROBER_DATABASE", raising=False)
+    monkeypatch.delenv("LIFESIGN_PROBER_DATABASE", raising=False)
 
 
 def files(directory: Path) -> set[str]:
@@ -69,7 +69,7 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
         assert "agents.txt: 6 targets" in told
         assert "6 of 6 probed" in told
         assert "3 alive, 3 not alive" in told
-        assert "or why it does not: agent-health targets list --database sqlite:///mixed.db" in told
+        assert "or why it does not: lifesign targets list --database sqlite:///mixed.db" in told
         assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
         urls = {kind: server.url for kind, server in servers.items()}
         # Once more, for programs.
@@ -109,7 +109,7 @@ async def test_a_definition_that_changes_tells_what_it_has_left_and_where_result
     assert await crawl("mixed.yml", "--once", "--database", "sqlite:///other.db") == 0
     told = capsys.readouterr().err
     assert "agents.txt: not in this definition, but probed too: 2 targets" in told
-    assert "agent-health directories remove agents.txt --database sqlite:///other.db" in told
+    assert "lifesign directories remove agents.txt --database sqlite:///other.db" in told
 
 
 async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
@@ -183,7 +183,7 @@ async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(
     assert await crawl("mixed.yml", "--once") == 0
     told = capsys.readouterr().err
     assert "agents.txt: held" in told
-    assert "agent-health directories confirm agents.txt --database sqlite:///mixed.db" in told
+    assert "lifesign directories confirm agents.txt --database sqlite:///mixed.db" in told
     assert "46 of 46 probed" in told
 
 
@@ -381,7 +381,7 @@ async def test_what_is_no_registry_is_told_as_such(
     page = answer(200, b"<title>Files</title>", Content_Type="text/html")
     for replies, told in (
         ({}, "there is no registry's API here"),
-        ({"/api/v1/directories": page}, "this is no agent-health registry"),
+        ({"/api/v1/directories": page}, "this is no lifesign registry"),
     ):
         async with serving(replies) as server:
             assert await crawl("mixed.yml", "--once", "--registry", server.url) == 1

@@ -44,7 +44,7 @@ class Shell:
 def shell(
     database_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Shell:
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", migrated_url(database_kind, tmp_path))
+    monkeypatch.setenv("LIFESIGN_SERVER_DATABASE", migrated_url(database_kind, tmp_path))
     return Shell(capsys)
 
 
@@ -165,9 +165,9 @@ def test_a_file_that_is_not_there_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("AGENT_HEALTH_SERVER_DATABASE", raising=False)
+    monkeypatch.delenv("LIFESIGN_SERVER_DATABASE", raising=False)
     assert main(["keys", *arguments]) == 3
-    assert "agent-health.db" in capsys.readouterr().err
+    assert "lifesign.db" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -189,4 +189,4 @@ def test_what_is_wrong_is_told_by_the_name_of_the_option(
 ) -> None:
     database = f"sqlite:///{tmp_path}/r.db"
     assert main(["keys", "create", "--name", "x", "--database", database, *options]) == 3
-    assert capsys.readouterr().err.startswith(f"agent-health: {told}")
+    assert capsys.readouterr().err.startswith(f"lifesign: {told}")

@@ -1,4 +1,4 @@
-"""How do models get agent-health as tools? On the command line."""
+"""How do models get lifesign as tools? On the command line."""
 
 import socket
 from pathlib import Path
@@ -19,7 +19,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--registry", "http://127.0.0.1:9"], "key: expected one in $AGENT_HEALTH_KEY or --key-file"),
+        (["--registry", "http://127.0.0.1:9"], "key: expected one in $LIFESIGN_KEY or --key-file"),
         (["--key-file", "key"], "--registry: expected the URL that the key is for"),
         (["--allow-network", "0.0.0.0/0"], "--allow-network: expected a network, not all addresses"),
         (["--transport", "smoke"], "Invalid value for '--transport'"),
@@ -34,7 +34,7 @@ def test_wrong_usage_ends_with_three(
     assert main(["mcp", *arguments]) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines()[-1].startswith(f"agent-health: {told}")
+    assert captured.err.splitlines()[-1].startswith(f"lifesign: {told}")
 
 
 def test_a_token_that_is_easily_guessed_is_refused_and_not_shown(

@@ -1,4 +1,4 @@
-"""Does `agent-health migrate` say what it did?"""
+"""Does `lifesign migrate` say what it did?"""
 
 import sqlite3
 from contextlib import closing

@@ -149,8 +149,8 @@ async def test_a_definition_gives_what_the_command_line_does_not(
         (["ftp://agent.example"], "URL"),
         (["agent.example", "--timeout", "0"], "--timeout"),
         (["agent.example", "--timeout", "nan"], "--timeout"),
-        (["agent.example", "--allow-network", "everything"], "agent-health: --allow-network: "),
-        (["agent.example", "--message", ""], "agent-health: --message: "),
+        (["agent.example", "--allow-network", "everything"], "lifesign: --allow-network: "),
+        (["agent.example", "--message", ""], "lifesign: --message: "),
         (["agent.example", "--definition", "/not/there.yml"], "/not/there.yml"),
     ],
 )
@@ -168,7 +168,7 @@ def test_too_many_agents_are_for_another_command(
 ) -> None:
     monkeypatch.setattr(module, "MAX_URLS", 1)
     assert main(["probe", "a.example", "b.example"]) == 3
-    assert "agent-health census" in capsys.readouterr().err
+    assert "lifesign census" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["exa_mple..com", f"{'a' * 64}.example", "256.1.1.1"])

@@ -158,7 +158,7 @@ def test_where_nobody_watches_what_was_known_is_told_as_such(
     shown = capsys.readouterr()
     assert shown.out == "https://agent.example/\nnever measured\n"
     assert "no crawl works on this database now" in shown.err
-    assert f"agent-health crawl PROBE.yml --database {unwatched}\n" in shown.err
+    assert f"lifesign crawl PROBE.yml --database {unwatched}\n" in shown.err
 
 
 def test_who_has_not_looked_in_time_is_told_as_such(

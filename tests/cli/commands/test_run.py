@@ -33,8 +33,8 @@ ONCE = ("--pool", "coder", "--once")
 @pytest.fixture
 def at(registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RegistryServer:
     """A registry to which the command leads, with a key that may register agents."""
-    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", registry.url)
-    monkeypatch.setenv("AGENT_HEALTH_KEY", KEYS[Role.ENROLL])
+    monkeypatch.setenv("LIFESIGN_REGISTRY", registry.url)
+    monkeypatch.setenv("LIFESIGN_KEY", KEYS[Role.ENROLL])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     # Of the adapter's own process, which is the test's here.
     monkeypatch.setattr(process_watcher, "hide_memory", lambda: None)
@@ -66,8 +66,7 @@ def test_how_it_ends_is_its_exit_code(
     out, err = capfd.readouterr()
     assert out == "said\n"
     assert (
-        f"{task.task_id}: it ended with exit code 3 (crash); kept: {tmp_path}/state/agent-health/runs/run_"
-        in err
+        f"{task.task_id}: it ended with exit code 3 (crash); kept: {tmp_path}/state/lifesign/runs/run_" in err
     )
     # The own key is there from the first time.
     assert (
@@ -105,17 +104,17 @@ def test_a_key_that_works_no_tasks_takes_nobodys_place(
             record = await client.agents.get("coder-alive")
             return record.incarnation, record.status
 
-    monkeypatch.setenv("AGENT_HEALTH_KEY", ADMIN_KEY)
+    monkeypatch.setenv("LIFESIGN_KEY", ADMIN_KEY)
     who = (*ONCE, "--agent-id", "coder-alive", "--wait", "0s")
     assert main(["run", *who, "--", "true"]) == 1
     assert "this admin key may not work tasks" in capfd.readouterr().err
     assert asyncio.run(life()) == (1, "active")
     # Its own one may, at once.
-    monkeypatch.setenv("AGENT_HEALTH_KEY", own_key or "")
+    monkeypatch.setenv("LIFESIGN_KEY", own_key or "")
     assert main(["run", *who, "--", "true"]) == 5
     assert asyncio.run(life()) == (2, "deregistered")
     # Nor does another key begin a life of one that is gone.
-    monkeypatch.setenv("AGENT_HEALTH_KEY", ADMIN_KEY)
+    monkeypatch.setenv("LIFESIGN_KEY", ADMIN_KEY)
     assert main(["run", *who, "--workspaces", str(tmp_path / "elsewhere"), "--", "true"]) == 1
     assert "this admin key may not work tasks" in capfd.readouterr().err
     assert asyncio.run(life()) == (2, "deregistered")
@@ -133,7 +132,7 @@ def test_nobody_need_read_what_it_tells(at: RegistryServer, tmp_path: Path) -> N
                 os.write(told, b"x" * 4096)
         os.set_blocking(told, True)
         ended = subprocess.run(
-            [SCRIPTS / "agent-health", "run", *ONCE, "--json", "--", "true"],
+            [SCRIPTS / "lifesign", "run", *ONCE, "--json", "--", "true"],
             stdout=told,
             stderr=subprocess.PIPE,
             cwd=tmp_path,
@@ -196,7 +195,7 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
     assert capfd.readouterr().err.endswith("; a task of a pool needs its --pool beside --task\n")
     assert main(["run", "--task", of_pool, "--pool", "coder", "--", "true"]) == 0
     assert main(["run", *ONCE, "--registry", f"http://127.0.0.1:{free_port()}", "--", "true"]) == 2
-    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_wrong")
+    monkeypatch.setenv("LIFESIGN_KEY", "ahk_wrong")
     capfd.readouterr()
     assert main(["run", *ONCE, "--", "true"]) == 1
     err = capfd.readouterr().err
@@ -260,7 +259,7 @@ def test_a_command_of_a_user_of_its_own_has_its_workspace_and_nothing_of_roots(
     monkeypatch.chdir(open_place if where == "where it was started" else "/root")
     (open_place / "secret").touch(mode=0o600)
     code = """
-        cd $AGENT_HEALTH_WORKSPACE && test -r input.json && test ! -r ../../secret || exit 3
+        cd $LIFESIGN_WORKSPACE && test -r input.json && test ! -r ../../secret || exit 3
         kill -0 $PPID && exit 5
         mkdir sub && seq 200000 && echo y > sub/own || exit 4
         echo "{\\"who\\": \\"$(id -u) $(id -G) $HOME $USER $LOGNAME\\"}" > output.json
@@ -315,7 +314,7 @@ def test_a_program_is_looked_up_as_the_user_who_runs_it(
     assert main(["run", *ONCE, *arguments, "--", "work"]) == 3
     refused = f"{roots / 'work'}: {roots} has mode 0700 and user 0"
     expected = f"COMMAND: expected a program that nobody can start ({refused}); got 'work'"
-    assert capfd.readouterr().err == f"agent-health: {expected}\n"
+    assert capfd.readouterr().err == f"lifesign: {expected}\n"
     assert status_at(at, task) == "queued"
     monkeypatch.setenv("PATH", f"{roots}:{theirs}:/usr/bin:/bin")
     assert main(["run", *ONCE, *arguments, "--", "work"]) == 0
@@ -332,7 +331,7 @@ def test_a_script_whose_interpreter_is_missing_is_told_before_a_task_is_taken(
     assert main(["run", *ONCE, "--", str(work)]) == 3
     why = "its first line names '/no/such/python', which is not there"
     expected = f"COMMAND: expected a program that can be started ({work}: {why}); got '{work}'"
-    assert capfd.readouterr().err == f"agent-health: {expected}\n"
+    assert capfd.readouterr().err == f"lifesign: {expected}\n"
     assert status_at(at, task) == "queued"
     work.unlink()
 
@@ -340,10 +339,10 @@ def test_a_script_whose_interpreter_is_missing_is_told_before_a_task_is_taken(
 def test_what_is_not_told_where_to_get_a_key_says_so(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("AGENT_HEALTH_KEY")
+    monkeypatch.delenv("LIFESIGN_KEY")
     assert main(["run", *ONCE, "--", "true"]) == 3
     assert capfd.readouterr().err == (
-        "agent-health: key: expected one in $AGENT_HEALTH_KEY or --key-file; got 'none'\n"
+        "lifesign: key: expected one in $LIFESIGN_KEY or --key-file; got 'none'\n"
     )
 
 
@@ -361,7 +360,7 @@ def test_what_the_tools_are_to_know_the_command_is_not(
     assert main(["run", *ONCE, "--tools", str(tmp_path / "tools.yml"), "--", "env"]) == 0
     environment = dict(line.split("=", 1) for line in capfd.readouterr().out.splitlines())
     assert "SEARCH_KEY" not in environment
-    assert {"HOME", "OTHER", "AGENT_HEALTH_PROXY_URL", "AGENT_HEALTH_RUN_TOKEN"} <= environment.keys()
+    assert {"HOME", "OTHER", "LIFESIGN_PROXY_URL", "LIFESIGN_RUN_TOKEN"} <= environment.keys()
 
 
 def test_a_program_of_the_tools_that_is_not_there_is_told_before_a_task_is_taken(
@@ -373,7 +372,7 @@ def test_a_program_of_the_tools_that_is_not_there_is_told_before_a_task_is_taken
     )
     assert main(["run", *ONCE, "--tools", str(tools), "--", "true"]) == 3
     told = "line 3: /upstreams/search/command/0: expected a program that can be started: no-such-program"
-    assert capfd.readouterr().err == f"agent-health: {tools}: {told}\n"
+    assert capfd.readouterr().err == f"lifesign: {tools}: {told}\n"
 
 
 def test_without_the_extra_there_are_no_tools(
@@ -382,7 +381,7 @@ def test_without_the_extra_there_are_no_tools(
     monkeypatch.setattr("lifesign.cli.commands.run.find_spec", lambda _: None)
     task_at(at)
     assert main(["run", *ONCE, "--", "env"]) == 0
-    assert "AGENT_HEALTH_PROXY_URL" not in capfd.readouterr().out
+    assert "LIFESIGN_PROXY_URL" not in capfd.readouterr().out
     assert main(["run", *ONCE, "--tools", "tools.yml", "--", "env"]) == 3
     assert "the extra mcp to be installed" in capfd.readouterr().err
 

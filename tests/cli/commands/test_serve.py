@@ -64,8 +64,8 @@ def test_who_has_no_admin_key_is_told_how_to_make_one_in_this_database(  # noqa:
     monkeypatch.chdir(tmp_path)
     Path("ours.toml").write_text('[server]\ndatabase = "sqlite:///ours.db"\n')
     if variable is not None:
-        monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", variable)
+        monkeypatch.setenv("LIFESIGN_SERVER_DATABASE", variable)
     monkeypatch.setattr(run_server, "run_server", served)
     assert main(["serve", *given]) == 0
-    hint = f"no admin key yet: agent-health keys create --role admin --name NAME{needed}"
+    hint = f"no admin key yet: lifesign keys create --role admin --name NAME{needed}"
     assert capsys.readouterr().out.splitlines()[-1] == hint

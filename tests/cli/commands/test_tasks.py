@@ -151,7 +151,7 @@ def test_what_no_registry_need_be_asked_is_told_at_once(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     # Whoever asked there would end with 2.
-    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", "http://127.0.0.1:1")
+    monkeypatch.setenv("LIFESIGN_REGISTRY", "http://127.0.0.1:1")
     told = shown_by(capsys, *arguments, ends=3)
     assert said in told
     assert len(told) < 400

@@ -93,7 +93,7 @@ def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.Ca
     assert main(["validate", "me:hunter2@a.example"]) == 1
     assert capsys.readouterr().err.startswith("...@a.example: cannot be read")
     assert main(["validate", ""]) == 3
-    assert capsys.readouterr().err.startswith("agent-health: FILE|URL|-: expected the path of a file, a URL")
+    assert capsys.readouterr().err.startswith("lifesign: FILE|URL|-: expected the path of a file, a URL")
 
 
 def test_what_cannot_be_read_is_told_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ async def test_what_is_no_opencode_server_ends_with_one(
         arguments = ["watch-activity", "opencode", url, "--map", "ses_1=a"]
         assert await asyncio.to_thread(main, arguments) == 1
     assert capsys.readouterr().err == (
-        "agent-health: /global/event: HTTP 200: expected text/event-stream, got 'text/html': "
+        "lifesign: /global/event: HTTP 200: expected text/event-stream, got 'text/html': "
         "is there an opencode server at this URL?\n"
     )
 
@@ -128,4 +128,4 @@ def test_wrong_usage_ends_with_three(
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
     assert main(["watch-activity", "opencode", *arguments]) == 3
-    assert capsys.readouterr().err.startswith("agent-health: ")
+    assert capsys.readouterr().err.startswith("lifesign: ")

@@ -59,7 +59,7 @@ def test_a_directory_has_a_file_for_each_agent(tmp_path: Path) -> None:
         (["ses_1=.."], [], "--map: expected SESSION=AGENT_ID"),
         (["a/b=c"], [], "--map: expected SESSION=AGENT_ID"),
         (["s=a", "s=b"], [], "it is another's already"),
-        (["s=a"], [], "key: expected one in $AGENT_HEALTH_KEY or --key-file"),
+        (["s=a"], [], "key: expected one in $LIFESIGN_KEY or --key-file"),
         (["s=a"], ["a=/no/such"], "--key-file: expected a readable file"),
         (["s=a"], ["/x", "/y"], "--key-file: expected AGENT_ID=FILE, since there is more than one file"),
     ],

@@ -44,7 +44,7 @@ from lifesign.storage.engine.registry_row import RegistryRow
 @pytest.fixture(autouse=True)
 def _bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (KEY_VARIABLE, URL_VARIABLE, "AGENT_HEALTH_SERVER_DATABASE"):
+    for name in (KEY_VARIABLE, URL_VARIABLE, "LIFESIGN_SERVER_DATABASE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_there_yet_is_no_fault(
 ) -> None:
     found = examine(capsys, "--port", port)
     assert found.code == 0
-    assert "agent-health serve" in found.of("database", "skipped")[0]
+    assert "lifesign serve" in found.of("database", "skipped")[0]
     assert found.of("port", "ok")
     assert list(tmp_path.iterdir()) == []
 
@@ -189,7 +189,7 @@ def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert [finding.about for finding in machine_checks.of_the_program()] == ["program"]
     monkeypatch.setitem(machine_checks.EXTRAS, "metrics", "no_module_is_called_so")
     (told,) = (finding for finding in machine_checks.of_the_program() if finding.about == "metrics")
-    assert "agent-health[metrics]" in told.advice
+    assert "lifesign[metrics]" in told.advice
 
 
 def test_a_database_of_another_kind_is_told(
@@ -200,7 +200,7 @@ def test_a_database_of_another_kind_is_told(
         Path(url.removeprefix("sqlite:///")).touch(0o600)
     found = examine(capsys, "--port", port, "--database", url)
     assert found.code == 1
-    assert "agent-health migrate" in found.of("database", "fault")[0]
+    assert "lifesign migrate" in found.of("database", "fault")[0]
 
 
 async def _execute(url: str, statement: str) -> None:
@@ -584,7 +584,7 @@ def test_a_registry_that_cannot_serve_is_told_so(port: str, capsys: pytest.Captu
 def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--port", port]) == 0
     out = capsys.readouterr().out
-    assert "ok          program: agent-health" in out
+    assert "ok          program: lifesign" in out
     assert "IPv4: this machine has " in out
     assert "\x1b" not in out
     assert main(["doctor", "--port", "0"]) == 3

@@ -14,7 +14,7 @@ from lifesign.cli import application, main
 from lifesign.cli.options.completion import VARIABLE
 from lifesign.domain.access.permissions import Role
 
-PROGRAM = str(SCRIPTS / "agent-health")
+PROGRAM = str(SCRIPTS / "lifesign")
 LASTING = {"serve", "crawl", "mcp", "completion"}
 """What they print is no answer: they run for ever, speak a protocol, or print a script."""
 
@@ -30,14 +30,14 @@ def asked(words: str, place: int, shell: str = "bash") -> list[str]:
 
 
 def test_commands_and_options_are_offered() -> None:
-    assert {"doctor", "directories"} <= set(asked("agent-health d", 1))
-    assert asked("agent-health keys ro", 2) == ["rotate"]
-    assert {"--port", "--public-url"} <= set(asked("agent-health serve --p", 2))
-    assert asked("agent-health serve --log-format j", 3) == ["json"]
-    assert asked("agent-health keys create --role ", 4) == [*Role]
-    assert {"active", "all"} <= set(asked("agent-health agents list --status a", 4))
-    assert asked("agent-health tasks list --status qu", 4) == ["queued"]
-    assert asked("agent-health keys list --role a", 4) == ["agent", "admin"]
+    assert {"doctor", "directories"} <= set(asked("lifesign d", 1))
+    assert asked("lifesign keys ro", 2) == ["rotate"]
+    assert {"--port", "--public-url"} <= set(asked("lifesign serve --p", 2))
+    assert asked("lifesign serve --log-format j", 3) == ["json"]
+    assert asked("lifesign keys create --role ", 4) == [*Role]
+    assert {"active", "all"} <= set(asked("lifesign agents list --status a", 4))
+    assert asked("lifesign tasks list --status qu", 4) == ["queued"]
+    assert asked("lifesign keys list --role a", 4) == ["agent", "admin"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -62,8 +62,8 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     typed = (
-        f"source {tmp_path}/script; COMP_WORDS=(agent-health doc); COMP_CWORD=1; "
-        "_agent_health_completion agent-health; echo ${COMPREPLY[*]}"
+        f"source {tmp_path}/script; COMP_WORDS=(lifesign doc); COMP_CWORD=1; "
+        "_agent_health_completion lifesign; echo ${COMPREPLY[*]}"
     )
     path = f"{SCRIPTS}:{os.environ['PATH']}"
     ran = subprocess.run(

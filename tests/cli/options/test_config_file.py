@@ -39,7 +39,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tupl
     return {name: (values.get(name), source) for name, source in sources.items()}
 
 
-def write(text: str, name: str = "agent-health.toml") -> str:
+def write(text: str, name: str = "lifesign.toml") -> str:
     Path(name).write_text(text)
     return name
 
@@ -48,8 +48,8 @@ def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write('[server]\nport = 1\nworkers = 2\nhost = "::1"\nsweep_seconds = 7\nopen_metrics = true\n')
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "11")
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_WORKERS", "12")
+    monkeypatch.setenv("LIFESIGN_SERVER_PORT", "11")
+    monkeypatch.setenv("LIFESIGN_SERVER_WORKERS", "12")
     found = shown(capsys, "serve", "--config", file, "--port", "111")
     assert found["port"] == (111, "option")
     assert found["workers"] == (12, "environment")
@@ -63,9 +63,7 @@ def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
 def test_a_variable_names_the_file_and_what_is_shown_is_such_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "AGENT_HEALTH_SERVER_CONFIG", write('[server]\ntrusted_proxies = ["10.0.0.0/8", "::1"]\n')
-    )
+    monkeypatch.setenv("LIFESIGN_SERVER_CONFIG", write('[server]\ntrusted_proxies = ["10.0.0.0/8", "::1"]\n'))
     assert main(["serve", "--show-config"]) == 0
     again = write(capsys.readouterr().out, "again.toml")
     first = shown(capsys, "serve")
@@ -90,30 +88,30 @@ def test_the_doctor_reads_the_server_s_table(capsys: pytest.CaptureFixture[str])
 
 
 def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", "postgresql://ah:hunter2@db/ah")
+    monkeypatch.setenv("LIFESIGN_SERVER_DATABASE", "postgresql://ah:hunter2@db/ah")
     assert shown(capsys, "serve")["database"] == ("postgresql://ah:...@db/ah", "environment")
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[server]\n\nprot = 3\n", "agent-health.toml: line 3: /server/prot: no such setting"),
-        ("\n[servre]\nport = 3\n", "agent-health.toml: line 2: /servre: no such table: [server] or [prober]"),
-        ("port = 3\n", "agent-health.toml: line 1: /port: no such table"),
-        ("[server]\nport = {a = 1}\n", "agent-health.toml: line 2: /server/port: expected a text, a number"),
+        ("[server]\n\nprot = 3\n", "lifesign.toml: line 3: /server/prot: no such setting"),
+        ("\n[servre]\nport = 3\n", "lifesign.toml: line 2: /servre: no such table: [server] or [prober]"),
+        ("port = 3\n", "lifesign.toml: line 1: /port: no such table"),
+        ("[server]\nport = {a = 1}\n", "lifesign.toml: line 2: /server/port: expected a text, a number"),
         ('[server]\ntrusted_proxies = ["a,b"]\n', "line 2: /server/trusted_proxies: expected a text"),
         ("[server]\nconfig = 'a'\n", "line 2: /server/config: no such setting"),
-        ("[server]\nport = \n", "agent-health.toml: line 2: Invalid value"),
-        ("[server]\nport = 1\nport = 2\n", "agent-health.toml: line 3: Cannot overwrite a value"),
-        ("[server]\nhost = '\udcff'\n", "agent-health.toml: line 2: expected text in UTF-8"),
+        ("[server]\nport = \n", "lifesign.toml: line 2: Invalid value"),
+        ("[server]\nport = 1\nport = 2\n", "lifesign.toml: line 3: Cannot overwrite a value"),
+        ("[server]\nhost = '\udcff'\n", "lifesign.toml: line 2: expected text in UTF-8"),
         ("#" * 70_000, "a file of at most 65536 bytes"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(
     text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("agent-health.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert main(["serve", "--config", "agent-health.toml", "--show-config"]) == 3
+    Path("lifesign.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["serve", "--config", "lifesign.toml", "--show-config"]) == 3
     assert told in capsys.readouterr().err
 
 
@@ -135,7 +133,7 @@ def test_every_setting_is_documented(table: str, command: str) -> None:
     assert len(settings) >= 6
     for name, parameter in settings:
         assert (name, parameter.envvar, parameter.opts[0]) in rows
-    prefix = f"AGENT_HEALTH_{table.upper()}_"
+    prefix = f"LIFESIGN_{table.upper()}_"
     assert len([row for row in rows if row[1].startswith(prefix)]) == len(settings)
 
 
@@ -149,10 +147,8 @@ def test_a_limit_that_each_process_counts_for_itself_says_so(name: str) -> None:
 
 def test_every_variable_is_documented() -> None:
     sources = (REPOSITORY / "src").rglob("*.py")
-    named = {
-        name for file in sources for name in re.findall(r'"(AGENT_HEALTH_[A-Z_]*[A-Z])"', file.read_text())
-    }
-    documented = set(re.findall(r"`(AGENT_HEALTH_[A-Z_]+)`", TEXT))
+    named = {name for file in sources for name in re.findall(r'"(LIFESIGN_[A-Z_]*[A-Z])"', file.read_text())}
+    documented = set(re.findall(r"`(LIFESIGN_[A-Z_]+)`", TEXT))
     assert {name for name in named if name not in documented} == set()
 
 
@@ -197,7 +193,7 @@ def test_a_value_that_cannot_be_is_told_by_its_line(
     if told is None:
         assert "--tls-certificate: expected a file" in said
         return
-    assert said.startswith(f"agent-health: agent-health.toml: line 3: {told}")
+    assert said.startswith(f"lifesign: lifesign.toml: line 3: {told}")
 
 
 @pytest.mark.parametrize("show", [[], ["--show-config"]])
@@ -213,8 +209,8 @@ def test_a_host_that_has_no_address_is_told_before_there_is_a_server(
 def test_texts_of_the_environment_are_read_as_what_a_setting_takes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "8441")
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_OPEN_DASHBOARD", "yes")
+    monkeypatch.setenv("LIFESIGN_SERVER_PORT", "8441")
+    monkeypatch.setenv("LIFESIGN_SERVER_OPEN_DASHBOARD", "yes")
     found = shown(capsys, "serve")
     assert (found["port"], found["open_dashboard"]) == ((8441, "environment"), (True, "environment"))
 
@@ -224,20 +220,20 @@ def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(
 ) -> None:
     for variable, value in (("PORT", "99999"), ("TASK_RETENTION_DAYS", "0"), ("DIALECT", "foo")):
         with monkeypatch.context() as patch:
-            patch.setenv(f"AGENT_HEALTH_SERVER_{variable}", value)
+            patch.setenv(f"LIFESIGN_SERVER_{variable}", value)
             assert main(["serve"]) == 3
             said = capsys.readouterr().err
-            assert said.startswith(f"agent-health: AGENT_HEALTH_SERVER_{variable}: ")
-            assert "--" not in said.replace("agent-health serve --help", "")
+            assert said.startswith(f"lifesign: LIFESIGN_SERVER_{variable}: ")
+            assert "--" not in said.replace("lifesign serve --help", "")
     assert main(["serve", "--dialect", "foo"]) == 3
-    assert capsys.readouterr().err.startswith("agent-health: --dialect: expected one of 'openintent'")
+    assert capsys.readouterr().err.startswith("lifesign: --dialect: expected one of 'openintent'")
 
 
 @pytest.mark.parametrize(
     ("command", "variable", "meant"),
     [
-        ("serve", "AGENT_HEALTH_SERVER_PROT", "AGENT_HEALTH_SERVER_PORT"),
-        ("crawl x.yml", "AGENT_HEALTH_PROBER_METRIC", "AGENT_HEALTH_PROBER_METRICS"),
+        ("serve", "LIFESIGN_SERVER_PROT", "LIFESIGN_SERVER_PORT"),
+        ("crawl x.yml", "LIFESIGN_PROBER_METRIC", "LIFESIGN_PROBER_METRICS"),
     ],
 )
 def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
@@ -250,7 +246,7 @@ def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
     monkeypatch.setenv(variable, "5")
     assert main([*command.split(), "--show-config"]) == 0
     assert capsys.readouterr().err == (
-        f"agent-health: {variable} is no setting and is ignored (is {meant} meant?)\n"
+        f"lifesign: {variable} is no setting and is ignored (is {meant} meant?)\n"
     )
     monkeypatch.delenv(variable)
     assert main([*command.split(), "--show-config"]) == 0
@@ -261,7 +257,7 @@ def test_of_many_odd_variables_some_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
-        monkeypatch.setenv(f"AGENT_HEALTH_SERVER_{'X' * 500}{number}\n", "x")
+        monkeypatch.setenv(f"LIFESIGN_SERVER_{'X' * 500}{number}\n", "x")
     assert main(["serve", "--show-config"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 20
@@ -292,11 +288,11 @@ def test_what_opens_the_servers_database_finds_it_in_the_servers_file(
 ) -> None:
     file = write('[server]\ndatabase = "sqlite:///ours.db"\nport = 9000\n')
     assert main(["migrate", "--config", file]) == 0
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_CONFIG", file)
+    monkeypatch.setenv("LIFESIGN_SERVER_CONFIG", file)
     assert main(["keys", "create", "--role", "admin", "--name", "me"]) == 0
     for arguments in (["keys", "list"], ["events", "verify"], ["backup", "kept.gz"]):
         assert main(arguments) == 0, capsys.readouterr().err
-    assert not Path("agent-health.db").exists()
+    assert not Path("lifesign.db").exists()
     assert "me" in capsys.readouterr().out
     # As everywhere, an option is stronger.
     assert main(["keys", "list", "--database", "sqlite:///others.db"]) == 3

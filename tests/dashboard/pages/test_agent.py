@@ -172,7 +172,7 @@ def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> 
     visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
     visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
     told = "In maintenance: nothing takes it down"
-    reader.cookies["agent_health_done"] = visitor.cookies["agent_health_done"]
+    reader.cookies["lifesign_done"] = visitor.cookies["lifesign_done"]
     assert told not in visitor.get("/agents/planner").text
     assert told not in reader.get(AGENT).text, "it was told to somebody else"
     assert told in visitor.get(AGENT).text
@@ -185,7 +185,7 @@ def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> 
 @pytest.mark.parametrize("said", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
 def test_a_cookie_of_somebody_else_tells_nothing(sample: Sample, said: str) -> None:
     visitor = sample.visitor(Role.READER)
-    visitor.cookies["agent_health_done"] = said.encode().decode("latin-1")
+    visitor.cookies["lifesign_done"] = said.encode().decode("latin-1")
     page = visitor.get(AGENT)
     assert (page.status, 'class="notice"' in page.html) == (200, False)
 

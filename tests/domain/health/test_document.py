@@ -392,7 +392,7 @@ def test_a_document_has_the_shape_of_draft_4_2() -> None:
             "sample_count",
         ],
         "decay": ["calibration_trend", "days_since_model_change", "last_capability_update"],
-        "extensions": ["io.github.agent-health.outcomes"],
+        "extensions": ["io.github.lifesign.outcomes"],
     }
     assert list(written) == list(FULL)
     assert b'"uptime_seconds":259200}' in document.to_json(), "a whole number has no fraction"

@@ -1,9 +1,9 @@
 import re
 from pathlib import Path
 
-import agent_health
 import pytest
 
+import lifesign
 from lifesign.domain.text.pluralize import plural, pluralize
 
 SOURCES = Path(lifesign.__file__).parent

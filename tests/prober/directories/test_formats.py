@@ -32,7 +32,7 @@ from lifesign.prober.directories.snapshot import NotRead
 
 EXAMPLES = {
     "a2a_registry": {"agents": [{"wellKnownURI": "https://a.example/card.json"}], "total": 1},
-    "agent_health": {"agents": [{"agent_id": "a", "status": "active"}], "total": 1},
+    "lifesign": {"agents": [{"agent_id": "a", "status": "active"}], "total": 1},
     "agntcy": {"results": [], "total_count": 0},
     "ai_catalog": {"specVersion": "1.0", "entries": []},
     "anp": {"@type": "CollectionPage", "items": [{"@type": "ad:AgentDescription"}]},

@@ -1,4 +1,4 @@
-"""What does a registry of agent-health list?"""
+"""What does a registry of lifesign list?"""
 
 from pathlib import Path
 
@@ -95,15 +95,15 @@ async def test_a_real_registry_is_read_with_a_key_and_not_without(tmp_path: Path
             Fetcher(
                 timeouts=Timeouts(),
                 networks=networks,
-                user_agent="agent-health-prober/test",
+                user_agent="lifesign-prober/test",
                 resolver=resolver,
             ) as fetcher,
         ):
             get = fetching_with(fetcher)
             place = f"{server.url}/api/v1/agents?limit=2"
             found = await read_directory(ListSource(url=place, key=KEYS[Role.PROBER]), get)
-            refused = await read_directory(ListSource(url=server.url, format="agent_health"), get)
+            refused = await read_directory(ListSource(url=server.url, format="lifesign"), get)
     assert isinstance(found, Snapshot)
-    assert (found.format, len(found.entries), found.documents, found.findings) == ("agent_health", 5, 3, ())
+    assert (found.format, len(found.entries), found.documents, found.findings) == ("lifesign", 5, 3, ())
     assert isinstance(refused, NotRead)
     assert "HTTP 401" in refused.message

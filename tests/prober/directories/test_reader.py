@@ -48,7 +48,7 @@ async def fetcher() -> AsyncIterator[Fetcher]:
         Fetcher(
             timeouts=Timeouts(first_byte_seconds=5, total_seconds=5),
             networks=read_networks(["127.0.0.0/8"]),
-            user_agent="agent-health-prober/test",
+            user_agent="lifesign-prober/test",
             resolver=resolver,
         ) as fetcher,
     ):
@@ -127,7 +127,7 @@ def agents(first: int, number: int) -> list[dict[str, str]]:
 async def test_a_list_is_read_whole(fetcher: Fetcher) -> None:
     async with serving({"/list": text(f"{LIST}a.example\nftp://x.example/\n")}) as server:
         found = await Reader(fetcher, server).snapshot()
-        assert server.asked("/list")["user-agent"] == "agent-health-prober/test"
+        assert server.asked("/list")["user-agent"] == "lifesign-prober/test"
     assert (found.format, found.url) == ("plain_list", f"{server.url}/list")
     assert urls(found) == ["https://a.example/", "https://b.example/"]
     assert (found.duplicates, found.documents, found.findings) == (1, 1, ())
@@ -664,7 +664,7 @@ async def test_who_opted_out_is_not_asked_for_a_directory_wherever_that_leads() 
             Fetcher(
                 timeouts=Timeouts(first_byte_seconds=5, total_seconds=5),
                 networks=read_networks(["127.0.0.0/8"]),
-                user_agent="agent-health-prober/test",
+                user_agent="lifesign-prober/test",
                 resolver=resolver,
                 opt_outs=read_opt_outs(["127.0.0.2"], "opt_out.hosts"),
             ) as fetcher,

@@ -27,7 +27,7 @@ def test_a_domain_is_asked_where_domains_tell_of_their_agents(url: str) -> None:
     ("name", "place"),
     [
         ("a2a_registry", "/api/agents?limit=100&offset=0"),
-        ("agent_health", "/api/v1/agents?limit=1000&status=active,unhealthy,draining,dead"),
+        ("lifesign", "/api/v1/agents?limit=1000&status=active,unhealthy,draining,dead"),
         ("agntcy", "/v1/agents?page_size=100"),
         ("ai_catalog", "/.well-known/ai-catalog.json"),
         ("anp", "/.well-known/agent-descriptions"),

@@ -153,7 +153,7 @@ async def test_an_agent_that_is_well_is_seen_in_all_layers_and_asked_politely() 
         assert server.paths == [CARD_PATH, "/rpc", HEALTH_PATH]
         for head in server.heads:
             assert head.startswith("GET ")
-            assert "agent-health-prober/" in head
+            assert "lifesign-prober/" in head
             assert "(+mailto:tests@agent.example)" in head
             assert not {"cookie:", "authorization:"} & set(head.lower().split())
 
@@ -244,7 +244,7 @@ async def test_a_defect_of_ours_is_told_as_ours_and_ends_nothing_else(
 
     target = entry("https://agent.example", ProbeMemory(health_url="https://agent.example/health"))
     prober = Prober(Played(agent=defect), definition())
-    with caplog.at_level(logging.ERROR, "agent_health"):
+    with caplog.at_level(logging.ERROR, "lifesign"):
         report = await prober.probe(target, AT_S)
     assert results(report.observation) == {"discovery": "internal"}
     assert layer(report.observation.discovery).reason == "a defect of the prober: RuntimeError"

@@ -59,7 +59,7 @@ def may(text: str | bytes, path: str = CARD) -> bool:
         "User-agent: *\nDisallow: /",
         "User-agent: * \nDisallow: /",
         "User-agent: other\nAllow: /\nUser-agent: *\nDisallow: /",
-        "User-agent: agent-health\nAllow: /\nUser-agent: *\nDisallow: /",
+        "User-agent: lifesign\nAllow: /\nUser-agent: *\nDisallow: /",
     ],
 )
 def test_who_names_us_or_everybody_keeps_us_out(text: str) -> None:
@@ -76,7 +76,7 @@ def test_who_names_us_or_everybody_keeps_us_out(text: str) -> None:
         "User-agent:\nDisallow: /",
         "User-agent: other\nDisallow: /",
         # A part of our name is another name, and so is a longer one.
-        "User-agent: agent-health\nDisallow: /",
+        "User-agent: lifesign\nDisallow: /",
         "User-agent: prober\nDisallow: /",
         f"User-agent: {PRODUCT}-two\nDisallow: /",
         f"User-agent: my {PRODUCT}\nDisallow: /",

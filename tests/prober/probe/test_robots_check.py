@@ -44,7 +44,7 @@ DAY_S = 86_400.0
 FOLLOWING: dict[str, Any] = {"opt_out": {"robots_txt": True}, "ask": {"transport": False}}
 IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
 CLOSED = b"User-agent: *\nDisallow: /\n"
-KEEPS_OUT = answer(200, b"User-agent: agent-health-prober\nDisallow: /\n", Content_Type="text/plain")
+KEEPS_OUT = answer(200, b"User-agent: lifesign-prober\nDisallow: /\n", Content_Type="text/plain")
 
 
 def agent(robots: Reply) -> dict[str, Reply]:
@@ -171,7 +171,7 @@ async def test_a_redirect_to_where_the_rules_let_us_is_followed() -> None:
         answer(500),
         answer(200, b"User-agent: *\nDisallow: /private/\n"),
         answer(200, b"<html>", Content_Type="text/html"),
-        answer(200, b"User-agent: *\nDisallow: /\n\nUser-agent: agent-health-prober\nAllow: /\n"),
+        answer(200, b"User-agent: *\nDisallow: /\n\nUser-agent: lifesign-prober\nAllow: /\n"),
         redirect("ftp://127.0.0.1/"),
     ],
 )

@@ -330,7 +330,7 @@ async def test_two_processes_tell_of_events_that_either_wrote(tmp_path: Path, da
     command = [
         str(servers.SCRIPTS / "uvicorn"), "--factory", "tests.support.event_server:app", "--port", "{port}",
     ]  # fmt: skip
-    env = {"AGENT_HEALTH_SERVER_DATABASE": url, "PYTHONPATH": str(servers.REPOSITORY)}
+    env = {"LIFESIGN_SERVER_DATABASE": url, "PYTHONPATH": str(servers.REPOSITORY)}
     with (
         servers.serving(command, log=tmp_path / "one.log", env=env) as one,
         servers.serving(command, log=tmp_path / "two.log", env=env) as two,

@@ -24,7 +24,7 @@ from lifesign.registry.marker.marker_updates import LAST_SECONDS, TRACK_SECONDS
 from lifesign.storage.engine.database import Transaction, open_database
 from lifesign.storage.engine.tables import metadata
 
-METRIC = "agent_health_registry_database_marker_timestamp_seconds"
+METRIC = "lifesign_registry_database_marker_timestamp_seconds"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lifesign.registry.metrics import show_metrics
 from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
 from lifesign.storage.engine.database import Database
 
-PREFIX = "agent_health_registry_"
+PREFIX = "lifesign_registry_"
 
 
 @pytest.fixture(autouse=True)
@@ -275,7 +275,7 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client.exposition", None)
     answer = await api.ask("GET", "/metrics", key=Role.READER)
     assert answer.status == 404
-    assert "agent-health[metrics]" in answer.json()["message"]
+    assert "lifesign[metrics]" in answer.json()["message"]
     assert (await api.ask("GET", "/metrics", key=None)).status == 401, "a stranger is not told even that"
 
 
@@ -292,7 +292,7 @@ async def test_all_names_follow_the_conventions_and_stand_in_the_document(api: R
     await api.registry.log_watch.check_once()
     found = await scrape(api)
     text = (REPOSITORY / "docs" / "monitoring.md").read_text()
-    named = set(re.findall(r"`(agent_health_registry_\w+)`", text))
+    named = set(re.findall(r"`(lifesign_registry_\w+)`", text))
     served = {_name(family.name, family.type) for family in found.families}
     assert served == named
     for family in found.families:

@@ -162,7 +162,7 @@ async def test_metrics_have_old_evidence_silent_classes_and_the_share_of_each_ke
     await report(api, *(unwitnessed(clock, number) for number in range(3)))
     await api.sweep()
     scraped = Scraped((await api.ask("GET", "/metrics", key=Role.READER)).body.decode())
-    prefix = "agent_health_registry_"
+    prefix = "lifesign_registry_"
     assert scraped.value(f"{prefix}old_evidence_agents", reason="no_witness") == 3
     assert scraped.value(f"{prefix}old_evidence_agents", reason="no_prober") == 0
     assert scraped.value(f"{prefix}evidence_lost") == 0

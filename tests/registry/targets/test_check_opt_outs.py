@@ -51,7 +51,7 @@ async def test_a_token_that_is_served_is_found(api: RegistryApi, clock: WoundClo
         await ask(api, server)
         await looking.check_some()
         assert (await is_proven(api), len(server.heads)) == (True, 2)
-        assert server.asked(PROOF_PATH)["user-agent"].startswith("agent-health")
+        assert server.asked(PROOF_PATH)["user-agent"].startswith("lifesign")
         clock.advance(CHECK_SECONDS + 1)
         await looking.check_some()
         assert len(server.heads) == 2

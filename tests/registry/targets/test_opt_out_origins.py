@@ -47,7 +47,7 @@ async def test_a_token_is_given_out_for_an_origin(api: RegistryApi, clock: Wound
     assert asked == {
         "origin": ORIGIN,
         "token": asked["token"],
-        "proof_url": f"{ORIGIN}/.well-known/agent-health-opt-out",
+        "proof_url": f"{ORIGIN}/.well-known/lifesign-proof",
         "asked_at": moment(clock.at_s).isoformat()[:19] + ".000Z",
         "good_until": moment(clock.at_s + TOKEN_GOOD_SECONDS).isoformat()[:19] + ".000Z",
     }

@@ -227,7 +227,7 @@ async def test_an_empty_database_is_set_up_once(bare: Database) -> None:
 
 
 async def test_an_empty_database_is_outdated_where_nothing_may_be_changed(bare: Database) -> None:
-    with pytest.raises(SchemaOutdated, match="run agent-health migrate"):
+    with pytest.raises(SchemaOutdated, match="run lifesign migrate"):
         await bare.read(schema.check)
 
 

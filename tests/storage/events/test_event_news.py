@@ -46,7 +46,7 @@ async def test_postgresql_tells_at_once_and_again_after_its_connection_was_cut(
 
     def cut(transaction: Transaction) -> None:
         others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name"
-        transaction.connection.execute(text(others), {"name": "agent-health-news"})
+        transaction.connection.execute(text(others), {"name": "lifesign-news"})
 
     await postgresql.write(cut)
     assert isinstance(news, event_news._Listening)

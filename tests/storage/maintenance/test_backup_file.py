@@ -85,7 +85,7 @@ def test_every_changed_byte_is_refused_or_changes_nothing(tmp_path: Path) -> Non
         lambda lines: lines.rstrip(),
         lambda lines: lines.replace(b'"0001"', b'"0002"', 1),
         lambda lines: lines.replace(b'"version":1', b'"version":2', 1),
-        lambda lines: lines.replace(b"agent-health-backup", b"another-program", 1),
+        lambda lines: lines.replace(b"lifesign-backup", b"another-program", 1),
         lambda lines: lines.replace(b'"keys"', b'"agents"', 1),
         lambda lines: b"not json\n" + lines,
         lambda lines: b"",

@@ -29,8 +29,8 @@ function transport() {
       stderr: "ignore",
     });
   }
-  const url = plan.url ?? process.env.AGENT_HEALTH_PROXY_URL;
-  const token = plan.token ?? process.env.AGENT_HEALTH_RUN_TOKEN;
+  const url = plan.url ?? process.env.LIFESIGN_PROXY_URL;
+  const token = plan.token ?? process.env.LIFESIGN_RUN_TOKEN;
   const headers = { Authorization: `Bearer ${token}` };
   return new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } });
 }

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from lifesign.domain.models.tasks import TaskGrant
 from lifesign.domain.text.times import utc_text
 
-OURS: Final = "AGENT_HEALTH_"
+OURS: Final = "LIFESIGN_"
 """How the names of our variables begin: settings, databases, keys. None of them is handed down."""
 
 RUN_ID_VARIABLE: Final = f"{OURS}RUN_ID"
@@ -50,7 +50,7 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the whole environment of an agent's process.
 
-    Of ours (`inherited`), all but what is hidden and what is agent-health's own: no key goes with it.
+    Of ours (`inherited`), all but what is hidden and what is lifesign's own: no key goes with it.
     """
     kept = {
         name: value for name, value in inherited.items() if not name.startswith(OURS) and name not in hidden

@@ -27,13 +27,13 @@ from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.run_calls import refusal
 from lifesign.mcp.tool import ToolFailed
 
-COST_KEY: Final = "agent-health/cost"
+COST_KEY: Final = "lifesign/cost"
 """Of a result's `_meta`: what the call did cost."""
-AVAILABLE_KEY: Final = "agent-health/available"
+AVAILABLE_KEY: Final = "lifesign/available"
 """Of a result's `_meta`: what is left of the budget."""
-OVER_KEY: Final = "agent-health/overReserved"
+OVER_KEY: Final = "lifesign/overReserved"
 """Of a result's `_meta`: there, and true, if the call did cost more than it had reserved."""
-UNSETTLED_KEY: Final = "agent-health/unsettled"
+UNSETTLED_KEY: Final = "lifesign/unsettled"
 """Of a result's `_meta`: there, and true, if the registry has not heard yet of what the call did cost."""
 RETRY_SECONDS: Final = 2.0
 """Between two tries to tell what a call did cost."""

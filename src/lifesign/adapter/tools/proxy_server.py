@@ -69,9 +69,7 @@ class ProxyServer:
         self._servers = _servers_of(upstreams, held.timer)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         offer = _FromThread(self._calls, asyncio.get_running_loop())
-        server = server_of(
-            offer, "agent-health-tools", title="The tools of a task", instructions=INSTRUCTIONS
-        )
+        server = server_of(offer, "lifesign-tools", title="The tools of a task", instructions=INSTRUCTIONS)
         self._gate = MessageGate(
             app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
         )

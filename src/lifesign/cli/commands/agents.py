@@ -90,10 +90,10 @@ def list_agents(
 
     \b
     Examples:
-      agent-health agents list
-      agent-health agents list --status unhealthy --status dead
-      agent-health agents list --capability billing --free 1 --least-loaded
-      agent-health agents list --status all --json | jq -r .agents[].agent_id
+      lifesign agents list
+      lifesign agents list --status unhealthy --status dead
+      lifesign agents list --capability billing --free 1 --least-loaded
+      lifesign agents list --status all --json | jq -r .agents[].agent_id
 
     \b
     Exit codes:
@@ -212,9 +212,9 @@ def show_agent(
 
     \b
     Examples:
-      agent-health agents show billing-1
-      agent-health agents show https://agent.example
-      agent-health agents show billing-1 --json | jq -r .status
+      lifesign agents show billing-1
+      lifesign agents show https://agent.example
+      lifesign agents show billing-1 --json | jq -r .status
 
     \b
     Exit codes:
@@ -247,7 +247,7 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
     except NotFound:
         if not is_url(given):
             raise
-        told = f"{given} is probed, and has shown no sign of life yet: `agent-health recheck` looks again"
+        told = f"{given} is probed, and has shown no sign of life yet: `lifesign recheck` looks again"
         raise NotFound(told) from None
 
 
@@ -288,8 +288,8 @@ def register_agent(
 
     \b
     Examples:
-      agent-health agents register billing-1 --role billing --capability invoices --write-key billing.key
-      agent-health agents register --card-url https://agent.example --monitoring probe
+      lifesign agents register billing-1 --role billing --capability invoices --write-key billing.key
+      lifesign agents register --card-url https://agent.example --monitoring probe
 
     \b
     Exit codes:
@@ -338,7 +338,7 @@ def drain_agent(
 
     \b
     Examples:
-      agent-health agents drain billing-1 --drain-timeout 600
+      lifesign agents drain billing-1 --drain-timeout 600
 
     \b
     Exit codes:
@@ -367,7 +367,7 @@ def deregister_agent(
 
     \b
     Examples:
-      agent-health agents deregister billing-1
+      lifesign agents deregister billing-1
 
     \b
     Exit codes:
@@ -407,7 +407,7 @@ def send_command(
 
     \b
     Examples:
-      agent-health agents command billing-1 drain --reason "new version"
+      lifesign agents command billing-1 drain --reason "new version"
 
     \b
     Exit codes:

@@ -48,7 +48,7 @@ def backup(
 
     \b
     Examples:
-      agent-health backup /var/backups/registry.gz
+      lifesign backup /var/backups/registry.gz
 
     \b
     Exit codes:
@@ -71,7 +71,7 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `agent-health backup` wrote it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `lifesign backup` wrote it.")],
     *,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
@@ -86,7 +86,7 @@ def restore(
     then, and all new fencing tokens are above all old ones. Nobody dies of the time since the backup, and
     nobody is logged in. Keys that were revoked, expired or rotated since, webhooks that were deleted and
     origins that opted out stay so, as far as the database that is replaced knows of it; keys and webhooks
-    that it does not know are named. Agents that were erased since are back: `agent-health agents erase` them
+    that it does not know are named. Agents that were erased since are back: `lifesign agents erase` them
     again. Move archives that were written since to another place.
 
     If this host has a marker of the database, it names the restored one afterwards.
@@ -97,8 +97,8 @@ def restore(
 
     \b
     Examples:
-      agent-health restore /var/backups/registry.gz
-      agent-health restore registry.gz --database postgresql://ah@db/ah --force
+      lifesign restore /var/backups/registry.gz
+      lifesign restore registry.gz --database postgresql://ah@db/ah --force
 
     \b
     Exit codes:
@@ -122,7 +122,7 @@ def restore(
         return put_back(transaction, current, is_forced=is_forced, actor=ACTOR)
 
     # Nobody else may look into it.
-    with TemporaryDirectory(prefix="agent-health-restore-") as directory:
+    with TemporaryDirectory(prefix="lifesign-restore-") as directory:
         is_older = header.revision != schema.newest_revision()
         current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
         restored = run_deed(database, partial(deed, current=current), must_exist=False)
@@ -150,7 +150,7 @@ def _update_marker(database: str, state_dir: Path | None) -> None:
             put_marker(file, run_deed(database, current_marker))
     except AgentHealthError as error:
         told = f"warning: the marker of the database was not updated: {error}"
-        sys.stderr.write(f"agent-health: {printable(told)}\n")
+        sys.stderr.write(f"lifesign: {printable(told)}\n")
 
 
 def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
@@ -165,7 +165,7 @@ def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
     if withdrawn.successors:
         yield f"kept, since they replace keys that were rotated: {pluralize(len(withdrawn.successors), 'key')}"
     if withdrawn.erased_agents:
-        yield "erased since the backup, and back: erase them again (agent-health agents erase AGENT_ID)"
+        yield "erased since the backup, and back: erase them again (lifesign agents erase AGENT_ID)"
         yield from _listed(withdrawn.erased_agents)
 
 
@@ -177,11 +177,11 @@ def _unknown_lines(restored: "Restored") -> Iterator[str]:
     withdrawn = restored.withdrawn
     since = utc_text(moment(restored.header.created_at_s), "seconds")
     if withdrawn.unknown_keys or withdrawn.unknown_agent_keys:
-        yield f"good again, whoever revoked them since {since} (agent-health keys revoke KEY_ID):"
+        yield f"good again, whoever revoked them since {since} (lifesign keys revoke KEY_ID):"
         yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
         if withdrawn.unknown_agent_keys:
             of_agents = pluralize(withdrawn.unknown_agent_keys, "key")
-            yield f"  {of_agents} of agents (agent-health keys list --role agent)"
+            yield f"  {of_agents} of agents (lifesign keys list --role agent)"
     if withdrawn.unknown_webhooks:
         yield f"told of events again, whoever deleted them since {since}:"
         yield from _listed([f"{webhook.id} {webhook.url}" for webhook in withdrawn.unknown_webhooks])

@@ -99,18 +99,18 @@ def census(
     By result, layer, platform, protocol generation and over time: a list that is counted again is compared
     with the times before. A list that is named here is applied as it is, however much of it has gone; the
     report marks where it was not the same list. Who could not be asked, and who was never asked, is told
-    apart from who is down. Each request has the deadline of `agent-health probe`, and the report names it:
+    apart from who is down. Each request has the deadline of `lifesign probe`, and the report names it:
     20 s, of which an answer may take 10 to begin. Progress goes to standard error, the report to standard
     output.
 
     \b
     Examples:
-      agent-health census urls.txt --contact mailto:you@example.org
-      agent-health census https://directory.example/agents.json --contact mailto:you@example.org
-      agent-health census agents.txt --allow-network 10.0.0.0/8 --timeout 5 --output report
-      agent-health census probes/census.yml --workers 2 --format html > census.html
-      agent-health census census.db --format json | jq .alive_ratio
-      AGENT_HEALTH_KEY=ahk_... agent-health census --registry https://registry.example
+      lifesign census urls.txt --contact mailto:you@example.org
+      lifesign census https://directory.example/agents.json --contact mailto:you@example.org
+      lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5 --output report
+      lifesign census probes/census.yml --workers 2 --format html > census.html
+      lifesign census census.db --format json | jq .alive_ratio
+      LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
 
     \b
     Exit codes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifesign.domain.base.finding import Finding
     from lifesign.domain.health.document import HealthDocument
 
-TOKEN_VARIABLE = "AGENT_HEALTH_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
+TOKEN_VARIABLE = "LIFESIGN_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
 
 EXIT_CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3}
 """Those of monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
@@ -73,9 +73,9 @@ def check(
 
     \b
     Examples:
-      agent-health check https://agent.example
-      agent-health check agent.example/agents/weather --timeout 3
-      agent-health check https://agent.example --json | jq -r .decision.action
+      lifesign check https://agent.example
+      lifesign check agent.example/agents/weather --timeout 3
+      lifesign check https://agent.example --json | jq -r .decision.action
 
     \b
     Exit codes, as of monitoring plugins:

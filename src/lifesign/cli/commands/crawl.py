@@ -34,7 +34,7 @@ Workers = Annotated[
         min=1,
         max=MAX_PROCESSES,
         metavar="N",
-        envvar="AGENT_HEALTH_PROBER_WORKERS",
+        envvar="LIFESIGN_PROBER_WORKERS",
         help="Processes that probe.",
     ),
 ]
@@ -43,7 +43,7 @@ CrawlDatabase = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        envvar="AGENT_HEALTH_PROBER_DATABASE",
+        envvar="LIFESIGN_PROBER_DATABASE",
         help="sqlite:///FILE or postgresql://USER@HOST/NAME; else NAME.db in the working directory.",
     ),
 ]
@@ -53,7 +53,7 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        envvar="AGENT_HEALTH_PROBER_METRICS",
+        envvar="LIFESIGN_PROBER_METRICS",
         help="Tell Prometheus there, at /metrics, how the crawl goes; whoever reaches it may read.",
     ),
 ]
@@ -68,7 +68,7 @@ ProberConfig = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        envvar="AGENT_HEALTH_PROBER_CONFIG",
+        envvar="LIFESIGN_PROBER_CONFIG",
         metavar="FILE.toml",
         is_eager=True,
         callback=take_prober_config,
@@ -79,7 +79,7 @@ CrawlKeyFile = Annotated[
     Path | None,
     typer.Option(
         "--key-file",
-        envvar="AGENT_HEALTH_PROBER_KEY_FILE",
+        envvar="LIFESIGN_PROBER_KEY_FILE",
         metavar="FILE",
         help=f"Holds the key; else ${KEY_VARIABLE} is used.",
     ),
@@ -113,7 +113,7 @@ def crawl(
         typer.Option(
             "--report",
             metavar="DIRECTORY",
-            envvar="AGENT_HEALTH_PROBER_REPORT",
+            envvar="LIFESIGN_PROBER_REPORT",
             help="Write the census there every hour, and at the end.",
         ),
     ] = None,
@@ -122,7 +122,7 @@ def crawl(
         typer.Option(
             "--registry",
             metavar="URL",
-            envvar="AGENT_HEALTH_PROBER_REGISTRY",
+            envvar="LIFESIGN_PROBER_REGISTRY",
             help="Probe for this registry, with whoever else does; no database.",
         ),
     ] = None,
@@ -134,7 +134,7 @@ def crawl(
         LogFormat,
         typer.Option(
             "--log-format",
-            envvar="AGENT_HEALTH_PROBER_LOG_FORMAT",
+            envvar="LIFESIGN_PROBER_LOG_FORMAT",
             help="What is said on standard error: for people, or for programs.",
         ),
     ] = LogFormat.CONSOLE,
@@ -142,7 +142,7 @@ def crawl(
     """Probe all that a definition names: for ever, each at its own time, or once.
 
     Everything is kept in one SQLite file, called like the definition. It is a registry's database: what is
-    found decides which agents are active, unhealthy or dead, and `agent-health serve` shows them.
+    found decides which agents are active, unhealthy or dead, and `lifesign serve` shows them.
 
     With --registry any number of machines share the work: each takes its part of the targets and reports
     what it found. Its key has the role prober. Machines come and go as they like.
@@ -151,12 +151,12 @@ def crawl(
 
     \b
     Examples:
-      agent-health crawl probes/directory.yml
-      agent-health crawl probes/census.yml --once --workers 2
-      agent-health crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
-      agent-health crawl probes/directory.yml --check
-      agent-health serve --database sqlite:///directory.db
-      AGENT_HEALTH_KEY=ahk_... agent-health crawl census.yml --once --registry https://registry.example
+      lifesign crawl probes/directory.yml
+      lifesign crawl probes/census.yml --once --workers 2
+      lifesign crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
+      lifesign crawl probes/directory.yml --check
+      lifesign serve --database sqlite:///directory.db
+      LIFESIGN_KEY=ahk_... lifesign crawl census.yml --once --registry https://registry.example
 
     \b
     Exit codes:

@@ -41,7 +41,7 @@ def adopt(
 ) -> int:
     """Accept the database as it is, and write this host's marker for it.
 
-    `agent-health serve` refuses a database that is empty, older than this host remembers, or of another
+    `lifesign serve` refuses a database that is empty, older than this host remembers, or of another
     installation. If such a database is the one to serve, adopt it. An empty one is set up. On a host without
     a marker serve accepts any database: if yours may be an old copy, adopt it first.
 
@@ -53,8 +53,8 @@ def adopt(
 
     \b
     Examples:
-      agent-health database adopt
-      agent-health database adopt --database sqlite:////var/lib/agent-health/agent-health.db
+      lifesign database adopt
+      lifesign database adopt --database sqlite:////var/lib/lifesign/lifesign.db
 
     \b
     Exit codes:

@@ -51,8 +51,8 @@ def list_directories(
 
     \b
     Examples:
-      agent-health directories list
-      agent-health directories list --database sqlite:///census.db
+      lifesign directories list
+      lifesign directories list --database sqlite:///census.db
 
     \b
     Exit codes:
@@ -89,8 +89,8 @@ def confirm_directory(
 
     \b
     Examples:
-      agent-health directories confirm example.org
-      agent-health directories confirm agents.txt --database sqlite:///census.db
+      lifesign directories confirm example.org
+      lifesign directories confirm agents.txt --database sqlite:///census.db
 
     \b
     Exit codes:
@@ -122,7 +122,7 @@ def remove_directory(
 
     \b
     Examples:
-      agent-health directories remove agents.txt --database sqlite:///census.db
+      lifesign directories remove agents.txt --database sqlite:///census.db
 
     \b
     Exit codes:

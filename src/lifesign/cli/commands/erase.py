@@ -35,8 +35,8 @@ def erase(
 
     \b
     Examples:
-      agent-health agents erase billing-1
-      agent-health agents erase billing-1 --yes --json
+      lifesign agents erase billing-1
+      lifesign agents erase billing-1 --yes --json
 
     \b
     Exit codes:
@@ -49,7 +49,7 @@ def erase(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     check_id(agent_id)
     if not is_sure and not _is_wanted(agent_id):
-        sys.stderr.write("agent-health: nothing was erased\n")
+        sys.stderr.write("lifesign: nothing was erased\n")
         return 1
     erased = ask(
         lambda client: client.agents.erase(agent_id),

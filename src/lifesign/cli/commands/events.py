@@ -66,9 +66,9 @@ def list_events(
 
     \b
     Examples:
-      agent-health events list --after 1200
-      agent-health events list --type agent.lifecycle --agent billing-1
-      agent-health events list --json | jq -r .events[].type
+      lifesign events list --after 1200
+      lifesign events list --type agent.lifecycle --agent billing-1
+      lifesign events list --json | jq -r .events[].type
 
     \b
     Exit codes:
@@ -134,9 +134,9 @@ def tail_events(
 
     \b
     Examples:
-      agent-health events tail
-      agent-health events tail --after 0 --type agent.lifecycle
-      agent-health events tail --json | jq -r .payload.new_status
+      lifesign events tail
+      lifesign events tail --after 0 --type agent.lifecycle
+      lifesign events tail --json | jq -r .payload.new_status
 
     \b
     Exit codes:
@@ -201,8 +201,8 @@ def verify_events(
 
     \b
     Examples:
-      agent-health events verify --database sqlite:///agent-health.db
-      agent-health events verify --json | jq -r .checkpoint.hash
+      lifesign events verify --database sqlite:///lifesign.db
+      lifesign events verify --json | jq -r .checkpoint.hash
 
     \b
     Exit codes:
@@ -246,7 +246,7 @@ def _verified(url: str) -> "LogReport":
         raise
     except AgentHealthError as error:
         # Not read is not "changed".
-        sys.stderr.write(f"agent-health: {printable(str(error))}\n")
+        sys.stderr.write(f"lifesign: {printable(str(error))}\n")
         raise typer.Exit(EXIT_UNREACHABLE) from None
 
 

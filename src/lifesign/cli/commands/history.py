@@ -39,9 +39,9 @@ def history(
 
     \b
     Examples:
-      agent-health agents history billing-1
-      agent-health agents history https://agent.example --days
-      agent-health agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
+      lifesign agents history billing-1
+      lifesign agents history https://agent.example --days
+      lifesign agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
 
     \b
     Exit codes:

@@ -80,8 +80,8 @@ def create(
 
     \b
     Examples:
-      agent-health keys create --role admin --name alice
-      agent-health keys create --role enroll --name fleet --expires-in 30d --write-key enroll.key
+      lifesign keys create --role admin --name alice
+      lifesign keys create --role enroll --name fleet --expires-in 30d --write-key enroll.key
 
     \b
     Exit codes:
@@ -117,8 +117,8 @@ def list_keys(
 
     \b
     Examples:
-      agent-health keys list --role admin
-      agent-health keys list --json | jq -r '.keys[] | select(.is_valid) | .key_id'
+      lifesign keys list --role admin
+      lifesign keys list --json | jq -r '.keys[] | select(.is_valid) | .key_id'
 
     \b
     Exit codes:
@@ -173,7 +173,7 @@ def rotate(
 
     \b
     Examples:
-      agent-health keys rotate key_01hv... --overlap 1d
+      lifesign keys rotate key_01hv... --overlap 1d
 
     \b
     Exit codes:
@@ -203,7 +203,7 @@ def limit(
 
     \b
     Examples:
-      agent-health keys limit key_01hv... --max-workers 32
+      lifesign keys limit key_01hv... --max-workers 32
 
     \b
     Exit codes:
@@ -234,7 +234,7 @@ def revoke(
 
     \b
     Examples:
-      agent-health keys revoke key_01hv...
+      lifesign keys revoke key_01hv...
 
     \b
     Exit codes:

@@ -43,9 +43,9 @@ def maintenance(
 
     \b
     Examples:
-      agent-health agents maintenance billing-1 --for 1h --reason "new disk"
-      agent-health agents maintenance --role billing --for 15m --reason deploy
-      agent-health agents maintenance billing-1 --end
+      lifesign agents maintenance billing-1 --for 1h --reason "new disk"
+      lifesign agents maintenance --role billing --for 15m --reason deploy
+      lifesign agents maintenance billing-1 --end
 
     \b
     Exit codes:

@@ -1,4 +1,4 @@
-"""How do models get agent-health as tools?"""
+"""How do models get lifesign as tools?"""
 
 import os
 import sys
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifesign.mcp.listen_address import ListenAddress
     from lifesign.mcp.tool import ToolContext
 
-TOKEN_VARIABLE = "AGENT_HEALTH_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
+TOKEN_VARIABLE = "LIFESIGN_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
 
 
 class Transport(StrEnum):
@@ -76,7 +76,7 @@ def mcp(
         ),
     ] = None,
 ) -> int:
-    """Offer what agent-health knows as tools for models, over MCP.
+    """Offer what lifesign knows as tools for models, over MCP.
 
     check_agent says whether to call an agent. With a registry there are also heartbeat, by which an agent
     says that it is alive, find_agents, which lists who can do some work, and the four tools of whoever holds
@@ -84,7 +84,7 @@ def mcp(
     there, its key says: an agent's own key beats for that agent and writes to its tasks; to find others, it
     takes a reader's or a higher one.
 
-    Where AGENT_HEALTH_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written to in the name of that
+    Where LIFESIGN_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written to in the name of that
     run; otherwise whoever calls shows it.
 
     A model may have read anything, so check_agent asks public addresses alone, and networks that you allow.
@@ -95,9 +95,9 @@ def mcp(
 
     \b
     Examples:
-      agent-health mcp
-      agent-health mcp --registry https://registry.example --key-file key
-      agent-health mcp --transport http --token-file token
+      lifesign mcp
+      lifesign mcp --registry https://registry.example --key-file key
+      lifesign mcp --transport http --token-file token
 
     \b
     Exit codes:
@@ -199,7 +199,7 @@ def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None
 
 
 def _say_ready(front: _Front, url: str) -> None:
-    lines = [f"agent-health mcp at {url}"]
+    lines = [f"lifesign mcp at {url}"]
     if front.is_new:
         lines += ["token, shown this once:", f"  {front.token}"]
     sys.stdout.write("".join(printable(line) + "\n" for line in lines))
@@ -208,4 +208,4 @@ def _say_ready(front: _Front, url: str) -> None:
 
 def _tell(message: str) -> None:
     """Tell whoever runs it: standard output is the protocol's."""
-    sys.stderr.write(f"agent-health mcp: {printable(message)}\n")
+    sys.stderr.write(f"lifesign mcp: {printable(message)}\n")

@@ -36,8 +36,8 @@ def migrate(
 
     \b
     Examples:
-      agent-health migrate
-      AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health migrate
+      lifesign migrate
+      LIFESIGN_SERVER_DATABASE=postgresql://ah@db/ah lifesign migrate
 
     \b
     Exit codes:

@@ -50,8 +50,8 @@ def confirm_outage(
 
     \b
     Examples:
-      agent-health monitor confirm --class 10.1.0.0/16
-      agent-health monitor confirm --agent billing-1
+      lifesign monitor confirm --class 10.1.0.0/16
+      lifesign monitor confirm --agent billing-1
 
     \b
     Exit codes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifesign.prober.results.ledger import ProbeReport
 
 MAX_URLS = 100
-"""Of those that are looked at by one command; `agent-health census` takes more."""
+"""Of those that are looked at by one command; `lifesign census` takes more."""
 AT_ONCE = 10
 MAX_TIMEOUT_SECONDS = 300.0
 
@@ -69,11 +69,11 @@ def probe(
 
     \b
     Examples:
-      agent-health probe https://agent.example
-      agent-health probe agent.example other.example --timeout 5
-      agent-health probe https://agent.example --message "Are you there?"
-      agent-health probe http://127.0.0.1:8000 --allow-network 127.0.0.0/8
-      agent-health probe https://agent.example --json | jq -r .targets[].result
+      lifesign probe https://agent.example
+      lifesign probe agent.example other.example --timeout 5
+      lifesign probe https://agent.example --message "Are you there?"
+      lifesign probe http://127.0.0.1:8000 --allow-network 127.0.0.0/8
+      lifesign probe https://agent.example --json | jq -r .targets[].result
 
     \b
     Exit codes:
@@ -92,7 +92,7 @@ def probe(
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
 
     if len(urls) > MAX_URLS:
-        raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; agent-health census FILE takes more")
+        raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; lifesign census FILE takes more")
     check_timeout(timeout_seconds)
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
     reports = asyncio.run(_look(asked))

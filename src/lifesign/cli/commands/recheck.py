@@ -27,7 +27,7 @@ LOOK_SECONDS = 1.0
 JOIN_SECONDS = 3.0
 """How long nobody is there to look before that is told: a crawl that begins is not there yet."""
 EXIT_NO_RESULT = 2
-"""Of a look that told nothing of whether it lives as of one that did not come, like `agent-health probe`."""
+"""Of a look that told nothing of whether it lives as of one that did not come, like `lifesign probe`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ def recheck(
 
     The prober that watches it looks within seconds; it may be asked once a minute. Nobody is probed from
     here: where no prober is at work, it says so after some seconds, and at once if the agent asked to be left
-    alone for longer (Retry-After). For an agent that nobody watches there is `agent-health probe`.
+    alone for longer (Retry-After). For an agent that nobody watches there is `lifesign probe`.
 
     \b
     Examples:
-      agent-health recheck https://agent.example
-      agent-health recheck billing-1 --wait 10
-      agent-health recheck https://agent.example --database sqlite:///directory.db
+      lifesign recheck https://agent.example
+      lifesign recheck billing-1 --wait 10
+      lifesign recheck https://agent.example --database sqlite:///directory.db
 
     \b
     Exit codes:

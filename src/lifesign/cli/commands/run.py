@@ -82,7 +82,7 @@ def run(  # noqa: PLR0913 - each option is one
         typer.Option(
             "--workspaces",
             metavar="DIR",
-            help="Below which runs work; else ~/.local/state/agent-health/runs.",
+            help="Below which runs work; else ~/.local/state/lifesign/runs.",
         ),
     ] = None,
     keep: Annotated[
@@ -151,7 +151,7 @@ def run(  # noqa: PLR0913 - each option is one
     """Run a command under the lease of a task, again and again.
 
     The registry knows it as an agent: it is registered, beats, and drains on SIGTERM. Each task that it gets
-    is worked at by one COMMAND, in a process group of its own, with the lease in AGENT_HEALTH_LEASE and the
+    is worked at by one COMMAND, in a process group of its own, with the lease in LIFESIGN_LEASE and the
     like, until it ends, the lease is lost, or its time is up. What it started is ended with it, even if this
     program is killed; docs/adapter.md tells what an agent that kills its watchers may leave. Its output
     goes to ours; lines about runs go to standard error.
@@ -161,10 +161,10 @@ def run(  # noqa: PLR0913 - each option is one
 
     \b
     Examples:
-      agent-health run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
-      agent-health run --pool coder --once --wait 0s --timeout 1h -- python agent.py
-      agent-health run --pool coder --no-progress-timeout 15m -- ./agent.sh
-      agent-health run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
+      lifesign run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
+      lifesign run --pool coder --once --wait 0s --timeout 1h -- python agent.py
+      lifesign run --pool coder --no-progress-timeout 15m -- ./agent.sh
+      lifesign run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
 
     \b
     Exit codes:
@@ -267,9 +267,7 @@ def run(  # noqa: PLR0913 - each option is one
             # Below all that was told.
             stack.close()
             code = f" ({error.code})" if error.code else ""
-            sys.stderr.write(
-                f"agent-health: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n"
-            )
+            sys.stderr.write(f"lifesign: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n")
             return EXIT_REFUSED if isinstance(error, RegistryRefusal) else EXIT_UNREACHABLE
         finally:
             if agent_id is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lifesign.registry.run_server import Prepared
     from lifesign.registry.settings import RegistrySettings
 
-PREFIX = "AGENT_HEALTH_SERVER_"
+PREFIX = "LIFESIGN_SERVER_"
 """Of the variables that stand for options."""
 
 _log = logging.getLogger("lifesign.registry")
@@ -289,21 +289,21 @@ def serve(  # noqa: PLR0913 - each setting is an option
 ) -> int:
     """Run the registry: agents register, beat, hold leases and are found here. People see it in a browser.
 
-    Without options it keeps all in agent-health.db in the working directory, for this machine alone. An
-    empty database is set up; one of an older version is left alone until `agent-health migrate`.
+    Without options it keeps all in lifesign.db in the working directory, for this machine alone. An
+    empty database is set up; one of an older version is left alone until `lifesign migrate`.
 
     The first admin key is shown on this terminal, once. Where there is no terminal, none is made: ask
-    for it with `agent-health keys create --role admin`.
+    for it with `lifesign keys create --role admin`.
 
     It ends on SIGTERM or Ctrl-C, once what it has accepted is answered; one process on SIGHUP too, while
     those of --workers are replaced by it one after the other. Its log goes to standard error.
 
     \b
     Examples:
-      agent-health serve
-      agent-health serve --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
-      AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health serve --workers 4
-      agent-health serve --config agent-health.toml --show-config
+      lifesign serve
+      lifesign serve --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+      LIFESIGN_SERVER_DATABASE=postgresql://ah@db/ah lifesign serve --workers 4
+      lifesign serve --config lifesign.toml --show-config
 
     \b
     Exit codes:
@@ -361,7 +361,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     if show_config:
         check_address(host, port)
         if settings.trusts_everybody:
-            sys.stderr.write(f"agent-health: {TRUSTS_EVERYBODY}\n")
+            sys.stderr.write(f"lifesign: {TRUSTS_EVERYBODY}\n")
         known = {name: field.default for name, field in type(settings).model_fields.items()}
         known["state_dir"] = state_directory(None)
         return print_config(context, "server", known)
@@ -421,7 +421,7 @@ def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
 
 def _adopt_command(context: typer.Context) -> str:
     options = {"database": "--database", "_config": "--config", "state_dir": "--state-dir"}
-    return f"agent-health database adopt{''.join(_given(context, options))}"
+    return f"lifesign database adopt{''.join(_given(context, options))}"
 
 
 def _say_prepared(prepared: "Prepared", same: str = "") -> None:
@@ -430,12 +430,12 @@ def _say_prepared(prepared: "Prepared", same: str = "") -> None:
     if prepared.admin_key is not None:
         lines += ["admin key, shown this once:", f"  {prepared.admin_key}"]
     elif prepared.needs_admin_key:
-        lines.append(f"no admin key yet: agent-health keys create --role admin --name NAME{same}")
+        lines.append(f"no admin key yet: lifesign keys create --role admin --name NAME{same}")
     _say(*lines)
 
 
 def _say_ready(url: str) -> None:
-    _say(f"agent-health registry at {url}")
+    _say(f"lifesign registry at {url}")
 
 
 def _log_prepared(prepared: "Prepared") -> None:

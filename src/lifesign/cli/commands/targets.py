@@ -88,10 +88,10 @@ def list_targets(
 
     \b
     Examples:
-      agent-health targets list --database sqlite:///urls.db --alive
-      agent-health targets list --database sqlite:///urls.db --result timeout --result refused
-      agent-health targets list --database sqlite:///urls.db --csv > targets.csv
-      agent-health targets list --directory agents.txt --json | jq -r .targets[].url
+      lifesign targets list --database sqlite:///urls.db --alive
+      lifesign targets list --database sqlite:///urls.db --result timeout --result refused
+      lifesign targets list --database sqlite:///urls.db --csv > targets.csv
+      lifesign targets list --directory agents.txt --json | jq -r .targets[].url
 
     \b
     Result classes:

@@ -91,9 +91,9 @@ def list_tasks(
 
     \b
     Examples:
-      agent-health tasks list
-      agent-health tasks list --status handoff --status review
-      agent-health tasks list --status queued --json | jq -r .tasks[].task_id
+      lifesign tasks list
+      lifesign tasks list --status handoff --status review
+      lifesign tasks list --status queued --json | jq -r .tasks[].task_id
 
     \b
     Exit codes:
@@ -156,8 +156,8 @@ def show_task(
 
     \b
     Examples:
-      agent-health tasks show task_01jd8w3q5t6v7x9zabcdefghjk
-      agent-health tasks show task_01jd8w3q5t6v7x9zabcdefghjk --json | jq .latest_report
+      lifesign tasks show task_01jd8w3q5t6v7x9zabcdefghjk
+      lifesign tasks show task_01jd8w3q5t6v7x9zabcdefghjk --json | jq .latest_report
 
     \b
     Exit codes:
@@ -223,8 +223,8 @@ def create_task(
 
     \b
     Examples:
-      agent-health tasks create "Write the landing page" --role writers --usd 1.50
-      agent-health tasks create "Send the invoices" --capability invoicing --input june.json
+      lifesign tasks create "Write the landing page" --role writers --usd 1.50
+      lifesign tasks create "Send the invoices" --capability invoicing --input june.json
 
     \b
     Exit codes:
@@ -266,7 +266,7 @@ def cancel_task(
 
     \b
     Examples:
-      agent-health tasks cancel task_01jd8w3q5t6v7x9zabcdefghjk --reason "no longer needed"
+      lifesign tasks cancel task_01jd8w3q5t6v7x9zabcdefghjk --reason "no longer needed"
 
     \b
     Exit codes:
@@ -296,8 +296,8 @@ def review_task(
 
     \b
     Examples:
-      agent-health tasks review task_01jd8w3q5t6v7x9zabcdefghjk accept
-      agent-health tasks review task_01jd8w3q5t6v7x9zabcdefghjk reject --comment "last year's logo"
+      lifesign tasks review task_01jd8w3q5t6v7x9zabcdefghjk accept
+      lifesign tasks review task_01jd8w3q5t6v7x9zabcdefghjk reject --comment "last year's logo"
 
     \b
     Exit codes:
@@ -333,8 +333,8 @@ def resolve_task(
 
     \b
     Examples:
-      agent-health tasks list --status handoff
-      agent-health tasks resolve task_01jd8w3q5t6v7x9zabcdefghjk requeue --comment "use logo-2026.svg"
+      lifesign tasks list --status handoff
+      lifesign tasks resolve task_01jd8w3q5t6v7x9zabcdefghjk requeue --comment "use logo-2026.svg"
 
     \b
     Exit codes:
@@ -367,7 +367,7 @@ def top_up_task(
 
     \b
     Examples:
-      agent-health tasks top-up task_01jd8w3q5t6v7x9zabcdefghjk --usd 0.50
+      lifesign tasks top-up task_01jd8w3q5t6v7x9zabcdefghjk --usd 0.50
 
     \b
     Exit codes:

@@ -38,9 +38,9 @@ def validate(
 
     \b
     Examples:
-      agent-health validate health.json
-      agent-health validate https://agent.example
-      curl -s https://agent.example/.well-known/agent-health | agent-health validate -
+      lifesign validate health.json
+      lifesign validate https://agent.example
+      curl -s https://agent.example/.well-known/agent-health | lifesign validate -
 
     \b
     Exit codes:

@@ -66,8 +66,8 @@ def watch_opencode(
 
     \b
     Examples:
-      agent-health watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
-      agent-health watch-activity opencode http://127.0.0.1:4096 --key-file /etc/agent-health/keys --json
+      lifesign watch-activity opencode http://127.0.0.1:4096 --map ses_1f83=billing-1 --key-file key
+      lifesign watch-activity opencode http://127.0.0.1:4096 --key-file /etc/lifesign/keys --json
 
     \b
     Exit codes:

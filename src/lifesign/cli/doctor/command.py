@@ -32,37 +32,33 @@ def doctor(
     state_dir: StateDir = None,
     host: Annotated[
         str,
-        typer.Option(
-            envvar="AGENT_HEALTH_SERVER_HOST", metavar="ADDRESS", help="Where a server would listen."
-        ),
+        typer.Option(envvar="LIFESIGN_SERVER_HOST", metavar="ADDRESS", help="Where a server would listen."),
     ] = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option(
-            envvar="AGENT_HEALTH_SERVER_PORT", min=1, max=65_535, metavar="PORT", help="And which port."
+            envvar="LIFESIGN_SERVER_PORT", min=1, max=65_535, metavar="PORT", help="And which port."
         ),
     ] = 8440,
     archive_dir: Annotated[
         Path | None,
         typer.Option(
-            envvar="AGENT_HEALTH_SERVER_ARCHIVE_DIR",
+            envvar="LIFESIGN_SERVER_ARCHIVE_DIR",
             metavar="DIRECTORY",
             help="Where a server would put archived events.",
         ),
     ] = None,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option(
-            envvar="AGENT_HEALTH_SERVER_TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."
-        ),
+        typer.Option(envvar="LIFESIGN_SERVER_TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(envvar="AGENT_HEALTH_SERVER_TLS_KEY", metavar="FILE", help="PEM.")
+        Path | None, typer.Option(envvar="LIFESIGN_SERVER_TLS_KEY", metavar="FILE", help="PEM.")
     ] = None,
     trusted_proxies: Annotated[
         str,
         typer.Option(
-            envvar="AGENT_HEALTH_SERVER_TRUSTED_PROXIES",
+            envvar="LIFESIGN_SERVER_TRUSTED_PROXIES",
             metavar="NETWORKS",
             help="Whose word on addresses a server would take, separated by commas.",
         ),
@@ -87,10 +83,10 @@ def doctor(
 
     \b
     Examples:
-      agent-health doctor
-      agent-health doctor --database sqlite:////var/lib/agent-health/registry.db
-      agent-health doctor --registry https://registry.example --key-file reader.key
-      agent-health doctor --definition probes/census.yml --json
+      lifesign doctor
+      lifesign doctor --database sqlite:////var/lib/lifesign/registry.db
+      lifesign doctor --registry https://registry.example --key-file reader.key
+      lifesign doctor --definition probes/census.yml --json
 
     \b
     Exit codes:
@@ -102,7 +98,7 @@ def doctor(
     from lifesign.cli.doctor.registry_checks import of_a_registry  # noqa: PLC0415
 
     # What is found is told once, below.
-    logging.getLogger("agent_health").addHandler(logging.NullHandler())
+    logging.getLogger("lifesign").addHandler(logging.NullHandler())
     findings = [
         *machine_checks.of_the_program(),
         *of_the_database(database, server_checks.held_place(host, port), state_dir),

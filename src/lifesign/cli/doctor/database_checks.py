@@ -64,7 +64,7 @@ def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Chec
     if _is_absent(file):
         told = f"{shown} is not there yet"
         yield CheckResult(
-            "database", "skipped", told, "agent-health serve sets it up, or --database names another"
+            "database", "skipped", told, "lifesign serve sets it up, or --database names another"
         )
         return
     try:
@@ -81,7 +81,7 @@ def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Chec
     except ModuleNotFoundError as error:
         # Its driver.
         yield CheckResult(
-            "database", "fault", f"{shown} needs {error.name}", "pip install 'agent-health[postgres]'"
+            "database", "fault", f"{shown} needs {error.name}", "pip install 'lifesign[postgres]'"
         )
         return
     except AgentHealthError as error:
@@ -125,7 +125,7 @@ def _look_into(
     if admins:
         yield CheckResult("keys", "ok", f"{admins} of role admin")
     else:
-        advice = "agent-health keys create --role admin --name NAME"
+        advice = "lifesign keys create --role admin --name NAME"
         yield CheckResult(
             "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
         )
@@ -170,7 +170,7 @@ def _check_changes(file: Path) -> None:
 
 
 _ADVICE: Final[Mapping[type[AgentHealthError], str]] = {
-    SchemaOutdated: "make a backup, then agent-health migrate",
+    SchemaOutdated: "make a backup, then lifesign migrate",
     SchemaUnknown: "a newer version has been here: install that one",
     ForeignDatabase: "--database names another one; in PostgreSQL a schema of our own will do",
     DatabaseMismatch: marker_checks.ADVICE,
@@ -179,7 +179,7 @@ _ADVICE: Final[Mapping[type[AgentHealthError], str]] = {
 
 def _advice_for(error: AgentHealthError, file: Path | None) -> str:
     if isinstance(error, SchemaOutdated) and error.found is None:
-        return "agent-health serve sets it up, or agent-health migrate"
+        return "lifesign serve sets it up, or lifesign migrate"
     if advice := _ADVICE.get(type(error)):
         return advice
     if str(error) == DAMAGED:

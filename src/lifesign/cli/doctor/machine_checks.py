@@ -24,11 +24,11 @@ def of_the_program() -> Iterator[CheckResult]:
     """Ask what is installed."""
     there = [extra for extra, module in EXTRAS.items() if find_spec(module) is not None]
     python = ".".join(map(str, sys.version_info[:3]))
-    told = f"agent-health {version('agent-health')}, Python {python}, with {', '.join(there)}"
+    told = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
     yield CheckResult("program", "ok", told)
     if "metrics" not in there:
         yield CheckResult(
-            "metrics", "skipped", "a server here has no /metrics", "pip install 'agent-health[metrics]'"
+            "metrics", "skipped", "a server here has no /metrics", "pip install 'lifesign[metrics]'"
         )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FEW_FILES:

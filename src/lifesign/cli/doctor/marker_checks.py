@@ -11,7 +11,7 @@ from lifesign.registry.marker.database_identity import Known, check_known, check
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.storage.engine.database import Transaction, read_url
 
-ADVICE: Final = "put the right database back, restore a backup, or run agent-health database adopt"
+ADVICE: Final = "put the right database back, restore a backup, or run lifesign database adopt"
 
 
 def known_of(url: str, state_dir: Path | None) -> Known | CheckResult | None:
@@ -44,11 +44,11 @@ def of_the_marker(transaction: Transaction, known: Known) -> CheckResult:
     """Say whether a database that is not empty is the one that this host knows."""
     if known.is_new:
         return CheckResult(
-            "marker", "skipped", f"{known.file} does not exist yet", "agent-health serve creates it"
+            "marker", "skipped", f"{known.file} does not exist yet", "lifesign serve creates it"
         )
     if known.marker is None:
         told = f"{known.file} cannot be used: {known.damage}"
-        return CheckResult("marker", "warning", told, "agent-health serve writes it again")
+        return CheckResult("marker", "warning", told, "lifesign serve writes it again")
     try:
         check_known(transaction, known)
     except DatabaseMismatch as error:

@@ -52,7 +52,7 @@ def _of_what_answers(url: str, key: str) -> Iterator[CheckResult]:
         return
     status, apart_s, body = answer
     if not _is_a_registrys(url, status, body):
-        advice = "give the URL of agent-health serve; of a proxy before it, look whether it finds the server"
+        advice = "give the URL of lifesign serve; of a proxy before it, look whether it finds the server"
         yield CheckResult(
             "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
         )
@@ -95,7 +95,7 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
     status = None if asked is None else asked[0]
     if status == 401:
         yield CheckResult(
-            "key", "fault", "the registry does not know it, or it is over", "agent-health keys create"
+            "key", "fault", "the registry does not know it, or it is over", "lifesign keys create"
         )
     elif status in {200, 403}:
         yield CheckResult("key", "ok", "the registry knows it")
@@ -150,7 +150,7 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
         yield CheckResult("probers", "ok", f"{len(living)} {plural(len(living), 'is', 'are')} running")
     elif count:
         told = f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
-        yield CheckResult("probers", "warning", told, f"agent-health crawl PROBE.yml --registry {url}")
+        yield CheckResult("probers", "warning", told, f"lifesign crawl PROBE.yml --registry {url}")
     else:
         yield CheckResult("probers", "skipped", "no prober is running, and no target is to be probed")
     for prober in living:

@@ -34,9 +34,7 @@ def of_the_archives(directory: Path | None) -> Iterator[CheckResult]:
     if directory.exists():
         yield from of_the_directory(directory, "archives")
     else:
-        yield CheckResult(
-            "archives", "skipped", f"{directory} is not there yet", "agent-health serve makes it"
-        )
+        yield CheckResult("archives", "skipped", f"{directory} is not there yet", "lifesign serve makes it")
 
 
 def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[CheckResult]:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-VARIABLE: Final = "_AGENT_HEALTH_COMPLETE"
+VARIABLE: Final = "_LIFESIGN_COMPLETE"
 """Set by the scripts below when a shell asks for what may come next."""
 
 
@@ -23,14 +23,14 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> int:
-    """Print what makes a shell complete commands and options of agent-health.
+    """Print what makes a shell complete commands and options of lifesign.
 
     \b
     Examples:
-      source <(agent-health completion bash)
-      agent-health completion bash > ~/.local/share/bash-completion/completions/agent-health
-      agent-health completion zsh > "${fpath[1]}/_agent-health"
-      agent-health completion fish > ~/.config/fish/completions/agent-health.fish
+      source <(lifesign completion bash)
+      lifesign completion bash > ~/.local/share/bash-completion/completions/lifesign
+      lifesign completion zsh > "${fpath[1]}/_lifesign"
+      lifesign completion fish > ~/.config/fish/completions/lifesign.fish
 
     \b
     Exit codes:
@@ -38,7 +38,7 @@ def completion(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from typer._completion_shared import get_completion_script  # noqa: PLC0415 - `--help` needs it not
 
-    script = get_completion_script(prog_name="agent-health", complete_var=VARIABLE, shell=shell.value)
+    script = get_completion_script(prog_name="lifesign", complete_var=VARIABLE, shell=shell.value)
     sys.stdout.write(script + "\n")
     return 0
 

@@ -1,6 +1,6 @@
 """How are settings read from a file, and where does each come from?
 
-What has a variable has a place in the file: `AGENT_HEALTH_SERVER_TLS_KEY` is `tls_key` in `[server]`.
+What has a variable has a place in the file: `LIFESIGN_SERVER_TLS_KEY` is `tls_key` in `[server]`.
 An option is stronger than its variable, a variable than the file, and the file than the default.
 """
 
@@ -29,7 +29,7 @@ MAX_BYTES: Final = 65_536
 MAX_UNKNOWN_NAMED: Final = 20
 """Variables that are no settings."""
 MAX_NAME_CHARACTERS: Final = 100
-PREFIXES: Final = {"server": "AGENT_HEALTH_SERVER_", "prober": "AGENT_HEALTH_PROBER_"}
+PREFIXES: Final = {"server": "LIFESIGN_SERVER_", "prober": "LIFESIGN_PROBER_"}
 """Of the variables, by table."""
 SOURCES: Final = {
     "COMMANDLINE": "option",
@@ -95,7 +95,7 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
     for name in unknown[:MAX_UNKNOWN_NAMED]:
         near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
         meant = f" (is {near[0]} meant?)" if near else ""
-        told = f"agent-health: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
+        told = f"lifesign: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
         sys.stderr.write(f"{printable(told)}\n")
 
 

@@ -84,7 +84,7 @@ def ask(
     except RegistryError as error:
         is_refusal = isinstance(error, RegistryRefusal)
         code = f" ({error.code})" if error.code else ""
-        sys.stderr.write(f"agent-health: {printable(str(error))}{printable(code)}\n")
+        sys.stderr.write(f"lifesign: {printable(str(error))}{printable(code)}\n")
         raise typer.Exit(EXIT_REFUSED if is_refusal else EXIT_UNREACHABLE) from None
 
 

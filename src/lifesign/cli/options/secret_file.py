@@ -57,4 +57,4 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
 @cache
 def complain(complaint: str) -> None:
     """Say it once, however often the file is read."""
-    sys.stderr.write(f"agent-health: {printable(f'warning: {complaint}')}\n")
+    sys.stderr.write(f"lifesign: {printable(f'warning: {complaint}')}\n")

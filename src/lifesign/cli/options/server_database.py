@@ -14,8 +14,8 @@ from lifesign.errors import InvalidValue, StoreUnavailable
 if TYPE_CHECKING:
     from lifesign.storage.engine.database import Transaction
 
-DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
-DEFAULT_DATABASE = "sqlite:///agent-health.db"
+DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
+DEFAULT_DATABASE = "sqlite:///lifesign.db"
 """That of the server's settings; not imported from there, since pydantic takes 60 ms."""
 ACTOR = OwnActor.COMMAND_LINE.value
 """Who did it, as events name it."""
@@ -35,7 +35,7 @@ ServerConfig = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        envvar="AGENT_HEALTH_SERVER_CONFIG",
+        envvar="LIFESIGN_SERVER_CONFIG",
         metavar="FILE.toml",
         is_eager=True,
         callback=take_server_config,
@@ -48,9 +48,9 @@ StateDir = Annotated[
     Path | None,
     typer.Option(
         "--state-dir",
-        envvar="AGENT_HEALTH_SERVER_STATE_DIR",
+        envvar="LIFESIGN_SERVER_STATE_DIR",
         metavar="DIRECTORY",
-        help="Directory outside the database for its marker. Default: agent-health/databases in "
+        help="Directory outside the database for its marker. Default: lifesign/databases in "
         "$XDG_STATE_HOME or ~/.local/state.",
     ),
 ]

@@ -26,4 +26,4 @@ async def are_held(client: "RegistryClient") -> bool | None:
 def say_held(*, is_held: bool | None) -> None:
     """Say on standard error that decisions are held, if they are."""
     if is_held:
-        sys.stderr.write(f"agent-health: {HELD}\n")
+        sys.stderr.write(f"lifesign: {HELD}\n")

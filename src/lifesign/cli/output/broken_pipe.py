@@ -1,4 +1,4 @@
-"""What if whoever reads the output has left (`agent-health check URL | head -1`)?
+"""What if whoever reads the output has left (`lifesign check URL | head -1`)?
 
 What a command found out does not change by that: where its exit code is a verdict, it stays the verdict's.
 Any other command ends as tools do that the pipe's signal ends.

@@ -123,7 +123,7 @@ class LogTeller(logging.Handler):
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    return record.name.partition(".")[0] == "agent_health"
+    return record.name.partition(".")[0] == "lifesign"
 
 
 def _in_a_line(error: BaseException) -> str:

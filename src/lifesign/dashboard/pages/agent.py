@@ -47,7 +47,7 @@ def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
     agent_id = request.path_params["agent_id"]
     agent: AgentRecord = look.ask("GET", _AGENT, agent_id=agent_id)
     transaction, now_s = look.transaction, look.transaction.now_s
-    kinds = (EventType.AGENT_LIFECYCLE, EventType.AGENT_HEALTH_CHANGED)
+    kinds = (EventType.AGENT_LIFECYCLE, EventType.LIFESIGN_CHANGED)
     lifecycle, health = (
         event_log.latest(transaction, limit=CHANGES_READ, types=[kind.value], agent_id=agent_id)
         for kind in kinds

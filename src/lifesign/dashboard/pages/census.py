@@ -1,6 +1,6 @@
 """What share of all targets is alive, by platform and over time? (`/census`)
 
-The census that `agent-health census` takes, with the same words and plots. Taking it reads every target,
+The census that `lifesign census` takes, with the same words and plots. Taking it reads every target,
 so it is kept for minutes.
 """
 

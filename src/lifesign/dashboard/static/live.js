@@ -3,7 +3,7 @@
 // every page can be read as well; it is then as old as its last loading.
 "use strict";
 (() => {
-  const place = document.querySelector('meta[name="agent-health-position"]');
+  const place = document.querySelector('meta[name="lifesign-position"]');
   const shown = document.getElementById("live");
   if (!place || !shown || !window.EventSource) return;
   const feed = document.querySelector("[data-feed]");

@@ -40,7 +40,7 @@ class EventType(StrEnum):
     AGENT_LIFECYCLE = "agent.lifecycle"
     """A status changed (RFC-0016 2.3)."""
     AGENT_UPDATED = "agent.updated"
-    AGENT_HEALTH_CHANGED = "agent.health_changed"
+    LIFESIGN_CHANGED = "agent.health_changed"
     AGENT_DRIFT_WARNING = "agent.drift_warning"
     AGENT_TASKS_MISMATCH = "agent.tasks_mismatch"
     AGENT_DRAIN_WARNING = "agent.drain_warning"
@@ -568,7 +568,7 @@ class Erased(Payload):
 PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.AGENT_LIFECYCLE:           AgentLifecycle,
     EventType.AGENT_UPDATED:             AgentUpdated,
-    EventType.AGENT_HEALTH_CHANGED:      AgentHealthChanged,
+    EventType.LIFESIGN_CHANGED:      AgentHealthChanged,
     EventType.AGENT_DRIFT_WARNING:       DriftWarning,
     EventType.AGENT_TASKS_MISMATCH:      TasksMismatch,
     EventType.AGENT_DRAIN_WARNING:       DrainWarning,

@@ -30,7 +30,7 @@ from lifesign.domain.text.times import utc_text
 
 SCHEMA_VERSION = "0.1.0"
 """The version of the format that this package writes."""
-EXTENSION_PREFIX = "io.github.agent-health."
+EXTENSION_PREFIX = "io.github.lifesign."
 """What the names of our own members of `extensions` begin with."""
 MIN_WINDOW_SECONDS = 300
 """The shortest measurement window (draft 4.4)."""

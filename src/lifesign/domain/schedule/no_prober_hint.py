@@ -8,4 +8,4 @@ NO_CRAWL: Final = "no crawl works on this database"
 
 def nobody_looks(why: str, where: str) -> str:
     """Return why no look comes, and what is to be done; `where` is the option that names who was asked."""
-    return f"{why} now; as soon as one does, it looks: agent-health crawl PROBE.yml {where}"
+    return f"{why} now; as soon as one does, it looks: lifesign crawl PROBE.yml {where}"

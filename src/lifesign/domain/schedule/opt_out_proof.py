@@ -16,7 +16,7 @@ from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
 from lifesign.errors import InvalidValue
 
-PROOF_PATH: Final = "/.well-known/agent-health-opt-out"
+PROOF_PATH: Final = "/.well-known/lifesign-proof"
 """Where the file stands: text, with the token in a line of its own."""
 MAX_PROOF_BYTES: Final = 4096
 """Of that file; a longer one proves nothing."""

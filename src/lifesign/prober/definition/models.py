@@ -66,9 +66,9 @@ from lifesign.prober.definition.values import (
 )
 from lifesign.prober.worker.reporting import FLUSH_SECONDS
 
-PRODUCT: Final = "agent-health-prober"
+PRODUCT: Final = "lifesign-prober"
 """What we call ourselves: in the User-Agent, and where a robots.txt names us."""
-DEFAULT_CONTACT: Final = "https://github.com/agent-health"
+DEFAULT_CONTACT: Final = "https://github.com/lifesign"
 """Of probes that no file describes."""
 
 MIN_INTERVAL_SECONDS: Final = 300
@@ -467,7 +467,7 @@ class ProbeDefinition(_DefinitionMapping):
     @property
     def user_agent(self) -> str:
         """Who we say that we are, with a contact."""
-        return f"{PRODUCT}/{metadata.version('agent-health')} (+{self.contact})"
+        return f"{PRODUCT}/{metadata.version('lifesign')} (+{self.contact})"
 
     @property
     def canaries_by_class(self) -> dict[str, tuple[Canary, ...]]:

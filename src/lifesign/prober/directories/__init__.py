@@ -19,7 +19,7 @@
     agntcy_directory   AGNTCY, OASF records
     nanda_index        NANDA
     anp_descriptions   the Agent Network Protocol
-    our_registry       a registry of agent-health
+    our_registry       a registry of lifesign
 
 Formats touch nothing and wait for nobody; only `reader` waits, by the means that it is given. Formats of
 other packages are found by the entry point group `lifesign.directories`.

@@ -1,4 +1,4 @@
-"""What does a registry of agent-health list?
+"""What does a registry of lifesign list?
 
 `GET /api/v1/agents?limit=&cursor=` answers `{"agents": […], "total", "cursor"}`; who asks needs a key that
 may list agents. An agent's card says more than its endpoint, and is taken where both are known. A target
@@ -29,9 +29,9 @@ _STATUSES: Final = "active,unhealthy,draining,dead"
 
 
 class OurRegistry:
-    """A registry of agent-health."""
+    """A registry of lifesign."""
 
-    name = "agent_health"
+    name = "lifesign"
     place = f"/api/v1/agents?limit={PAGE_ITEMS}&status={_STATUSES}"
 
     def recognises(self, document: Document) -> bool:

@@ -39,7 +39,7 @@ from lifesign.prober.witness.contact import ContactReader, NetworkClasses
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""
 
-_log = logging.getLogger("agent_health")
+_log = logging.getLogger("lifesign")
 
 
 class Prober:

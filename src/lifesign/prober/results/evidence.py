@@ -45,7 +45,7 @@ _GZIP: Final = 16 + 15
 _SMALL_GZIP: Final = 16 + 12
 _LITTLE_MEMORY: Final = 4
 
-_log = logging.getLogger("agent_health")
+_log = logging.getLogger("lifesign")
 
 
 class EvidenceStore:
@@ -129,7 +129,7 @@ class EvidenceStore:
         body = _unpacked(packed)
         if body is not None and hashlib.sha256(body).hexdigest() == digest:
             return body
-        _log.warning("agent-health: %s does not hold what its name says; it is removed", path)
+        _log.warning("lifesign: %s does not hold what its name says; it is removed", path)
         with self._lock, contextlib.suppress(OSError):
             self._remembered.pop(digest, None)
             path.unlink()
@@ -214,7 +214,7 @@ class EvidenceStore:
     def _warn(self, why: str, now_s: float) -> None:
         if self._warned_at_s is None or abs(now_s - self._warned_at_s) >= WARN_EVERY_S:
             self._warned_at_s = now_s
-            _log.warning("agent-health: no evidence is kept in %s now: %s", self._directory, why)
+            _log.warning("lifesign: no evidence is kept in %s now: %s", self._directory, why)
 
 
 def _refuse_what_others_write(directory: Path) -> None:

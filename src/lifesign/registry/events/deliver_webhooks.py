@@ -118,7 +118,7 @@ class WebhookCourier:
                 body = _body(message)
                 headers = {
                     "Content-Type": "application/json",
-                    "User-Agent": "agent-health",
+                    "User-Agent": "lifesign",
                     **delivery_headers(message.id, message.now_s, body, message.secrets),
                 }
                 sent = await safe_post(webhook.url, body, headers, self._allowed)

@@ -1,7 +1,7 @@
 """Is the event log still as it was written?
 
 Round after round the whole chain is read again, a page at a time and slowly: whoever changes what has
-happened is found within a round, not when somebody thinks of `agent-health events verify`. One process of a
+happened is found within a round, not when somebody thinks of `lifesign events verify`. One process of a
 server does so for all of them. Whether stored states follow from the log is for that command to say.
 """
 

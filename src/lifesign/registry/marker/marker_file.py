@@ -1,6 +1,6 @@
 """The file of a database's marker: one per database URL, in a directory outside the database.
 
-    {"format": 1, "database": "sqlite:////var/lib/ah/agent-health.db", "installation_id": "ins_01k...",
+    {"format": 1, "database": "sqlite:////var/lib/ah/lifesign.db", "installation_id": "ins_01k...",
      "epoch": 0, "sequence": 4711, "hash": "9f8a...", "written_at": "2026-03-01T12:00:00Z"}
 
 `database` and `written_at` are for people.

@@ -32,7 +32,7 @@ from lifesign.registry.transitions.monitor_row import monitors_in
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.maintenance.totals import Totals
 
-PREFIX = "agent_health_registry_"
+PREFIX = "lifesign_registry_"
 NEVER_MEASURED = "never_measured"
 
 
@@ -52,7 +52,7 @@ class Surroundings:
 
 def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[Metric]:
     """Return all families; `totals` is None before the database has answered for the first time."""
-    yield _gauge("build_info", "Which version this is.", {(("version", version("agent-health")),): 1})
+    yield _gauge("build_info", "Which version this is.", {(("version", version("lifesign")),): 1})
     yield _number("processes", "Server processes that live.", sums.processes)
     yield _number("database_up", "Whether the database answered the last time.", here.database_is_up)
     yield _number("changes_failing", "Whether the last change could not be stored.", here.changes_fail)

@@ -40,7 +40,7 @@ MAX_ACCEPT_CHARACTERS: Final = 1_024
 REMEMBER_SECONDS: Final = 300.0
 """While the database is away, whoever was let in so shortly before is let in again."""
 MAX_REMEMBERED: Final = 16
-NOT_INSTALLED: Final = "prometheus-client is not installed: pip install 'agent-health[metrics]'"
+NOT_INSTALLED: Final = "prometheus-client is not installed: pip install 'lifesign[metrics]'"
 
 _log = logging.getLogger("lifesign.registry")
 

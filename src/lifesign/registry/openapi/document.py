@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 SCHEMAS_PREFIX = "#/components/schemas/"
-ROLES_MEMBER = "x-agent-health-roles"
+ROLES_MEMBER = "x-lifesign-roles"
 """Of an operation: which keys may do it, and to whose record."""
 
 DESCRIPTION = """\
@@ -193,8 +193,8 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "agent-health registry",
-            "version": version("agent-health"),
+            "title": "lifesign registry",
+            "version": version("lifesign"),
             "summary": "Registers agents, watches over them, and leases work to them (RFC-0016)",
             "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},

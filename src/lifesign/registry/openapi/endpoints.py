@@ -25,7 +25,7 @@ JSON_TYPE = "application/json"
 ROOT_PATH = "/"
 ROOT_LINKS: Mapping[str, str] = MappingProxyType(
     {
-        "name": "agent-health registry",
+        "name": "lifesign registry",
         "docs": "/docs",
         "openapi": "/openapi.json",
         "healthz": "/healthz",

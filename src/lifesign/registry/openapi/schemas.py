@@ -103,7 +103,7 @@ def docstrings_of(of: type) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for one in reversed(of.__mro__):
-        if one.__module__.startswith("agent_health"):
+        if one.__module__.startswith("lifesign"):
             found |= _docstrings_in(one.__module__).get(one.__qualname__, {})
     return found
 

@@ -179,9 +179,7 @@ def _health_changed(agent: StoredAgent, health: HealthStatus, actor: str) -> Eve
     payload = AgentHealthChanged(
         agent_id=agent.agent_id, previous_health=HealthStatus(agent.health), new_health=health
     )
-    return EventDraft(
-        type=EventType.AGENT_HEALTH_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
-    )
+    return EventDraft(type=EventType.LIFESIGN_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id)
 
 
 def _drain_warning(agent: StoredAgent, leases_held: int, actor: str) -> EventDraft:

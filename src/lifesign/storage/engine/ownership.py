@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, text
 
-REVISION_TABLE = "agent_health_revision"
+REVISION_TABLE = "lifesign_revision"
 """Says which revision a database of ours is at; where there is none, its tables are not ours."""
 
 TABLES_OF_SQLITE = (

@@ -11,7 +11,7 @@ PING_AFTER_SECONDS = 1.0
 """How long a connection must have been idle before it is asked whether it is still alive."""
 
 # To compile what takes milliseconds takes longer than that.
-SETTINGS = {"application_name": "agent-health", "jit": "off"}
+SETTINGS = {"application_name": "lifesign", "jit": "off"}
 # What is asked for lies in memory or on flash: as for disks that turn, whole tables would be read to find
 # thirty rows among thousands. Whoever has set it for this server, database or user knows better.
 _ASSUME_FLASH = """

@@ -106,7 +106,9 @@ def upgrade_connection(connection: Connection, to: str = "head") -> None:
 def alembic_config(connection: Connection | None = None) -> Config:
     """Return what Alembic has to know; there is no alembic.ini."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.set_main_option(
+        "script_location", str(Path(__file__).parents[1] / "migrations").replace("%", "%%")
+    )
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config

@@ -18,7 +18,7 @@ from lifesign.errors import BrokenChain
 from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import event_log, events
 
-CHANNEL = "agent_health_events"
+CHANNEL = "lifesign_events"
 """On which PostgreSQL says that there is something new, once it is committed."""
 PAGE = 1_000
 """Of events that are in memory at once where all are read."""

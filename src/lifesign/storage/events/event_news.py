@@ -24,7 +24,7 @@ CONNECT_SECONDS = 5.0
 MIN_WAIT_SECONDS = 0.05
 """At most 20 looks a second, however busy the log is."""
 
-NAME_OF_LISTENERS = "agent-health-news"
+NAME_OF_LISTENERS = "lifesign-news"
 """Of the connection that each server process has for as long as it runs."""
 
 _log = logging.getLogger("lifesign.registry")

@@ -18,7 +18,7 @@ from typing import Any
 
 from lifesign.errors import BackupFailed, InvalidBackup, InvalidValue
 
-FORMAT = "agent-health-backup"
+FORMAT = "lifesign-backup"
 FORMAT_VERSION = 1
 MAX_LINE_BYTES = 64 * 2**20
 """Of one row; longer ones are never written by the registry."""
@@ -223,7 +223,7 @@ class _Reader:
     def _read_header(self) -> BackupHeader:
         match self._line():
             case {
-                "format": "agent-health-backup",
+                "format": "lifesign-backup",
                 "version": int(version),
                 "revision": str(revision),
                 "created_at_s": int() | float() as created_at_s,
@@ -232,7 +232,7 @@ class _Reader:
                     raise self._fault(f"its format is version {version}, not {FORMAT_VERSION}")
                 return BackupHeader(revision=revision, created_at_s=created_at_s)
             case _:
-                raise self._fault("it is not a backup of agent-health")
+                raise self._fault("it is not a backup of lifesign")
 
     def _line(self) -> Any:
         line = self._stream.readline(MAX_LINE_BYTES)
