@@ -16,8 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.databases import DISPENSABLE, empty_url, postgresql_server
 
 from lifesign.domain.access.permissions import digest_of, key_of
-from lifesign.storage.engine.database import Database, PostgresqlDatabase, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.tables import agents, beats, capabilities, keys, metadata
+from lifesign.storage.engine.transaction import Transaction
 
 ROWS_AT_ONCE = 5_000
 CAPABILITIES = 20

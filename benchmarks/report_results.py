@@ -40,7 +40,8 @@ from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 
 BATCH = 500

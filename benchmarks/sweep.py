@@ -26,8 +26,9 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import heartbeats
 from lifesign.storage.agents.heartbeats import Beat
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.transaction import Transaction
 
 SILENT = 1_000
 DUE = 2_400

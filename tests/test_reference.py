@@ -14,7 +14,7 @@ if __name__ == "__main__":
 
 from tests.support.reference import REFERENCE, commands, options, pages
 
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 
 SOURCES = Path(__file__).parents[1] / "src"
 # Given to an agent's process by whoever runs it under a lease, told in adapter.md and tool-proxy.md.

@@ -34,6 +34,7 @@ from lifesign.client.registry_connection import RegistryReply, read_answer
 from lifesign.client.registry_errors import InvalidAnswer, error_of
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
+from lifesign.domain.errors import InvalidDocument, InvalidFile
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.health.answer_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
@@ -48,7 +49,7 @@ from lifesign.domain.observation.served_body import judge_card, judge_document
 from lifesign.domain.parsing.json_limits import is_finite, take_small
 from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
 from lifesign.domain.text.safe_text import harmless
-from lifesign.errors import InvalidDocument, InvalidFile, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.http.headers import max_age_seconds, status_links
 from lifesign.http.redirects import joined, refusal
 from lifesign.prober.definition.file import read_definition

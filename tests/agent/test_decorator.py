@@ -11,11 +11,13 @@ from tests.support.scripted_registry import KEY, ScriptedRegistry, scripted_regi
 from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent import Agent, AgentEnd, AgentRunner, on_assignment, on_drain, run_agent
+from lifesign.agent.errors import InvalidAgent
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.errors import InvalidWorkflow
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidValue, InvalidWorkflow
+from lifesign.errors import InvalidValue
 
 SAID: dict[str, Any] = {
     "role_id": "billing-processor",

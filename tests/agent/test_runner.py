@@ -14,12 +14,13 @@ from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent import AgentEnd, AgentProfile, AgentRunner
+from lifesign.agent.errors import InvalidAgent, WorkDropped, WorkRefused
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import NotAuthorized
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidValue, WorkDropped, WorkRefused
+from lifesign.errors import InvalidValue
 
 QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
 

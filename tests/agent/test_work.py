@@ -9,9 +9,9 @@ import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.agent.assignments import MAX_WAITING, Assignment, HandedIn
+from lifesign.agent.errors import WorkDropped, WorkRefused
 from lifesign.agent.registration import Load
 from lifesign.agent.work import WorkLoop
-from lifesign.errors import WorkDropped, WorkRefused
 
 
 class Hands:

@@ -16,11 +16,11 @@ from lifesign.domain.models.directories import ImportPage, ImportState
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.errors import StoreUnavailable
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ReportAnswer, ShardClaim, TargetEntry
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
+from lifesign.storage.errors import StoreUnavailable
 
 URLS = ["https://a.example/", "https://b.example/", "https://c.example/x"]
 TTL_S = 60.0

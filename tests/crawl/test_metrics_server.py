@@ -15,8 +15,9 @@ from lifesign.crawl.metric_families import PREFIX, crawl_families
 from lifesign.crawl.metrics_server import place_in, serving_metrics
 from lifesign.crawl.run import Crawl
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import CannotListen, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.file import read_definition_file
+from lifesign.serving.errors import CannotListen
 
 
 def fetch(port: int, path: str = "/metrics") -> str:

@@ -10,14 +10,15 @@ from tests.support.crawl_acting import STANDING, act
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.crawl import process_pool as module
+from lifesign.crawl.errors import CrawlStopped
 from lifesign.crawl.process_pool import Standings, probe_all
 from lifesign.crawl.progress import line_of
 from lifesign.crawl.run import worth_starting
 from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus, worker_name
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import CrawlStopped, PassHeldUp
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.errors import PassHeldUp
 
 
 def shares(tmp_path: Path, count: int = 2) -> list[WorkerConfig]:

@@ -11,7 +11,8 @@ from tests.support.dashboard_visitor import Page
 from lifesign.dashboard import assets
 from lifesign.dashboard.responses import POLICY
 from lifesign.domain.access.permissions import Role
-from lifesign.errors import StoreUnavailable, TooManyRequests
+from lifesign.registry.errors import TooManyRequests
+from lifesign.storage.errors import StoreUnavailable
 
 JSON = "application/json"
 

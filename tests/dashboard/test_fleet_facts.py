@@ -8,8 +8,9 @@ import pytest
 
 from lifesign.dashboard import fleet_facts
 from lifesign.dashboard.fleet_facts import FleetCounts, Kept
-from lifesign.errors import StoreUnavailable
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 
 @pytest.fixture

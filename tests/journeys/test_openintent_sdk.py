@@ -14,7 +14,7 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 
 PYTHON = REPOSITORY / ".venv-openintent" / "bin" / "python"

@@ -21,7 +21,7 @@ from tests.support.registry_process import ADMIN_KEY, prepare, registry
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, stop, until
 
 from lifesign.client.registry import RegistryClient
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.prober.worker.reporting import FLUSH_SECONDS
 
 TARGETS = 120

@@ -16,7 +16,7 @@ from tests.support.databases import bare_url
 from tests.support.registry_load import Ledger, Load
 from tests.support.registry_process import Freezer, agent_key, prepare, registry, with_database
 
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 AGENTS = [f"agent-{number}" for number in range(8)]

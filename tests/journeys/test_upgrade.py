@@ -18,11 +18,11 @@ from tests.support.registry_load import Ledger, Load
 from tests.support.registry_process import DATABASE_VARIABLE, agent_key, prepare, registry, with_database
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, free_port
 
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.ownership import REVISION_TABLE
 from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 AGENTS = [f"agent-{number}" for number in range(8)]

@@ -20,7 +20,7 @@ from lifesign.mcp.tool import ToolContext
 from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 CONTRACT = HeartbeatConfig(interval_seconds=30, unhealthy_after_seconds=60, dead_after_seconds=120)
 """The timing of the contract."""

@@ -111,7 +111,11 @@ def test_a_signal_ends_it_and_it_never_told_a_key(
         (ListenAddress(), ["127.0.0.1", "localhost", "[::1]"], True),
         (ListenAddress(host="::1"), ["[::1]", "127.0.0.1", "localhost"], True),
         (ListenAddress(host="10.0.0.5"), ["10.0.0.5", "127.0.0.1", "localhost", "[::1]"], False),
-        (ListenAddress(host="::", names=["mcp.example"]), ["mcp.example", "127.0.0.1", "localhost", "[::1]"], False),
+        (
+            ListenAddress(host="::", names=["mcp.example"]),
+            ["mcp.example", "127.0.0.1", "localhost", "[::1]"],
+            False,
+        ),
     ],
 )  # fmt: skip
 def test_requests_may_name_what_it_is_reached_by(

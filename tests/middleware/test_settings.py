@@ -11,7 +11,7 @@ import pytest
 
 from lifesign import AgentHealth, AgentHealthMiddleware
 from lifesign.domain.health.outcome import Counting
-from lifesign.errors import AgentHealthError, InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 from lifesign.middleware.settings import MiddlewareSettings, moment_now
 
 MOMENT = datetime(2025, 11, 20, tzinfo=UTC)
@@ -145,7 +145,7 @@ def test_a_value_beyond_the_edge_is_refused_and_the_operator_told_what_is_expect
     got = "" if value is None else f"; got {value!r}"
     assert str(error) == f"{name}: expected {error.expected}{got}"
     assert all(fact in error.expected for fact in EXPECTED[name])
-    assert isinstance(error, AgentHealthError)
+    assert isinstance(error, LifesignError)
     assert isinstance(error, ValueError)
     if name not in MIDDLEWARE_DEFAULTS:
         with pytest.raises(InvalidValue, match=re.escape(name)):

@@ -10,7 +10,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.link_rule import PROOF_GRACE_SECONDS, RELINK_SECONDS
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import SHARDS, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.storage.engine.database import Database

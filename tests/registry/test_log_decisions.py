@@ -13,9 +13,11 @@ from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
-from lifesign.domain.events.event import PAYLOADS, AgentLifecycle, EventDraft, EventType
+from lifesign.domain.events.agent_payloads import AgentLifecycle
+from lifesign.domain.events.event import PAYLOADS, EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.registry import log_decisions
 from lifesign.registry.log_decisions import LEFT_OUT, MAX_LINES, MAX_REFUSALS_PER_SECOND, DecisionLog
 from lifesign.serving.log_lines import LogLine

@@ -11,16 +11,18 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.observed_facts import Observed
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, commands
 from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database, PostgresqlDatabase, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.tables import agents as agents_table
 from lifesign.storage.engine.tables import beats
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases
 

@@ -10,11 +10,11 @@ from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, claim, feed, put
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.opt_out_origins import prove
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 URLS = [f"https://agent-{number % 15}.example/{number}" for number in range(40)]
 OPTED_OUT = "https://agent-3.example"

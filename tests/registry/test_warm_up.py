@@ -10,12 +10,12 @@ from tests.support.databases import migrated_url
 
 from lifesign.dashboard.responses import _environment
 from lifesign.dashboard.routes import FIRST_TEMPLATES, Dashboard
-from lifesign.errors import StoreUnavailable
 from lifesign.registry import warm_up as warming
 from lifesign.registry.app import Registry
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.warm_up import warm_up
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.errors import StoreUnavailable
 
 
 async def hang() -> None:

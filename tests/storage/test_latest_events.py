@@ -6,7 +6,7 @@ import pytest
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.storage.events import event_log
 
 MOST_LEFT = 1_000

@@ -23,10 +23,11 @@ from lifesign.domain.lifecycle.agent_history import (
     added,
     half_hour_of,
 )
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.storage.agents import agent_rows, histories
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Transaction
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
 """What no page may take for markup."""

@@ -20,8 +20,9 @@ import pytest
 from sqlalchemy import make_url
 
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Clock, Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.transaction import Clock, Transaction
 
 KINDS = ("sqlite", "postgresql")
 ON_ONE_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite"])

@@ -5,9 +5,10 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import agents as agents_table
 from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.transaction import Transaction
 
 LIVED_S = 3_600.0
 """How long they have been there: their silence may be ours."""

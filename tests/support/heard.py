@@ -1,7 +1,7 @@
 """Requests of agents, for tests in which agents are stored and send none."""
 
 from lifesign.registry.api.heard_agents import HeardAgents
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 class TalkingAgents(HeardAgents):

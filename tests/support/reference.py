@@ -11,8 +11,9 @@ import typer
 
 from lifesign import AgentHealthMiddleware, errors
 from lifesign.cli import application
-from lifesign.domain.events.event import PAYLOADS, EventType
-from lifesign.errors import AgentHealthError
+from lifesign.domain.events.event import PAYLOADS
+from lifesign.domain.events.event_type import EventType
+from lifesign.errors import LifesignError
 from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 
@@ -161,11 +162,11 @@ def errors_page() -> str:
         (str(status), f"`{code}`", _first_sentence(kind)) for kind, (status, code) in STATUS_AND_CODE.items()
     ]
     lines += _table(("status", "code", "means"), rows)
-    lines += ["## In Python", "", "All are below `lifesign.errors.AgentHealthError`.", ""]
+    lines += ["## In Python", "", "All are below `lifesign.errors.LifesignError`.", ""]
     kinds = [
         kind
         for kind in vars(errors).values()
-        if inspect.isclass(kind) and issubclass(kind, AgentHealthError) and kind is not AgentHealthError
+        if inspect.isclass(kind) and issubclass(kind, LifesignError) and kind is not LifesignError
     ]
     lines += _table(("error", "means"), [(f"`{kind.__name__}`", _first_sentence(kind)) for kind in kinds])
     return "\n".join(lines).rstrip() + "\n"
@@ -202,7 +203,7 @@ def api_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _first_sentence(kind: type[AgentHealthError]) -> str:
+def _first_sentence(kind: type[LifesignError]) -> str:
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
 
 

@@ -11,12 +11,14 @@ from tests.support.servers import LONGEST_ANSWER_SECONDS
 from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, shard_of
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS
 from lifesign.registry.app import Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
 
 AGENTS = "/api/v1/agents"
 CLIENT_TIME = "2025-11-20T12:00:00Z"
@@ -178,8 +180,6 @@ class RegistryApi:
 
     def time_text(self) -> str:
         """The wound clock's time, as a client writes it."""
-        from lifesign.domain.models.agents import moment  # noqa: PLC0415
-
         return moment(self.clock.now_s()).isoformat().replace("+00:00", "Z")
 
     def _store(self, transaction: Transaction, role: Role, key: str, agent_id: str | None) -> None:

@@ -24,7 +24,8 @@ from lifesign.registry.app import MakeFrontend, Registry, create_app
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.connection_limits import BoundedProtocol
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 
 KEYS = {role: key_of(bytes([64 + number]) * 32) for number, role in enumerate(Role) if role is not Role.AGENT}

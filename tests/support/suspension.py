@@ -5,7 +5,7 @@ from dataclasses import replace
 from lifesign.domain.lifecycle.mass_exit import MonitorState, Track, new_monitors
 from lifesign.registry.transitions.monitor_row import with_monitors
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 EXITS = 30
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lifesign.domain.access.permissions import Principal, Role, digest_of
 from lifesign.domain.models.tasks import CompletionWrite, RunWrite, TaskClaim, TaskGrant
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Deed, OperationReply
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task
 from lifesign.registry.tasks.run_task import mark_complete
@@ -34,14 +34,14 @@ class TaskRacer:
         )
         return await self.database.write(lambda transaction: claim_task(transaction, seeker))
 
-    async def complete(self, grant: TaskGrant) -> OperationReply | AgentHealthError:
+    async def complete(self, grant: TaskGrant) -> OperationReply | LifesignError:
         """Hand a result in."""
         body = CompletionWrite(
             run_id=grant.run_id, fencing_token=grant.lease.fencing_token, idempotency_key="complete"
         )
         return await self._write(mark_complete, grant, body)
 
-    async def _write(self, deed: Deed, grant: TaskGrant, body: RunWrite) -> OperationReply | AgentHealthError:
+    async def _write(self, deed: Deed, grant: TaskGrant, body: RunWrite) -> OperationReply | LifesignError:
         call = Call(
             caller=self._caller,
             path={"task_id": grant.task.task_id},

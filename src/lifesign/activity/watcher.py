@@ -24,7 +24,7 @@ from lifesign.domain.lifecycle.passive_heartbeat import (
 )
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.domain.text.pluralize import plural, pluralize
-from lifesign.errors import AgentHealthError, InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 
 RECORD_EVERY_SECONDS: Final = 60.0
 """So late is it noticed at worst that an agent names another session, or wants another interval."""
@@ -47,7 +47,7 @@ class ActivityServer(Protocol):
         """Return how sessions stand now; OpencodeAway, NotOpencode."""
 
 
-class AgentRefused(AgentHealthError):
+class AgentRefused(LifesignError):
     """The registry will not have heartbeats of an agent, as it was asked at the very beginning."""
 
     def __init__(self, agent_id: str, why: str) -> None:

@@ -32,7 +32,7 @@ from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.lease_renewal import grace_left_s, next_try_s
 from lifesign.domain.tasks.run_end import RunEnd, Stop, Telling, judge_end
 from lifesign.domain.tasks.task_states import ExitReason
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.mcp.request_human_help import NAME as HELP_TOOL
 
 GRACE_SECONDS: Final = 10.0
@@ -218,7 +218,7 @@ class TaskRun:
                 ]
                 workspace.put(COMMENTS_FILE, comments)
             exit_code = await self._run_agent(workspace)
-        except (AgentHealthError, OSError) as error:
+        except (LifesignError, OSError) as error:
             if self._process is None or self._process.is_gone:
                 return _not_started(str(error))
             return await self._unclear(str(error), None)

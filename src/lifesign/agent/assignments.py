@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from lifesign.errors import WorkRefused
+from lifesign.agent.errors import WorkRefused
 
 MAX_WAITING: Final = 1_000
 """Of pieces of work that were handed in and not begun."""

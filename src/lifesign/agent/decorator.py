@@ -12,12 +12,13 @@ from typing import Any, Final, Self, TypeVar
 
 from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import AgentEnd
+from lifesign.agent.errors import InvalidAgent
 from lifesign.agent.profile import AgentProfile
 from lifesign.agent.runner import AgentRunner
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidValue
+from lifesign.errors import InvalidValue
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,9 +12,10 @@ from uuid import uuid4
 
 from lifesign.client.registry_agents import RegistryAgents
 from lifesign.client.registry_connection import made, members_of, texts
+from lifesign.domain.errors import InvalidWorkflow
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
-from lifesign.errors import InvalidValue, InvalidWorkflow
+from lifesign.errors import InvalidValue
 
 
 class _MadeUpId(str):

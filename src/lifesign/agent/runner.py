@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from lifesign.agent.assignments import AssignmentSource, HandedIn
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.drain import AgentEnd, DrainContext, leave
+from lifesign.agent.errors import InvalidAgent, WorkRefused
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile
@@ -24,7 +25,7 @@ from lifesign.agent.task_source import TaskSource
 from lifesign.agent.work import WorkLoop
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.errors import InvalidAgent, InvalidValue, WorkRefused
+from lifesign.errors import InvalidValue
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from lifesign.agent.assignments import Assignment
 from lifesign.agent.claimed_task import ClaimedTask, output_of
+from lifesign.agent.errors import WorkDropped
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
@@ -20,7 +21,7 @@ from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.task_states import ExitReason
-from lifesign.errors import InvalidValue, WorkDropped
+from lifesign.errors import InvalidValue
 
 WAIT_SECONDS: Final = 25.0
 """How long one question for a task waits."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lifesign.agent.assignments import Assignment, AssignmentSource
+from lifesign.agent.errors import WorkDropped
 from lifesign.agent.handler import Handler, call
 from lifesign.agent.registration import Load
 from lifesign.domain.models.agents import MAX_TASKS
-from lifesign.errors import WorkDropped
 
 SOURCE_RETRY_SECONDS: Final = 1.0
 """After a source failed to give out work."""

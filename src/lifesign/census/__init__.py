@@ -1,0 +1,1 @@
+"""Counts the results of a directory and writes the reports."""

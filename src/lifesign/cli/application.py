@@ -36,7 +36,8 @@ from lifesign.cli.options.completion import completion, is_asked
 from lifesign.cli.options.config_file import told_by_source
 from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT
 from lifesign.cli.output.terminal import printable
-from lifesign.errors import AgentHealthError, InvalidFile, InvalidValue
+from lifesign.domain.errors import InvalidFile
+from lifesign.errors import InvalidValue, LifesignError
 
 EXIT_FAILED = 1
 """What was asked for could not be done."""
@@ -71,7 +72,7 @@ def run(arguments: Sequence[str] | None) -> int:
         for fault in error.faults:
             _complain(f"{error.file}: {fault}" if error.file else str(fault))
         return EXIT_USAGE
-    except AgentHealthError as error:
+    except LifesignError as error:
         _complain(str(error))
         if error.hint:
             sys.stderr.write(f"hint: {printable(error.hint)}\n")

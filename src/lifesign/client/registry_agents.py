@@ -27,18 +27,17 @@ from lifesign.domain.models.agents import (
     AgentRecord,
     AgentSummary,
     AgentUpdate,
-    Body,
     Capacity,
     CommandRequest,
     Erasure,
     Heartbeat,
     HeartbeatConfig,
     HeartbeatReply,
-    Name,
     Registration,
     SentCommand,
     StatusChange,
 )
+from lifesign.domain.models.base import Body, Name
 from lifesign.domain.models.history import AgentHistory
 from lifesign.errors import InvalidValue
 

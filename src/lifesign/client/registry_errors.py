@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 
 MAX_TEXT_CHARS = 500
 """Of a registry's own words in an error."""
 
 
-class RegistryError(AgentHealthError):
+class RegistryError(LifesignError):
     """Root of what a `RegistryClient` raises, but for what the caller itself gave (InvalidSetting)."""
 
     def __init__(

@@ -1,0 +1,1 @@
+"""The crawl application: prober, directories and storage in one or several processes."""

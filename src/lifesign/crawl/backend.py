@@ -29,7 +29,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import AgentHealthError, ForeignDatabase, InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.jobs import Deed
 from lifesign.registry.backup.prune_history import PRUNE_SECONDS, ROUND_SECONDS, finish_imports, prune_history
@@ -38,7 +38,9 @@ from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import ForeignDatabase
 from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts
 
@@ -353,7 +355,7 @@ async def open_local_home(
             try:
                 yield home
             finally:
-                with suppress(AgentHealthError):
+                with suppress(LifesignError):
                     is_empty = made is not None and not await home.lists.all()
             await prune_history(database)
             await home.write_report()

@@ -26,7 +26,7 @@ from lifesign.domain.models.directories import (
 )
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import AgentHealthError, ImportOver, InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.file import unreadable
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories import (
@@ -44,6 +44,7 @@ from lifesign.prober.directories import (
 from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import Listed
 from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs
+from lifesign.registry.errors import ImportOver
 
 INLINE_SUFFIX: Final = ".Targets"
 """Ends the name of the directory that a definition itself is; no other has a capital."""
@@ -135,7 +136,7 @@ class DirectoryImporter:
         except (ImportOver, Conflict):
             told = f"{source.label}: another crawl has handed over a later list meanwhile"
             return ImportOutcome(directory=source.label, told=told)
-        except AgentHealthError as error:
+        except LifesignError as error:
             told = f"{source.label}: not stored: {error}"
             return ImportOutcome(directory=source.label, told=told, has_failed=True)
         finally:

@@ -14,7 +14,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
     NO_STANDING,
@@ -32,7 +32,8 @@ from lifesign.registry.api.operations import Deed
 from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
 from lifesign.registry.targets.feed_targets import recalled
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results
 from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import FeedRow
@@ -153,13 +154,13 @@ class LocalLedger:
         """Do one deed, and return what it answers. LedgerAway."""
         try:
             return await self._registry.do(deed, body=body, query=query)
-        except AgentHealthError as error:
+        except LifesignError as error:
             raise LedgerAway(str(error)) from error
 
     async def _read(self, deed: Callable[[Transaction], T]) -> T:
         try:
             return await self._registry.read(deed)
-        except AgentHealthError as error:
+        except LifesignError as error:
             raise LedgerAway(str(error)) from error
 
 

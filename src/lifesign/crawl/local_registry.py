@@ -11,7 +11,7 @@ from lifesign.domain.access.permissions import Principal, Role
 from lifesign.domain.models.directories import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
 from lifesign.domain.models.shards import ShardsShown
 from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import NO_HEADERS, Call, Deed
 from lifesign.registry.probing.claim_shards import ShardChanges, show_shards
 from lifesign.registry.targets.import_directory import (
@@ -23,7 +23,8 @@ from lifesign.registry.targets.import_directory import (
 from lifesign.registry.targets.list_targets import TargetListing, list_targets, show_target
 from lifesign.registry.targets.recheck_target import recheck_target
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
 
 KEY_ID: Final = "local"
 """By which leases and events of this machine are known; there is no such key: nobody has to show one."""
@@ -53,7 +54,7 @@ class LocalRegistry:
         call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
         run = self.database.write if is_write else self.database.read
         reply = await run(lambda transaction: deed(transaction, call))
-        if isinstance(reply, AgentHealthError):
+        if isinstance(reply, LifesignError):
             raise reply
         return reply.content
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from lifesign.errors import CannotListen, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.serving.errors import CannotListen
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -25,7 +25,8 @@ from lifesign.crawl.worker_config import (
     WorkerConfig,
     WorkerStatus,
 )
-from lifesign.errors import AgentHealthError, PassHeldUp
+from lifesign.errors import LifesignError
+from lifesign.prober.errors import PassHeldUp
 from lifesign.prober.results.ledger import Ledger
 from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
 from lifesign.prober.results.registry_ledger import RegistryLedger
@@ -150,7 +151,7 @@ def run_share(share: WorkerConfig, pipe: Connection) -> None:
             with suppress(OSError):
                 pipe.send(WorkerStatus(held_up=(error.why, error.seconds)))
             sys.exit(EXIT_HELD_UP)
-        except AgentHealthError as error:
+        except LifesignError as error:
             with suppress(OSError):
                 pipe.send(WorkerStatus(line=str(error)))
             sys.exit(1)

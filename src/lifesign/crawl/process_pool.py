@@ -14,13 +14,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
+from lifesign.crawl.errors import CrawlStopped
 from lifesign.crawl.process import probe_share, run_share
 from lifesign.crawl.progress import CrawlState
 from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.pluralize import plural, pluralize
-from lifesign.errors import CrawlStopped, PassHeldUp
+from lifesign.prober.errors import PassHeldUp
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
 from lifesign.prober.worker.progress import Progress
 

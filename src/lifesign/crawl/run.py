@@ -23,7 +23,7 @@ from lifesign.crawl.progress import ProgressDisplay, counts_text
 from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.network.fetch import Fetcher
@@ -189,7 +189,7 @@ class Crawl:
         """Whether nobody is left of a pass that was asked to end: its last results may just have come in."""
         try:
             return await self._home.unprobed(since_s) == 0
-        except AgentHealthError:
+        except LifesignError:
             return False
 
     async def _unless_stopped(self, task: "asyncio.Task[None]") -> None:
@@ -234,7 +234,7 @@ class Crawl:
         """Keep the number of targets to that which is left for us: others take their part of them."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
-            with suppress(AgentHealthError):
+            with suppress(LifesignError):
                 # What is not handed over yet is among the unprobed: it counts once.
                 reported = standings.reported
                 left = await self._home.unprobed(since_s)
@@ -246,7 +246,7 @@ class Crawl:
             await asyncio.sleep(COUNT_SECONDS)
             if not (standings.elsewhere or standings.starting):
                 continue
-            with suppress(AgentHealthError):
+            with suppress(LifesignError):
                 standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
             await asyncio.sleep(COUNT_ALL_SECONDS)
 

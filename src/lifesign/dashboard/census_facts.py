@@ -11,7 +11,7 @@ from lifesign.domain.base.clock_skew import last_not_ahead
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.result_sums import NO_LATENCY, Layer, percentile_ms
 from lifesign.domain.observation.results import ANSWERED, ResultClass
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import (
     ALL_TARGETS,
     SECONDS_PER_HOUR,

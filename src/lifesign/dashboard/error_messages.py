@@ -5,7 +5,9 @@ from types import MappingProxyType
 from typing import Final
 
 from lifesign.domain.base.finding import Finding
-from lifesign.errors import AgentGone, AgentHealthError, InvalidRequest, StaleVersion
+from lifesign.domain.errors import InvalidRequest
+from lifesign.errors import LifesignError
+from lifesign.registry.errors import AgentGone, StaleVersion
 
 LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "agent": "Agent",
@@ -28,7 +30,7 @@ PLACES: Final = frozenset({"after", "before", "cursor"})
 _EXPECTED: Final = "expected "
 
 
-def words_of(error: AgentHealthError, *, is_form: bool) -> str:
+def words_of(error: LifesignError, *, is_form: bool) -> str:
     """Return what is wrong with a form, or with the query of a page, and what may be done about it."""
     match error:
         case InvalidRequest() if not is_form:

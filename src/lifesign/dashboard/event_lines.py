@@ -12,13 +12,13 @@ from typing import Any, Final
 from lifesign.dashboard.labels import brief, moment_text, spaced
 from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
 from lifesign.domain.events.chain import Event, whose
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import told_of_end
 from lifesign.domain.text.durations import precise_text
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.views.key_names import keys_in, names_of_keys
 from lifesign.registry.views.target_names import places_in
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 NOTABLE: Final = tuple(
     kind
@@ -130,7 +130,7 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
         mark=_mark(event),
         agent_id=agent_id,
         status=str(said.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
-        health=str(said.get("new_health", "")) if event.type is EventType.LIFESIGN_CHANGED else "",
+        health=str(said.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
         by=brief(by),
     )
 
@@ -194,7 +194,7 @@ def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
 
 _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
     EventType.AGENT_LIFECYCLE: _lifecycle,
-    EventType.LIFESIGN_CHANGED: lambda said: (
+    EventType.AGENT_HEALTH_CHANGED: lambda said: (
         f"says {said['new_health']}, said {said['previous_health']} before"
     ),
     EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",

@@ -19,16 +19,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lifesign.dashboard.errors import NotLoggedIn
 from lifesign.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from lifesign.dashboard.fleet_facts import FleetCounts, FleetFacts
 from lifesign.dashboard.page_handler import PageHandler, caller_of
 from lifesign.dashboard.responses import HEADERS
 from lifesign.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good
 from lifesign.domain.events.chain import Event
-from lifesign.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
+from lifesign.registry.errors import TooManyStreams
 from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 
 PATH: Final = "/live"

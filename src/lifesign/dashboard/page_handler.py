@@ -19,30 +19,24 @@ from starlette.responses import RedirectResponse, Response
 
 from lifesign.dashboard import flash, visitors
 from lifesign.dashboard.error_messages import words_of
+from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnknownHost
 from lifesign.dashboard.flash import Way, way_back
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import login_path
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter, caller_at
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.net.public_address import PublicAddress, is_ours
-from lifesign.errors import (
-    AgentHealthError,
-    BodyTooLarge,
-    BodyTooSlow,
-    ForgedForm,
-    InvalidRequest,
-    NotLoggedIn,
-    TooManyRequests,
-    UnknownHost,
-)
+from lifesign.errors import LifesignError
 from lifesign.registry.agents.override_status import MAX_DECREE_SECONDS
 from lifesign.registry.api.body_timeout import MAX_BODY_SECONDS
 from lifesign.registry.api.call import check_length, check_permission, checked, query_of
 from lifesign.registry.api.error_responses import OURS, REFUSAL_MEMBER, STATUS_AND_CODE, headers_of
 from lifesign.registry.api.operations import NO_HEADERS, Call, Operation
 from lifesign.registry.app import OPERATIONS, Registry
-from lifesign.storage.engine.database import Transaction
+from lifesign.registry.errors import BodyTooLarge, BodyTooSlow, TooManyRequests
+from lifesign.storage.engine.transaction import Transaction
 
 MAX_FORM_BYTES: Final = 16_384
 MAX_FIELDS: Final = 32
@@ -57,7 +51,7 @@ MAX_VISITORS_COUNTED: Final = 10_000
 HTTPS_ONLY_SECONDS: Final = 365 * 86_400
 """How long browsers ask by https alone, once they were told where the public URL is one."""
 
-STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[AgentHealthError], tuple[int, str]]] = {
+STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[LifesignError], tuple[int, str]]] = {
     **STATUS_AND_CODE,
     ForgedForm: (403, "forged_form"),
     UnknownHost: (421, "unknown_host"),
@@ -106,7 +100,7 @@ class RequestContext:
             digest=self.visitor.digest,
         )
         reply = operation.deed(self.transaction, call)
-        if isinstance(reply, AgentHealthError):
+        if isinstance(reply, LifesignError):
             raise reply
         return reply.content
 
@@ -304,13 +298,13 @@ class PageHandler:
             return RedirectResponse(login_path(request), 303, HEADERS)
         except ClientDisconnect:
             return Response(status_code=499)
-        except AgentHealthError as error:
+        except LifesignError as error:
             return self.refusal(request, error)
         except Exception:  # noqa: BLE001 - one page must not end the server
             _log.exception("%s %s failed", request.method, request.url.path)
             return self._told(request, 500, OURS)
 
-    def refusal(self, request: Request, error: AgentHealthError) -> Response:
+    def refusal(self, request: Request, error: LifesignError) -> Response:
         """Return a page that says what is wrong."""
         known = STATUS_AND_CODE_OF_PAGES.get(type(error))
         if known is None:
@@ -334,7 +328,7 @@ class PageHandler:
         return page("refusal.html", shown, status)
 
 
-def note_refusal(request: Request, error: AgentHealthError) -> None:
+def note_refusal(request: Request, error: LifesignError) -> None:
     """Tell whoever logs the request why it was refused: see `error_responses.Refusal`."""
     request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
 

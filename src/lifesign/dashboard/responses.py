@@ -18,8 +18,8 @@ from starlette.responses import Response
 from lifesign.dashboard import labels
 from lifesign.dashboard.assets import asset_path
 from lifesign.domain.lifecycle.status_table import ALIVE
-from lifesign.domain.models import agents
 from lifesign.domain.models.agents import AgentSummary
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.display_name import called
 from lifesign.domain.text.durations import precise_text
 from lifesign.domain.text.pluralize import pluralize
@@ -84,7 +84,7 @@ def _environment() -> Environment:
         "block": labels.block,
         "meaning": labels.meaning,
         "spaced": labels.spaced,
-        "at": agents.moment,
+        "at": moment,
         "tojson_text": _json_text,
     }
     environment.filters.update(filters)

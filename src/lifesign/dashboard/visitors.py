@@ -15,6 +15,7 @@ from hashlib import sha256
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lifesign.dashboard.errors import ForgedForm, NotLoggedIn
 from lifesign.domain.access.permissions import (
     Permission,
     Principal,
@@ -24,9 +25,10 @@ from lifesign.domain.access.permissions import (
     looks_like_key,
     may,
 )
-from lifesign.errors import ForgedForm, NotAllowed, NotLoggedIn, UnknownKey
+from lifesign.domain.errors import NotAllowed
 from lifesign.registry.api.call import authenticate
-from lifesign.storage.engine.database import Transaction
+from lifesign.registry.errors import UnknownKey
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows, sessions
 from lifesign.storage.keys.sessions import StoredSession
 

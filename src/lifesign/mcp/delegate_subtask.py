@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from lifesign.client.registry_errors import RegistryError
-from lifesign.domain.models.agents import AgentId, RoleId
+from lifesign.domain.models.base import AgentId, RoleId
 from lifesign.domain.models.tasks import Attempts, JsonObject, Needs, Title
 from lifesign.domain.tasks.budget import Spend
 from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told

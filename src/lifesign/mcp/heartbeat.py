@@ -17,7 +17,8 @@ from lifesign.client.registry_agents import RegistryAgents
 from lifesign.client.registry_errors import Gone, NotAuthorized, NotFound, NotPermitted, RegistryError, Stale
 from lifesign.domain.health.document import Time
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import AgentId, AgentRecord
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.models.base import AgentId
 from lifesign.errors import InvalidValue
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext, registry_of
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.client.health import Get
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.mcp.refusal_code import ToolRefusalCode
 
 MAX_ANSWER_BYTES: Final = 65_536
@@ -36,7 +36,7 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class ToolFailed(AgentHealthError):
+class ToolFailed(LifesignError):
     """A tool could not do what it was asked for; the text says why, and what can be done about it.
 
     `code` is what programs may compare: a `ToolRefusalCode`, or the registry's own; the text begins with it.

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.net.target_address import read_networks
-from lifesign.errors import StoreUnavailable
 from lifesign.middleware import AgentHealthMiddleware
 from lifesign.registry.agents import (
     drain_agent,
@@ -75,7 +74,9 @@ from lifesign.registry.warm_up import warm_up
 from lifesign.serving.connection_limits import STOPS
 from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Clock, Database, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Clock
+from lifesign.storage.errors import StoreUnavailable
 
 MAX_KEYS_COUNTED = 10_000
 """Whose requests are counted for their rate; beyond that, those that asked longest ago are forgotten."""

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from lifesign.domain.events.event import AgentLifecycle, EventDraft, EventType
+from lifesign.domain.events.agent_payloads import AgentLifecycle
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 
 MAX_LINES: Final = 50
 """Of the decisions of one transaction; the rest is told by its number."""

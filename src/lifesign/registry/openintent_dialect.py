@@ -27,17 +27,16 @@ from lifesign.domain.health.document import Time
 from lifesign.domain.models.agents import (
     AgentRecord,
     AgentSummary,
-    Body,
     Heartbeat,
     Registration,
     StatusChange,
     etag_of,
-    moment,
 )
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.leases import LeaseList, LeaseRecord, TtlSeconds
 from lifesign.domain.tasks.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, EndReason, intent_scope_resource
 from lifesign.domain.tasks.lease_id import number_in, token_in
-from lifesign.errors import AgentHealthError, LeaseHeld, LeaseNotFound
+from lifesign.errors import LifesignError
 from lifesign.registry.agents.drain_agent import set_status
 from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, existing_agent, page_of, show_agent
 from lifesign.registry.agents.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
@@ -45,11 +44,12 @@ from lifesign.registry.agents.receive_heartbeat import Arrival, receive_heartbea
 from lifesign.registry.agents.register_agent import register_agent
 from lifesign.registry.api.call import OperationDispatcher, checked, incarnation_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import LeaseHeld, LeaseNotFound
 from lifesign.registry.leases.find_leases import LeaseListing, list_leases
 from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
 from lifesign.registry.views.agent_records import summary
 from lifesign.registry.views.lease_records import lease_record
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 from lifesign.storage.tasks.leases import LeaseFilter
 
@@ -131,14 +131,14 @@ def _list(transaction: Transaction, call: Call) -> OperationReply:
     )
 
 
-def _beat(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def _beat(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     said = call.body_as(OpenIntentHeartbeat)
     if "client_timestamp" not in said.model_fields_set:
         said = said.model_copy(update={"client_timestamp": moment(transaction.now_s)})
     incarnation = incarnation_in(call.headers)
     arrival = Arrival(call.agent_id, call.digest, incarnation, said, call.sent_after_s)
     (answer,) = receive_heartbeats(transaction, [arrival])
-    return answer if isinstance(answer, AgentHealthError) else OperationReply(content=json.loads(answer))
+    return answer if isinstance(answer, LifesignError) else OperationReply(content=json.loads(answer))
 
 
 def _set_status(transaction: Transaction, call: Call) -> OperationReply:
@@ -149,7 +149,7 @@ def _set_status(transaction: Transaction, call: Call) -> OperationReply:
     return _record_shown(set_status(transaction, replace(call, headers={**call.headers, "if-match": wanted})))
 
 
-def _acquire(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def _acquire(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     body = call.body_as(OpenIntentLeaseRequest)
     resource = intent_scope_resource(call.path["intent_id"], body.scope)
     answer = _asked(
@@ -161,14 +161,14 @@ def _acquire(transaction: Transaction, call: Call) -> OperationReply | AgentHeal
     return answer
 
 
-def _renew(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def _renew(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     lease_id = _lease_of_intent(transaction, call)
     token = token_in(lease_id) or 0
     ttl_s = call.body_as(OpenIntentRenewal).duration_seconds
     return _asked(transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s))
 
 
-def _release(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def _release(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     lease_id = _lease_of_intent(transaction, call)
     return _asked(transaction, call, LeaseReleaseRequest(digest=call.digest, lease_id=lease_id))
 
@@ -180,10 +180,10 @@ def _list_leases(transaction: Transaction, call: Call) -> OperationReply:
     return OperationReply(content={"leases": [_lease_shown(lease) for lease in content.leases]})
 
 
-def _asked(transaction: Transaction, call: Call, asked: Asked) -> OperationReply | AgentHealthError:
+def _asked(transaction: Transaction, call: Call, asked: Asked) -> OperationReply | LifesignError:
     asked = replace(asked, incarnation=incarnation_in(call.headers))
     (answer,) = hold_leases(transaction, [asked])
-    if isinstance(answer, AgentHealthError):
+    if isinstance(answer, LifesignError):
         return answer
     return OperationReply(content=_lease_shown(lease_record(answer, transaction.now_s)))
 

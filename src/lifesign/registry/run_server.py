@@ -48,7 +48,8 @@ from lifesign.serving.proxied_callers import ProxiedCallers
 from lifesign.serving.self_signed_certificate import certificate_ends_s
 from lifesign.serving.tls_files import check_pair
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Transaction, open_database, read_url
+from lifesign.storage.engine.database import open_database, read_url
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 
 if TYPE_CHECKING:

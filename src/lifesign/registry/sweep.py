@@ -26,7 +26,6 @@ from lifesign.domain.lifecycle.mass_exit import (
     MonitorState,
     Track,
 )
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.api.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_due, note_evidence
@@ -45,8 +44,10 @@ from lifesign.registry.transitions.sweep_gap import (
 )
 from lifesign.storage.agents import agent_rows, commands
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 
 CHUNK = 2_000

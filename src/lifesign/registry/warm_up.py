@@ -10,10 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lifesign.errors import StoreUnavailable
 from lifesign.storage.agents import search
 from lifesign.storage.agents.search import AgentFilter
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.keys import key_rows
 
 WARM_UP_SECONDS: Final = 2.0

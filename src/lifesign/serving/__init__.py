@@ -1,0 +1,1 @@
+"""What every server process needs: sockets, TLS, connection limits, proxies, worker supervision."""

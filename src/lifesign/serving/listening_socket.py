@@ -3,7 +3,8 @@
 import os
 import socket
 
-from lifesign.errors import CannotListen, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.serving.errors import CannotListen
 
 BACKLOG = 4_096
 """Of connections that nobody has accepted yet."""

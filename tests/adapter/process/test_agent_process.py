@@ -17,11 +17,11 @@ from types import MappingProxyType
 import pytest
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import agent_process, process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
-from lifesign.errors import CommandFailed
 
 DAEMON = """
 import os, sys, time

@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.program import program_called
-from lifesign.errors import CommandFailed
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 

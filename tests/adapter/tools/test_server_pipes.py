@@ -10,10 +10,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCResponse
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.tools import server_pipes as module
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
-from lifesign.errors import CommandFailed
 
 ASKED = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
 ANSWER = '{"jsonrpc":"2.0","id":1,"result":{}}'

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from lifesign.adapter.errors import InvalidTools
 from lifesign.adapter.tools.upstreams import SecretSource
 from lifesign.adapter.tools.upstreams_file import read_upstreams, secret_of
-from lifesign.errors import InvalidTools, InvalidValue
+from lifesign.errors import InvalidValue
 
 GOOD = """\
 limits: {calls_at_once: 4, call_seconds: 60}

@@ -26,8 +26,8 @@ from tests.support.small_disk import fill, mounted
 from lifesign.cli import main
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.crawl import process as process_module
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import census_runs, probed
+from lifesign.storage.engine.transaction import Transaction
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "census.schema.json").read_text())
 COMMAND = Path(sys.executable).with_name("lifesign")

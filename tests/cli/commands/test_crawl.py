@@ -25,11 +25,12 @@ from lifesign.crawl.run import Crawl, Crawled, stopped_by_signals
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import SHARDS, target_id
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import StoreUnavailable
 from lifesign.prober.definition.file import read_definition, read_definition_file
 from lifesign.prober.definition.models import Timeouts
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import SqliteDatabase, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.sqlite import SqliteDatabase
+from lifesign.storage.errors import StoreUnavailable
 
 
 @pytest.fixture(autouse=True)

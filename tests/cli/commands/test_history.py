@@ -23,7 +23,7 @@ from lifesign.domain.models.history import NOT_PROBED
 from lifesign.domain.models.observation_batch import ReportOutcome
 from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
 from lifesign.storage.agents import agent_rows, histories
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 CARD = "https://agent.example/.well-known/agent-card.json"
 Captured = pytest.CaptureFixture[str]

@@ -34,11 +34,11 @@ from lifesign.cli.doctor.registry_checks import of_the_monitor
 from lifesign.cli.doctor.server_checks import held_place, of_the_server
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role, key_of
-from lifesign.errors import StoreUnavailable
 from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
 from lifesign.registry.api.error_responses import error_response
 from lifesign.storage.engine import file_use
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.errors import StoreUnavailable
 
 
 @pytest.fixture(autouse=True)

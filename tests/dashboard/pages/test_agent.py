@@ -8,7 +8,7 @@ from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import KEYS
 
 from lifesign.domain.access.permissions import Role
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 AGENT = "/agents/translator"
 

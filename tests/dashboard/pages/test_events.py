@@ -9,7 +9,7 @@ from tests.dashboard.conftest import Sample
 from lifesign.dashboard.event_lines import line_of
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.chain import Event
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 
 
 @pytest.mark.parametrize("path", ["/events?group=task", "/events"])
@@ -69,7 +69,7 @@ def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name(
 )
 def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> None:
     said = {"agent_id": "billing-1", "previous_health": "healthy", "new_health": "degraded"}
-    assert line(EventType.LIFESIGN_CHANGED, actor, **said)[2] == by
+    assert line(EventType.AGENT_HEALTH_CHANGED, actor, **said)[2] == by
 
 
 @pytest.mark.parametrize(

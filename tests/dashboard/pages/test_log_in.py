@@ -16,7 +16,7 @@ from lifesign.dashboard.routes import Dashboard
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, form_token
 from lifesign.domain.access.permissions import Role, digest_of, key_of
 from lifesign.registry.api.database_deadline import DeadlineDatabase
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import sessions
 
 PAGES = ("/", "/agents", "/events", "/tasks", "/targets", "/census", "/login")

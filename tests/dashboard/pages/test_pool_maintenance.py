@@ -9,7 +9,7 @@ from tests.support.dashboard_visitor import Page, Visitor
 from tests.support.servers import until
 
 from lifesign.domain.access.permissions import Role
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 POOL = "/agents?pool=billing"
 DEED = "/pools/billing/maintenance"

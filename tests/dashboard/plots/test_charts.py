@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lifesign.dashboard.plots.charts import NUMBERS, WIDTH, PlotSpan, spans
 from lifesign.dashboard.plots.scales import HEIGHT
 from lifesign.domain.lifecycle.agent_history import DAY_SECONDS, HALF_HOUR_SECONDS
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.history import AgentHistory, SlotShown, SpreadShown
 
 NOW_S = 1_782_900_900.0

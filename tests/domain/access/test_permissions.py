@@ -24,8 +24,9 @@ from lifesign.domain.access.permissions import (
     require,
     with_earlier_end,
 )
+from lifesign.domain.errors import ACTION_PHRASES, NotAllowed
 from lifesign.domain.net.target import target_id
-from lifesign.errors import DEEDS, InvalidValue, NotAllowed
+from lifesign.errors import InvalidValue
 
 READING = {
     Permission.LIST_AGENTS,
@@ -166,7 +167,7 @@ def test_a_refusal_says_which_key_may_not_do_what_and_for_whom() -> None:
 
 
 def test_what_somebody_may_not_do_is_told_in_words() -> None:
-    assert DEEDS.keys() <= set(Permission)
+    assert ACTION_PHRASES.keys() <= set(Permission)
     for action in Permission:
         told = str(NotAllowed("reader", action, None))
         assert "_" not in told

@@ -20,6 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from lifesign.domain.errors import BrokenChain, InvalidEvent
+from lifesign.domain.events.agent_payloads import AgentLifecycle
 from lifesign.domain.events.chain import (
     GENESIS,
     GENESIS_HASH,
@@ -36,20 +38,13 @@ from lifesign.domain.events.chain import (
     verify,
     whose,
 )
-from lifesign.domain.events.event import (
-    MAX_LOGGED_EPOCH,
-    PAYLOADS,
-    AgentLifecycle,
-    EpochRaised,
-    Erased,
-    EventDraft,
-    EventType,
-    LeaseEnded,
-    Payload,
-)
+from lifesign.domain.events.event import PAYLOADS, EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.lease_payloads import EpochRaised, LeaseEnded
+from lifesign.domain.events.payload_fields import MAX_LOGGED_EPOCH, Payload
+from lifesign.domain.events.registry_payloads import Erased
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.tasks.lease import EndReason, fencing_token
-from lifesign.errors import BrokenChain, InvalidEvent
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 SCHEMA_FILE = SCHEMAS / "event.schema.json"

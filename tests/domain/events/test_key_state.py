@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, fingerprint_of
-from lifesign.domain.events.event import EventType, KeyChanged
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.key_state import KeyComparison, KeyState, after_event, state_of
-from lifesign.domain.models.agents import moment
+from lifesign.domain.events.registry_payloads import KeyChanged
+from lifesign.domain.models.base import moment
 
 AT_S = 1_800_000_000.0
 CREATED, ROTATED, REVOKED = EventType.KEY_CREATED, EventType.KEY_ROTATED, EventType.KEY_REVOKED

@@ -12,35 +12,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lifesign.domain.events.chain import GENESIS, Event, chain, erased, link, read_event
-from lifesign.domain.events.event import (
-    PAYLOADS,
+from lifesign.domain.errors import Unreplayable
+from lifesign.domain.events.agent_payloads import (
     AgentErased,
     AgentHealthChanged,
     AgentLifecycle,
     AgentLinked,
     AgentUnlinked,
     AgentUpdated,
-    EpochRaised,
-    EventDraft,
-    EventType,
-    KeyChanged,
-    LeaseAcquired,
-    LeaseEnded,
     MaintenanceChanged,
     OverrideChanged,
-    Payload,
+)
+from lifesign.domain.events.chain import GENESIS, Event, chain, erased, link, read_event
+from lifesign.domain.events.event import PAYLOADS, EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.key_state import KeyState
+from lifesign.domain.events.lease_payloads import (
+    EpochRaised,
+    LeaseAcquired,
+    LeaseEnded,
     ShardLease,
     ShardsEnded,
     ShardsGranted,
     StateWritten,
-    TaskBudgetChanged,
-    TaskCreated,
-    TaskLifecycle,
-    TaskReported,
 )
-from lifesign.domain.events.key_state import KeyState
+from lifesign.domain.events.payload_fields import Payload
+from lifesign.domain.events.registry_payloads import KeyChanged
 from lifesign.domain.events.replay import MAX_DIFFERENCES, AgentState, LeaseState, Replay, TaskState
+from lifesign.domain.events.task_payloads import TaskBudgetChanged, TaskCreated, TaskLifecycle, TaskReported
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import (
     ALIVE,
@@ -51,11 +50,10 @@ from lifesign.domain.lifecycle.status_table import (
     begins_new_life,
     reason_of,
 )
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import TRANSITIONS as TASK_TRANSITIONS
 from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, task_resource
-from lifesign.errors import Unreplayable
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "schemas/examples/event/valid").glob("*.json"))
 AT = datetime(2027, 1, 15, 8, tzinfo=UTC)

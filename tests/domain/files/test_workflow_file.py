@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.errors import FileFault, InvalidWorkflow
 from lifesign.domain.files import yaml_document
 from lifesign.domain.files.workflow_file import MAX_AGENTS, AgentDeclaration, PoolSize, read_workflow
 from lifesign.domain.files.yaml_document import MAX_DEPTH, MAX_FAULTS, MAX_FILE_BYTES, MAX_NODES
 from lifesign.domain.models.agents import HeartbeatConfig, Registration
-from lifesign.errors import FileFault, InvalidWorkflow
 
 WHOLE = """\
 version: "1.0"

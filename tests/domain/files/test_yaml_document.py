@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from lifesign.domain.errors import InvalidFile
 from lifesign.domain.files import yaml_document
 from lifesign.domain.files.yaml_document import YamlDocument
-from lifesign.errors import InvalidFile
 
 
 class Leaf(BaseModel):

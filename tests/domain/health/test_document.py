@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidDocument
 from lifesign.domain.health import document_reader
 from lifesign.domain.health.document import (
     EXTENSION_KEY_PATTERN,
@@ -40,7 +41,6 @@ from lifesign.domain.health.document_reader import (
 )
 from lifesign.domain.health.outcome import Samples
 from lifesign.domain.health.status import health_status
-from lifesign.errors import InvalidDocument
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 SCHEMA = json.loads((SCHEMAS / "agent-health-0.1.0.schema.json").read_text())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.errors import InvalidTransition
 from lifesign.domain.lifecycle.status_table import (
     ALIVE,
     TRANSITIONS,
@@ -21,7 +22,6 @@ from lifesign.domain.lifecycle.status_table import (
     reason_of,
     status_after,
 )
-from lifesign.errors import InvalidTransition
 
 PAGE = Path(__file__).parents[3] / "docs" / "lifecycle.md"
 BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"

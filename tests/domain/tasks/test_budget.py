@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from tests.support.properties import examples
 
+from lifesign.domain.errors import BudgetExceeded, InvalidRequest
 from lifesign.domain.tasks.budget import (
     LARGEST,
     MAX_TOKENS,
@@ -21,7 +22,6 @@ from lifesign.domain.tasks.budget import (
     amount_record,
     budget_record,
 )
-from lifesign.errors import BudgetExceeded, InvalidRequest
 
 AMOUNTS = st.builds(Amount, st.integers(0, 20), st.integers(0, 20))
 PURSE = Budget(envelope=Amount(100, 1_500_000))

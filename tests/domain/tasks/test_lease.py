@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from lifesign.domain.errors import InvalidResource, TokensExhausted
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.tasks.lease import (
     COUNTERS_PER_MS,
@@ -36,7 +37,7 @@ from lifesign.domain.tasks.lease import (
     read_resource,
     read_window_s,
 )
-from lifesign.errors import InvalidResource, InvalidValue, TokensExhausted
+from lifesign.errors import InvalidValue
 
 FREE = Claim(resource="task:t1")
 HELD = Claim(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.errors import InvalidTaskTransition
 from lifesign.domain.tasks.lease import EndReason, read_resource
 from lifesign.domain.tasks.task_states import (
     FINISHED,
@@ -33,7 +34,7 @@ from lifesign.domain.tasks.task_states import (
     task_in,
     task_resource,
 )
-from lifesign.errors import InvalidTaskTransition, InvalidValue
+from lifesign.errors import InvalidValue
 
 PAGE = Path(__file__).parents[3] / "docs" / "task-lifecycle.md"
 BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from lifesign.domain.files import yaml_document
 from lifesign.domain.files.yaml_document import MAX_FAULTS, MAX_FILE_BYTES
-from lifesign.errors import InvalidDefinition, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.file import read_definition, read_definition_file
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.errors import InvalidDefinition
 
 REPOSITORY = Path(__file__).parents[3]
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))

@@ -25,7 +25,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
 from lifesign.prober.results.ledger import Ledger, LedgerAway, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 URLS = [f"https://agent.example/{number}" for number in range(4)]
 OTHER = "https://other.example/"

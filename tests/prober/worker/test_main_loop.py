@@ -16,7 +16,7 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
 from lifesign.domain.net.target import SHARDS, phase_of, target_id
 from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason
-from lifesign.errors import PassHeldUp
+from lifesign.prober.errors import PassHeldUp
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import (
     NO_STANDING,

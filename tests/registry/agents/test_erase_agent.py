@@ -11,10 +11,10 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import TASKS, create, steer, task, worker
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.transaction import Transaction
 
 RECORD = f"{AGENTS}/agent-1/record"
 STATE = "/api/v1/intents/i1/state/s1"

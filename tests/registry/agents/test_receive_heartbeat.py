@@ -9,7 +9,9 @@ from tests.support.task_api import create, steer, worker
 
 from lifesign.domain.access.permissions import Role
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import PostgresqlDatabase, Transaction, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.postgresql import PostgresqlDatabase
+from lifesign.storage.engine.transaction import Transaction
 
 _WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
 

@@ -3,10 +3,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.api import batcher
 from lifesign.registry.api.batcher import Batcher
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 
 def _doubled(_transaction: Transaction, asked: Sequence[int]) -> list[tuple[int, int]]:

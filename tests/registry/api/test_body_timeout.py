@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from lifesign.errors import BodyTooSlow
 from lifesign.registry.api import body_timeout
 from lifesign.registry.api.body_timeout import BodyTime
+from lifesign.registry.errors import BodyTooSlow
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,12 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import PERMISSIONS, Role
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.app import OPERATIONS
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import keys
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 UNKNOWN = "ahk_" + "x" * 43
 BEAT = f"{AGENTS}/agent-1/heartbeat"

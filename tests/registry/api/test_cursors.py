@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from lifesign.errors import InvalidRequest
+from lifesign.domain.errors import InvalidRequest
 from lifesign.registry.api.cursors import cursor_at, numbers_in, text_in
 
 

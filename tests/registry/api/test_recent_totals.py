@@ -7,7 +7,6 @@ from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.agents.find_agents import MAX_PAGE
 from lifesign.registry.api.recent_totals import (
     EXACT_UP_TO,
@@ -17,6 +16,7 @@ from lifesign.registry.api.recent_totals import (
     RecentTotals,
 )
 from lifesign.storage.agents.search import AgentFilter
+from lifesign.storage.errors import StoreUnavailable
 
 ANY = AgentFilter(statuses=("active",))
 FREE = AgentFilter(statuses=("active",), min_available_capacity=2)

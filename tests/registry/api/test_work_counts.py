@@ -3,7 +3,7 @@ import multiprocessing
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.registry.api.work_counts import (
     MAX_PATHS,
     LogState,

@@ -15,18 +15,19 @@ from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import Worker, create, steer
 
 from lifesign.domain.events.chain import Event, verify, whose
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.replay import Replay
 from lifesign.domain.lifecycle.agent_history import HistorySlot, KeptHistory, packed
-from lifesign.domain.models.agents import moment
-from lifesign.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
+from lifesign.domain.models.base import moment
 from lifesign.registry.backup.create_backup import Restored, back_up, restore
 from lifesign.registry.events.archive_events import archive
 from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.storage.agents import histories
 from lifesign.storage.engine import schema, tables
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
 from lifesign.storage.events.event_archive import files_in, read_archive

@@ -11,12 +11,12 @@ from tests.support.registry_api import RegistryApi
 from tests.support.task_api import TASKS, create, steer, steps, worker
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
 from lifesign.registry.backup import prune_history
 from lifesign.registry.backup.prune_history import DAY_SECONDS, HistoryPruner
 from lifesign.registry.targets import replace_listing
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 URLS = [f"https://agent-{number}.example/" for number in range(3)]
 

@@ -10,12 +10,13 @@ from sqlalchemy import inspect, text
 from tests.support.databases import bare_url
 from tests.support.fleet import older_columns
 
-from lifesign.errors import InvalidBackup, StoreUnavailable
 from lifesign.registry.backup.create_backup import restore
 from lifesign.registry.backup.update_backup import check, updated
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.ownership import REVISION_TABLE
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import InvalidBackup, StoreUnavailable
 from lifesign.storage.maintenance import all_rows
 from lifesign.storage.maintenance.backup_file import BackupHeader, reading, writing
 

@@ -8,12 +8,13 @@ from tests.registry.events.test_verify_events import execute, live_a_little, rep
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
+from lifesign.domain.errors import BrokenChain, InvalidEvent
 from lifesign.domain.events.chain import verify
-from lifesign.errors import BrokenChain, InvalidEvent, StoreUnavailable
 from lifesign.registry.events import archive_events
 from lifesign.registry.events.archive_events import Archivist, archive, archive_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.tables import events
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_archive, event_log
 from lifesign.storage.events.event_archive import Archived, read_archive
 

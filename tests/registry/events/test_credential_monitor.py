@@ -6,10 +6,11 @@ from collections.abc import Collection
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.events import credential_monitor
 from lifesign.registry.events.credential_monitor import CredentialMonitor
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 
 class Followers:

@@ -13,11 +13,11 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.events.chain import Event, verify, whose
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.events import archive_events, erase_archives
 from lifesign.registry.events.archive_events import Archivist
 from lifesign.registry.events.erase_archives import without
 from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import archive_erasures, event_archive, event_log
 from lifesign.storage.events.archive_erasures import Range
 from lifesign.storage.events.event_archive import LOCK_NAME, alone_in, files_in, read_archive

@@ -7,7 +7,7 @@ from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
 
 EVENTS = "/api/v1/events"

@@ -12,12 +12,15 @@ from tests.support.event_server import READER_KEY, Serving, add_key, following, 
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.access.permissions import Role, key_of
+from lifesign.domain.events.agent_payloads import AgentErased
 from lifesign.domain.events.chain import Checkpoint, Event
-from lifesign.domain.events.event import AgentErased, EventDraft, EventType
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events import event_feed, stream_events
 from lifesign.registry.events.stream_events import STREAM_PATH
 from lifesign.storage.engine import tables
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 from lifesign.storage.maintenance import all_rows

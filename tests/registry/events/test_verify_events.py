@@ -8,8 +8,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from lifesign.domain.events.chain import payload_of, whose
 from lifesign.domain.events.event import EventDraft
 from lifesign.registry.events.verify_events import LogReport, verify_log
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, events, keys, leases
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 LEASES = "/api/v1/leases"

@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role, is_valid
 from lifesign.domain.net.target import target_id
-from lifesign.errors import KeyEnded, KeyNotFound, LastAdminKey
+from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.keys.manage_keys import (
     KeyRotation,
     NewKey,
@@ -19,7 +19,8 @@ from lifesign.registry.keys.manage_keys import (
     revoke_key,
     rotate_key,
 )
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 

@@ -11,11 +11,11 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role, digest_of
 from lifesign.domain.tasks.lease import Claim
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 from lifesign.storage.tasks.leases import find
 
@@ -481,7 +481,7 @@ async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi)
 
     async def hold(asked: list[Asked]) -> list[object]:
         answers = await api.database.write(lambda transaction: hold_leases(transaction, asked))
-        return [type(answer) if isinstance(answer, AgentHealthError) else answer for answer in answers]
+        return [type(answer) if isinstance(answer, LifesignError) else answer for answer in answers]
 
     (first,) = await hold([Acquire(digest=digests[0], resource="task:1", ttl_s=60)])
     assert isinstance(first, Claim)

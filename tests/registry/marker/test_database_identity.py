@@ -11,8 +11,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker, Mismatch
-from lifesign.errors import DatabaseMismatch, ForeignDatabase
 from lifesign.registry.backup.create_backup import back_up, restore
+from lifesign.registry.errors import DatabaseMismatch
 from lifesign.registry.marker.database_identity import (
     Known,
     adopt,
@@ -23,7 +23,9 @@ from lifesign.registry.marker.database_identity import (
     current_marker,
 )
 from lifesign.storage.engine import registry_row, schema
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import ForeignDatabase
 
 FILE = Path("/state/marker.json")
 LEASES = "/api/v1/leases"

@@ -8,7 +8,8 @@ from tests.support.small_disk import fill, mounted
 
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.errors import InvalidMarker, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.registry.errors import InvalidMarker
 from lifesign.registry.marker.marker_file import (
     MAX_BYTES,
     MarkerFile,

@@ -15,14 +15,15 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.errors import DatabaseReplaced
 from lifesign.registry.api.work_counts import WorkCounts
 from lifesign.registry.marker import database_identity
 from lifesign.registry.marker.database_identity import current_marker
 from lifesign.registry.marker.marker_file import MarkerFile, marker_file
 from lifesign.registry.marker.marker_updates import LAST_SECONDS, TRACK_SECONDS
-from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import DatabaseReplaced
 
 METRIC = "lifesign_registry_database_marker_timestamp_seconds"
 

@@ -10,10 +10,10 @@ from tests.support.servers import REPOSITORY
 from tests.support.suspension import EXITS, suspend
 
 from lifesign.domain.access.permissions import Role
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.metrics import show_metrics
 from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
 from lifesign.storage.engine.database import Database
+from lifesign.storage.errors import StoreUnavailable
 
 PREFIX = "lifesign_registry_"
 

@@ -10,7 +10,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
-from lifesign.domain.models.agents import DeclaredAgent, moment, moment_text
+from lifesign.domain.models.agents import DeclaredAgent
+from lifesign.domain.models.base import moment, moment_text
 from lifesign.domain.net.target import shard_of, target_id
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.registry.agents.register_agent import add_agent

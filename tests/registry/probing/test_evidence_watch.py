@@ -10,7 +10,7 @@ from tests.support.metrics import Scraped
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.registry.probing.monitor_api import MAX_CONFIRMED_CLASSES
 
 MONITOR = "/api/v1/monitor"

@@ -10,9 +10,9 @@ from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.observation.result_sums import bucket_of
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 PATH = "/api/v1/census"
 URLS = [f"https://agent-{number}.example/" for number in range(5)]

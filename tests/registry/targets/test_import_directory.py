@@ -10,12 +10,13 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import DeclaredAgent, moment
+from lifesign.domain.models.agents import DeclaredAgent
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.registry.agents.register_agent import add_agent
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import import_directory, replace_listing
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
 
 

@@ -9,7 +9,7 @@ from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, target_id
 from lifesign.registry.api.cursors import cursor_at
 from lifesign.registry.targets import list_targets

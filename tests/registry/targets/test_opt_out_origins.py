@@ -8,7 +8,7 @@ from tests.support.directory_api import feed, put, urls_in
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import shard_of, target_id
 from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS
 from lifesign.registry.events.verify_events import verify_log

@@ -9,7 +9,7 @@ from tests.support.directory_api import feed, put
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import shard_of, target_id
 
 URL = "https://agent.example/"

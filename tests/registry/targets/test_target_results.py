@@ -12,9 +12,9 @@ from tests.support.fleet import count_by_status
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, shard_of, target_id
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 HOST = "agent.example"
 SHARD = shard_of(HOST)

@@ -21,7 +21,7 @@ from lifesign.domain.health.outcome import Outcome
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.registry.tasks import claim_endpoint
 from lifesign.registry.tasks.claim_task import TaskClaimant, look_for_task
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 LEASES = "/api/v1/leases"
 

@@ -14,7 +14,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.registry import sweep
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.transitions.lease_expiry import Reaper, reap
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.maintenance import set_clock
 
 QUICK = {"interval_seconds": 1, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}

@@ -4,7 +4,7 @@ from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status, give_lease
 
 from lifesign.domain.lifecycle.observed_facts import Observed, fold
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
@@ -14,8 +14,9 @@ from lifesign.registry.sweep import Sweeper
 from lifesign.registry.transitions.sweep_gap import move_back_some
 from lifesign.storage.agents import agent_rows, heartbeats
 from lifesign.storage.agents.heartbeats import Beat
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import agents as agents_table
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness, probe_results
 from lifesign.storage.probing.liveness import LiveTarget

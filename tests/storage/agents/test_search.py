@@ -11,8 +11,9 @@ from tests.support.fleet import add_agents
 from lifesign.storage.agents import search
 from lifesign.storage.agents.agent_rows import set_maintenance, set_observed
 from lifesign.storage.agents.search import AgentFilter, place_of
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import beats
+from lifesign.storage.engine.transaction import Transaction
 
 
 class Known(NamedTuple):

@@ -12,9 +12,11 @@ from sqlalchemy import insert, select, text
 from tests.support.databases import WoundClock, create_tables, opened
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.errors import DatabaseReplaced, InvalidValue, StoreUnavailable
-from lifesign.storage.engine.database import Database, Transaction, open_database, read_url
+from lifesign.errors import InvalidValue
+from lifesign.storage.engine.database import Database, open_database, read_url
 from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
 
 def _add_row(number: int) -> Callable[[Transaction], int]:
@@ -150,7 +152,7 @@ async def test_waiting_deeds_are_committed_together_on_sqlite(tmp_path: Path) ->
 async def test_a_file_that_another_process_locks_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.storage.engine.database.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.storage.engine.sqlite_file.BUSY_SECONDS", 0.1)
     database = open_database(f"sqlite:///{tmp_path}/locked.db")
     await create_tables(database)
     other = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)

@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import insert, select
 from tests.support.databases import create_tables
 
-from lifesign.errors import DatabaseReplaced, StoreUnavailable
 from lifesign.storage.engine import open_files
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.open_files import OpenFiles
 from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
 
 def _add_row(number: int) -> Callable[[Transaction], None]:

@@ -4,9 +4,10 @@ import pytest
 from sqlalchemy import insert, make_url, select, text
 from tests.support.databases import empty_url, postgresql_server
 
-from lifesign.errors import StoreUnavailable
-from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 
 def _add_row(transaction: Transaction) -> None:

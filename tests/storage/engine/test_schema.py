@@ -20,11 +20,12 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.domain.events.webhook_signature import secret_of
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from lifesign.storage.engine import schema, tables
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.ownership import REVISION_TABLE
 from lifesign.storage.engine.tables import metadata
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from lifesign.storage.events import webhooks
 from lifesign.storage.targets import census_counts, target_rows
 

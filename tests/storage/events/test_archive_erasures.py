@@ -5,10 +5,13 @@ from sqlalchemy import update
 from tests.storage.events.test_event_log import appending, draft
 from tests.support.databases import bare_url
 
-from lifesign.domain.events.event import AgentErased, EventDraft, EventType
+from lifesign.domain.events.agent_payloads import AgentErased
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.tables import event_log as head_row
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure, Range
 

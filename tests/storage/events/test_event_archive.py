@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from tests.storage.events.test_event_log import draft, written
 
+from lifesign.domain.errors import InvalidEvent
 from lifesign.domain.events.chain import GENESIS, Event, chain, verify, whose
 from lifesign.domain.events.event import EventDraft
-from lifesign.errors import InvalidEvent
 from lifesign.storage.events.event_archive import (
     Archived,
     ArchiveFile,

@@ -4,10 +4,14 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.support.databases import WoundClock, empty_postgresql
 
+from lifesign.domain.events.agent_payloads import DriftWarning
 from lifesign.domain.events.chain import GENESIS, verify, written_time
-from lifesign.domain.events.event import DriftWarning, EventDraft, EventType, StateWritten
-from lifesign.domain.models.agents import moment
-from lifesign.storage.engine.database import Database, Transaction, open_database
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.lease_payloads import StateWritten
+from lifesign.domain.models.base import moment
+from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.errors import InvalidBackup, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.storage.errors import InvalidBackup
 from lifesign.storage.maintenance import backup_file
 from lifesign.storage.maintenance.backup_file import BackupHeader, check, reading, writing
 

@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.net.target import target_id
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness
 from lifesign.storage.probing.liveness import LiveTarget, Silent
 from lifesign.storage.targets import target_rows

@@ -18,8 +18,9 @@ from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.results.ledger import ProbeReport
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import census_runs, probed
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import SECONDS_PER_HOUR, SumRow
 from lifesign.storage.targets import census_counts
 

@@ -4,7 +4,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of
 from lifesign.domain.tasks.lease_id import number_in
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 from lifesign.storage.tasks import lease_requesters
 from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters

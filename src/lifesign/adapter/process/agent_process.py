@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.orphan_cleanup import end_left
-from lifesign.errors import CommandFailed
 
 START_SECONDS: Final = 60.0
 """For its first process to begin."""

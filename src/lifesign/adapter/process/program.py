@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.agent_user import AgentUser
-from lifesign.errors import CommandFailed
 
 _MAX_FIRST_LINE_BYTES: Final = 256
 """The kernel looks no further for an interpreter."""

@@ -1,0 +1,1 @@
+"""The metered MCP proxy: the tools that an agent gets while it holds a task."""

@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.run_events import SPOKEN_WITH
 from lifesign.adapter.tools.call_failed import CallNotExecuted, ResultWithheld
@@ -29,7 +30,7 @@ from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server
 from lifesign.adapter.tools.upstreams import MAX_TOOLS, CallLimits, Upstream
 from lifesign.adapter.tools.upstreams_file import secret_of
 from lifesign.domain.parsing.json_limits import is_finite
-from lifesign.errors import CommandFailed, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool import ToolFailed

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from lifesign.adapter.errors import CommandFailed, InvalidTools
 from lifesign.adapter.process.program import program_called
 from lifesign.adapter.tools.upstreams import FORMS, SecretSource, Upstreams
 from lifesign.client.secret_file import read_secret
+from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
-from lifesign.errors import CommandFailed, FileFault, InvalidTools, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.mcp.task_tools import TASK_TOOLS
 
 _log = logging.getLogger("lifesign.adapter.tools")

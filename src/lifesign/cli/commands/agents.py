@@ -237,7 +237,7 @@ def show_agent(
 async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bool | None]":
     """Return an agent's record, and whether decisions are held."""
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - loaded by now
-    from lifesign.errors import TargetNotFound  # noqa: PLC0415
+    from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415 - see above
 
     try:
         return await done_for(client.agents.get, client.targets, given), await are_held(client)

@@ -20,12 +20,12 @@ from lifesign.cli.options.server_database import (
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import MAX_LISTED, printable
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 
 if TYPE_CHECKING:
     from lifesign.registry.backup.carry_over_revocations import Withdrawn
     from lifesign.registry.backup.create_backup import Restored
-    from lifesign.storage.engine.database import Transaction
+    from lifesign.storage.engine.transaction import Transaction
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
@@ -148,7 +148,7 @@ def _update_marker(database: str, state_dir: Path | None) -> None:
         file = marker_file(database, state_dir)
         if not Known.read(file).is_new:
             put_marker(file, run_deed(database, current_marker))
-    except AgentHealthError as error:
+    except LifesignError as error:
         told = f"warning: the marker of the database was not updated: {error}"
         sys.stderr.write(f"lifesign: {printable(told)}\n")
 
@@ -163,7 +163,8 @@ def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
     if told := ", ".join(pluralize(count, noun) + which for count, noun, which in ended if count):
         yield f"withdrawn since the backup, and so again: {told}"
     if withdrawn.successors:
-        yield f"kept, since they replace keys that were rotated: {pluralize(len(withdrawn.successors), 'key')}"
+        count = pluralize(len(withdrawn.successors), "key")
+        yield f"kept, since they replace keys that were rotated: {count}"
     if withdrawn.erased_agents:
         yield "erased since the backup, and back: erase them again (lifesign agents erase AGENT_ID)"
         yield from _listed(withdrawn.erased_agents)
@@ -171,7 +172,7 @@ def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
 
 def _unknown_lines(restored: "Restored") -> Iterator[str]:
     """Name what may have been withdrawn since, for all that the replaced database could tell."""
-    from lifesign.domain.models.agents import moment  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.models.base import moment  # noqa: PLC0415
     from lifesign.domain.text.times import utc_text  # noqa: PLC0415
 
     withdrawn = restored.withdrawn

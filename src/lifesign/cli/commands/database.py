@@ -19,7 +19,7 @@ from lifesign.cli.output.terminal import printable
 
 if TYPE_CHECKING:
     from lifesign.domain.events.database_marker import DatabaseMarker
-    from lifesign.storage.engine.database import Transaction
+    from lifesign.storage.engine.transaction import Transaction
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 

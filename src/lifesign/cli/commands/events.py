@@ -31,13 +31,13 @@ from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, 
 from lifesign.domain.access.actor import spoken
 from lifesign.domain.tasks.task_states import told_of_end
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import AgentHealthError, InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
     from lifesign.client.registry_events import EventPage, LoggedEvent
     from lifesign.registry.events.verify_events import LogReport
-    from lifesign.storage.engine.database import Transaction
+    from lifesign.storage.engine.transaction import Transaction
 
 PAGE = 1_000
 """The most that the registry tells at once."""
@@ -244,7 +244,7 @@ def _verified(url: str) -> "LogReport":
         return run_deed(url, look, is_write=False)
     except InvalidValue:
         raise
-    except AgentHealthError as error:
+    except LifesignError as error:
         # Not read is not "changed".
         sys.stderr.write(f"lifesign: {printable(str(error))}\n")
         raise typer.Exit(EXIT_UNREACHABLE) from None

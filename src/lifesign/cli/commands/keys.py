@@ -20,7 +20,7 @@ from lifesign.errors import InvalidValue
 if TYPE_CHECKING:
     from lifesign.domain.access.permissions import Role, StoredKey
     from lifesign.registry.keys.manage_keys import KeyLimits, KeyRotation, NewKey
-    from lifesign.storage.engine.database import Transaction
+    from lifesign.storage.engine.transaction import Transaction
 
 PAGE = 1_000
 """Of keys that one transaction reads."""

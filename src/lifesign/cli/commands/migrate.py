@@ -16,8 +16,8 @@ from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import printable
 
 if TYPE_CHECKING:
-    from lifesign.storage.engine.database import Transaction
     from lifesign.storage.engine.schema import Upgrade
+    from lifesign.storage.engine.transaction import Transaction
 
 
 def migrate(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from lifesign.adapter.errors import CommandFailed
 from lifesign.cli.options.duration import duration_text, read_duration
 from lifesign.cli.options.ending_signals import ending_signals, leave_closed_terminal
 from lifesign.cli.options.registry_access import (
@@ -25,7 +26,7 @@ from lifesign.cli.options.registry_access import (
 from lifesign.cli.options.task_id import read_task_id
 from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE
-from lifesign.errors import CommandFailed, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.serving.state_home import state_home
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _check(*, task: str | None, once: bool, timeout_s: float | None, no_progress
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
     """Refuse an end that takes longer than the registry waits for one."""
-    from lifesign.domain.models.agents import MAX_DURATION_SECONDS  # noqa: PLC0415 - see `run`
+    from lifesign.domain.models.base import MAX_DURATION_SECONDS  # noqa: PLC0415 - see `run`
 
     if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
         late = "--grace" if grace_s > drain_s else "--drain-timeout"

@@ -16,7 +16,7 @@ from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, 
 from lifesign.cli.output.log_output import LogFormat
 from lifesign.cli.output.terminal import printable
 from lifesign.domain.net.target_address import without_passwords
-from lifesign.errors import DatabaseMismatch
+from lifesign.registry.errors import DatabaseMismatch
 
 if TYPE_CHECKING:
     from lifesign.dashboard.routes import Dashboard

@@ -91,8 +91,8 @@ class _Verdict:
 
 def _judge(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Verdict:
     # pydantic takes 60 ms, which `--help` need not pay.
+    from lifesign.domain.errors import InvalidDocument  # noqa: PLC0415
     from lifesign.domain.health.document_reader import read_document  # noqa: PLC0415
-    from lifesign.errors import InvalidDocument  # noqa: PLC0415
 
     try:
         _, findings = read_document(raw)

@@ -1,0 +1,1 @@
+"""`lifesign doctor`: checks of an installation and their results."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from lifesign.domain.text.durations import precise_text
-from lifesign.storage.engine.database import ROOM_BYTES
+from lifesign.storage.engine.sqlite import ROOM_BYTES
 
 CLOCK_WARNING_SECONDS: Final = 2.0
 """Below, clocks are in step: a registry tells its time in whole seconds."""

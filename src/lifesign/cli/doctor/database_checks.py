@@ -12,13 +12,16 @@ from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock,
 from lifesign.cli.options.server_database import run_deed, sqlite_file
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.text.durations import duration_text
-from lifesign.errors import AgentHealthError, DatabaseMismatch, ForeignDatabase, SchemaOutdated, SchemaUnknown
+from lifesign.errors import LifesignError
+from lifesign.registry.errors import DatabaseMismatch
 from lifesign.registry.marker.database_identity import Known, check_filled
 from lifesign.storage.engine import registry_row, schema
-from lifesign.storage.engine.database import Transaction, check_writable
 from lifesign.storage.engine.database_faults import DAMAGED, NO_DATABASE
 from lifesign.storage.engine.file_use import check_unlocked
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.sqlite_file import check_writable
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from lifesign.storage.keys import key_rows
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -84,7 +87,7 @@ def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Chec
             "database", "fault", f"{shown} needs {error.name}", "pip install 'lifesign[postgres]'"
         )
         return
-    except AgentHealthError as error:
+    except LifesignError as error:
         is_foreign = isinstance(error, ForeignDatabase)
         told = NO_DATABASE if str(error) == DAMAGED else str(error)
         yield CheckResult("database", "fault", told, _advice_for(error, file))
@@ -169,7 +172,7 @@ def _check_changes(file: Path) -> None:
     check_unlocked(file)
 
 
-_ADVICE: Final[Mapping[type[AgentHealthError], str]] = {
+_ADVICE: Final[Mapping[type[LifesignError], str]] = {
     SchemaOutdated: "make a backup, then lifesign migrate",
     SchemaUnknown: "a newer version has been here: install that one",
     ForeignDatabase: "--database names another one; in PostgreSQL a schema of our own will do",
@@ -177,7 +180,7 @@ _ADVICE: Final[Mapping[type[AgentHealthError], str]] = {
 }
 
 
-def _advice_for(error: AgentHealthError, file: Path | None) -> str:
+def _advice_for(error: LifesignError, file: Path | None) -> str:
     if isinstance(error, SchemaOutdated) and error.found is None:
         return "lifesign serve sets it up, or lifesign migrate"
     if advice := _ADVICE.get(type(error)):

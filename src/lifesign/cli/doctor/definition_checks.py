@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifesign.cli.doctor.check_result import CheckResult
+from lifesign.domain.errors import InvalidFile
 from lifesign.domain.text.pluralize import plural
-from lifesign.errors import AgentHealthError, InvalidFile
+from lifesign.errors import LifesignError
 
 if TYPE_CHECKING:
     from lifesign.prober.definition.models import ProbeDefinition
@@ -25,7 +26,7 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
                 "definition", "fault", f"{file}: {fault}", "probes/reference.yml has every setting"
             )
         return
-    except AgentHealthError as error:
+    except LifesignError as error:
         yield CheckResult("definition", "fault", str(error), "name a file that is there")
         return
     import asyncio  # noqa: PLC0415 - takes 20 ms
@@ -58,7 +59,7 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Chec
         )
     try:
         replies = asyncio.run(_asked(definition))
-    except AgentHealthError as error:
+    except LifesignError as error:
         yield CheckResult("canaries", "fault", f"{file}: {error}", "probes/reference.yml has every setting")
         return
     for network_class, named in canaries.items():

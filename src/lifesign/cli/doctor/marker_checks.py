@@ -6,10 +6,12 @@ from typing import Final
 from sqlalchemy import make_url
 
 from lifesign.cli.doctor.check_result import CheckResult
-from lifesign.errors import DatabaseMismatch, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.registry.errors import DatabaseMismatch
 from lifesign.registry.marker.database_identity import Known, check_known, check_present
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
-from lifesign.storage.engine.database import Transaction, read_url
+from lifesign.storage.engine.database import read_url
+from lifesign.storage.engine.transaction import Transaction
 
 ADVICE: Final = "put the right database back, restore a backup, or run lifesign database adopt"
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from lifesign.cli.doctor import http
 from lifesign.cli.doctor.check_result import CheckResult, of_the_directory, of_the_mode
-from lifesign.errors import AgentHealthError, CannotListen, InvalidValue
+from lifesign.errors import InvalidValue, LifesignError
 from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.errors import CannotListen
 from lifesign.serving.listening_socket import bound
 from lifesign.serving.self_signed_certificate import certificate_ends_s
 from lifesign.serving.tls_files import check_pair
@@ -87,7 +88,7 @@ def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
     named = ", ".join(networks)
     try:
         settings = RegistrySettings.read(trusted_proxies=networks)
-    except AgentHealthError as error:
+    except LifesignError as error:
         yield CheckResult("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
         return
     if settings.trusts_everybody:

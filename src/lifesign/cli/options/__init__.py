@@ -1,0 +1,1 @@
+"""Options, configuration files and identifiers that commands share."""

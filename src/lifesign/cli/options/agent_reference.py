@@ -47,7 +47,7 @@ async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, g
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.net.target import read_target  # noqa: PLC0415
     from lifesign.domain.net.target_address import AddressRefused, without_password  # noqa: PLC0415
-    from lifesign.errors import TargetNotFound  # noqa: PLC0415
+    from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415
 
     url = read_target(given)
     if is_url(given):

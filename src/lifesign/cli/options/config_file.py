@@ -19,11 +19,13 @@ from typing import Any, Final
 import typer
 from typer.exceptions import TyperException
 
+from lifesign.cli.errors import InvalidConfig
 from lifesign.cli.options.secret_file import complain
 from lifesign.cli.output.terminal import printable
 from lifesign.client.secret_file import complain_if_open
+from lifesign.domain.errors import FileFault
 from lifesign.domain.net.target_address import without_passwords
-from lifesign.errors import FileFault, InvalidConfig, InvalidValue
+from lifesign.errors import InvalidValue
 
 MAX_BYTES: Final = 65_536
 MAX_UNKNOWN_NAMED: Final = 20

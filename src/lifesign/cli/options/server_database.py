@@ -9,10 +9,11 @@ import typer
 
 from lifesign.cli.options.config_file import take_server_config
 from lifesign.domain.access.actor import OwnActor
-from lifesign.errors import InvalidValue, StoreUnavailable
+from lifesign.errors import InvalidValue
+from lifesign.storage.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from lifesign.storage.engine.database import Transaction
+    from lifesign.storage.engine.transaction import Transaction
 
 DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 DEFAULT_DATABASE = "sqlite:///lifesign.db"

@@ -1,0 +1,1 @@
+"""Output of commands: tables, pages of records, progress, logs."""

@@ -22,11 +22,11 @@ from lifesign.dashboard.pages.public_status import is_public
 from lifesign.dashboard.pages.targets import asked_for_look
 from lifesign.dashboard.plots import charts
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.targets import TargetRecord
 from lifesign.domain.observation.evidence_age import lost_text
-from lifesign.errors import TargetNotFound
+from lifesign.registry.errors import TargetNotFound
 from lifesign.storage.events import event_log
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
     agent_id = request.path_params["agent_id"]
     agent: AgentRecord = look.ask("GET", _AGENT, agent_id=agent_id)
     transaction, now_s = look.transaction, look.transaction.now_s
-    kinds = (EventType.AGENT_LIFECYCLE, EventType.LIFESIGN_CHANGED)
+    kinds = (EventType.AGENT_LIFECYCLE, EventType.AGENT_HEALTH_CHANGED)
     lifecycle, health = (
         event_log.latest(transaction, limit=CHANGES_READ, types=[kind.value], agent_id=agent_id)
         for kind in kinds

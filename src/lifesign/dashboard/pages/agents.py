@@ -15,10 +15,10 @@ from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_i
 from lifesign.dashboard.pages.maintenances import is_maintained
 from lifesign.dashboard.pages.pool_maintenance import pool_shown
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import PART_OF_NAME_PATTERN, Capability, RoleId
-from lifesign.errors import InvalidRequest
+from lifesign.domain.models.base import PART_OF_NAME_PATTERN, Capability, RoleId
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in, text_in
 from lifesign.registry.targets.list_targets import Host
 from lifesign.registry.views.agent_records import record

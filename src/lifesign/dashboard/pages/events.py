@@ -10,9 +10,10 @@ from starlette.requests import Request
 from lifesign.dashboard.event_lines import GROUPS, lines_of
 from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import AgentId, EventType
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.payload_fields import AgentId
 from lifesign.domain.health.document import MAX_NUMBER
-from lifesign.errors import InvalidRequest
 from lifesign.storage.events import event_log
 
 PAGE_SIZE = 100

@@ -12,7 +12,7 @@ from typing import Final
 
 from lifesign.dashboard.labels import duration_ms, layers_seen, percent, sight_of, sight_of_target
 from lifesign.domain.events.chain import Event
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.targets import TargetRecord
 from lifesign.domain.observation.result_sums import Layer
@@ -102,7 +102,7 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
     changes = [
         (_at_s(event.created_at), str(event.payload["previous_health"]))
         for event in events
-        if event.type is EventType.LIFESIGN_CHANGED and not event.is_erased
+        if event.type is EventType.AGENT_HEALTH_CHANGED and not event.is_erased
     ]
     document = None if agent.seen is None else agent.seen.document
     if agent.unknown_reason is not None and document is not None and not document.is_stale:

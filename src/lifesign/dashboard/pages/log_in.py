@@ -6,12 +6,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from lifesign.dashboard import visitors
+from lifesign.dashboard.errors import ForgedForm
 from lifesign.dashboard.page_handler import PageHandler, note_refusal
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, is_after_undone_form, own_path
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
-from lifesign.errors import ForgedForm, NotAllowed, UnknownKey
-from lifesign.storage.engine.database import Transaction
+from lifesign.domain.errors import NotAllowed
+from lifesign.registry.errors import UnknownKey
+from lifesign.storage.engine.transaction import Transaction
 
 FORM_SECONDS = 3_600
 """How long a login form may lie open."""

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lifesign.domain.access.actor import spoken
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
-from lifesign.domain.models.agents import AgentRecord, moment
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.models.base import moment
 from lifesign.registry.views.key_names import keys_in, names_of_keys
 from lifesign.storage.agents.search import maintained_together
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_SHOWN = 10

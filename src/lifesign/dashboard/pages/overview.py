@@ -14,7 +14,7 @@ from lifesign.dashboard.visitors import visitor_of
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.pluralize import pluralize
@@ -108,8 +108,8 @@ def warnings(monitor: MonitorRecord, seen: SeenCounts, clock_limit_s: float) -> 
     if (lost := monitor.lost_evidence) is not None:
         reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
         found.append(
-            f"Evidence is lost about {pluralize(lost.agents, 'living agent')} since {moment_text(lost.since)}: "
-            f"{reasons}."
+            f"Evidence is lost about {pluralize(lost.agents, 'living agent')} "
+            f"since {moment_text(lost.since)}: {reasons}."
         )
     found += [
         f"Mass silence in {name} since {moment_text(since)}: failures of its targets do not count, unless an "

@@ -19,14 +19,15 @@ from lifesign.dashboard.responses import HEADERS, page
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.observation.evidence_age import lost_text
-from lifesign.errors import AgentNotFound
+from lifesign.registry.errors import AgentNotFound
 from lifesign.registry.transitions.agent_verdicts import judge_one
 from lifesign.registry.transitions.monitor_row import circumstances
 from lifesign.registry.views.agent_records import record
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 MEMBER: Final = "public_status"
 """Of an agent's metadata."""

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from lifesign.dashboard.fleet_facts import WAITING
 from lifesign.dashboard.page_handler import RequestContext, check_sure, query_in
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.events.event import AgentId
-from lifesign.domain.models.agents import RoleId
+from lifesign.domain.events.payload_fields import AgentId
+from lifesign.domain.models.base import RoleId
 from lifesign.domain.models.tasks import ReportList, TaskList, TaskRecord, TaskSummary, told_of_run
 from lifesign.domain.tasks.task_states import FINISHED, TaskStatus
-from lifesign.errors import TaskNotFound
 from lifesign.registry.api.cursors import Cursor
+from lifesign.registry.errors import TaskNotFound
 from lifesign.storage.events import event_log
 
 PAGE_SIZE = 50

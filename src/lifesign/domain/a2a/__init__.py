@@ -1,0 +1,1 @@
+"""A2A agent cards, their interfaces and the variants of messages."""

@@ -13,8 +13,9 @@ from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
 
+from lifesign.domain.errors import NotAllowed
 from lifesign.domain.net.target import is_target_id
-from lifesign.errors import InvalidValue, NotAllowed
+from lifesign.errors import InvalidValue
 
 KEY_PREFIX = "ahk_"
 """Lets scanners for leaked secrets find our keys."""

@@ -1,0 +1,1 @@
+"""The event log: events, their hash chain, its replay, webhook signatures."""

@@ -16,22 +16,13 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic_core import PydanticCustomError, to_json
 
 from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, is_reserved
-from lifesign.domain.events.event import (
-    MOMENT_PATTERN,
-    PAYLOADS,
-    Actor,
-    Erased,
-    EventDraft,
-    EventType,
-    Hash,
-    Label,
-    OwnId,
-    Payload,
-    Positive,
-)
+from lifesign.domain.errors import BrokenChain, InvalidEvent
+from lifesign.domain.events.event import PAYLOADS, EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.payload_fields import MOMENT_PATTERN, Actor, Hash, Label, OwnId, Payload, Positive
+from lifesign.domain.events.registry_payloads import Erased
 from lifesign.domain.health.document import MAX_NUMBER, OrAbsent, Time
-from lifesign.domain.models.agents import moment
-from lifesign.errors import BrokenChain, InvalidEvent
+from lifesign.domain.models.base import moment
 
 
 def _take_calendar_date(text: str) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from lifesign.domain.access.permissions import StoredKey, fingerprint_of
 from lifesign.domain.events.consistency import differences
-from lifesign.domain.events.event import EventType, KeyChanged
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.registry_payloads import KeyChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

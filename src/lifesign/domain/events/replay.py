@@ -12,33 +12,33 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.events.chain import Event, payload_of
-from lifesign.domain.events.consistency import differences
-from lifesign.domain.events.event import (
+from lifesign.domain.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
+from lifesign.domain.events.agent_payloads import (
     AgentErased,
     AgentHealthChanged,
     AgentLifecycle,
     AgentLinked,
     AgentUnlinked,
     AgentUpdated,
-    EpochRaised,
-    EventType,
-    KeyChanged,
-    LeaseAcquired,
-    LeaseEnded,
     MaintenanceChanged,
     OverrideChanged,
-    Payload,
+)
+from lifesign.domain.events.chain import Event, payload_of
+from lifesign.domain.events.consistency import differences
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.key_state import KeyComparison, KeyState, after_event
+from lifesign.domain.events.lease_payloads import (
+    EpochRaised,
+    LeaseAcquired,
+    LeaseEnded,
     ShardLease,
     ShardsEnded,
     ShardsGranted,
     StateWritten,
-    TaskBudgetChanged,
-    TaskCreated,
-    TaskLifecycle,
-    TaskReported,
 )
-from lifesign.domain.events.key_state import KeyComparison, KeyState, after_event
+from lifesign.domain.events.payload_fields import Payload
+from lifesign.domain.events.registry_payloads import KeyChanged
+from lifesign.domain.events.task_payloads import TaskBudgetChanged, TaskCreated, TaskLifecycle, TaskReported
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import (
     TRANSITIONS,
@@ -58,7 +58,6 @@ from lifesign.domain.tasks.task_states import (
     task_resource,
 )
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
 
 MAX_DIFFERENCES = 1_000
 """How many differences are told."""

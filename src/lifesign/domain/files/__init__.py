@@ -1,0 +1,1 @@
+"""Workflow files and other YAML documents, with line numbers for their errors."""

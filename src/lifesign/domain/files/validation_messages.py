@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from lifesign.domain.health.document import MAX_NUMBER
-from lifesign.domain.models.agents import (
+from lifesign.domain.models.base import (
     AGENT_ID_PATTERN,
     CAPABILITY_PATTERN,
     NAME_PATTERN,

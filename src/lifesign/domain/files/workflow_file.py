@@ -12,20 +12,11 @@ from typing import Annotated, Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from lifesign.domain.errors import InvalidWorkflow
 from lifesign.domain.files.yaml_document import YamlDocument
 from lifesign.domain.health.document import WHOLE, write_short
-from lifesign.domain.models.agents import (
-    Body,
-    Capabilities,
-    HeartbeatConfig,
-    Load,
-    Metadata,
-    Name,
-    RoleId,
-    Seconds,
-    Url,
-)
-from lifesign.errors import InvalidWorkflow
+from lifesign.domain.models.agents import HeartbeatConfig
+from lifesign.domain.models.base import Body, Capabilities, Load, Metadata, Name, RoleId, Seconds, Url
 
 MAX_AGENTS = 1_000
 MAX_INSTANCES = 1_000_000

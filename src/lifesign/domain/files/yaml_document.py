@@ -16,9 +16,9 @@ from pydantic_core import ErrorDetails
 from yaml.constructor import SafeConstructor
 
 from lifesign.domain.base.finding import json_pointer
+from lifesign.domain.errors import FileFault, InvalidFile
 from lifesign.domain.files.validation_messages import FORMS, known_expectation
 from lifesign.domain.parsing.json_limits import MAX_NUMBER
-from lifesign.errors import FileFault, InvalidFile
 
 MAX_FILE_BYTES = 1_048_576
 MAX_NODES = 100_000

@@ -1,0 +1,1 @@
+"""From one interaction to the health document: outcome, window, histogram, trend, status."""

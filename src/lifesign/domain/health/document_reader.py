@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from lifesign.domain.base.finding import Finding, json_pointer
+from lifesign.domain.errors import InvalidDocument
 from lifesign.domain.health.document import (
     MAX_AGENT_ID_CHARS,
     MAX_DEPTH,
@@ -32,7 +33,6 @@ from lifesign.domain.health.document import (
 )
 from lifesign.domain.health.status import DEGRADED_RATIO, HEALTHY_RATIO, MINIMUM_SAMPLES
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import InvalidDocument
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_FAULTS = 50

@@ -1,0 +1,1 @@
+"""The status of an agent: transitions, heartbeat timeouts, verdicts, suspension."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from lifesign.errors import InvalidTransition
+from lifesign.domain.errors import InvalidTransition
 
 
 class Status(StrEnum):

@@ -4,142 +4,42 @@ The bodies that the registry takes and the record that it gives. Members that ar
 refused, so that a misspelt setting is not silently ignored.
 """
 
-import re
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     AwareDatetime,
     BaseModel,
-    ConfigDict,
     Field,
-    PlainSerializer,
     StrictBool,
     StringConstraints,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.access.actor import OwnActor, is_reserved
-from lifesign.domain.health.document import WHOLE, HealthStatus, Time, write_short
+from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.lifecycle.verdict import UNHEALTHY_AFTER_FAILURES, Monitoring
+from lifesign.domain.models.base import (
+    AgentId,
+    Body,
+    Capabilities,
+    Duration,
+    Load,
+    Metadata,
+    Name,
+    OwnAgentId,
+    RoleId,
+    Seconds,
+    TaskId,
+    Url,
+    WholeSeconds,
+)
 from lifesign.domain.models.links import LinkShown
-from lifesign.domain.net.target import TARGET_ID_PATTERN, is_target_id
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.parsing.json_limits import take_small
-from lifesign.domain.text.times import utc_text
 
-AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"
-AGENT_ID_PATTERN = f"^{AGENT_ID_CHARACTERS}$"
-# Names are shown and logged: no control characters, no line breaks.
-NAME_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
-# Of what is looked for in names; may be empty.
-PART_OF_NAME_PATTERN = NAME_PATTERN.replace("]+$", "]*$")
-CAPABILITY_PATTERN = r"^[^\x00-\x20\x7f-\x9f,\u2028\u2029]{1,128}$"
-URL_PATTERN = r"^https?://[^\x00-\x20\x7f-\x9f\"<>\\^`{|}]+$"
-MAX_CAPABILITIES = 64
 MAX_TASKS = 1_000
-MAX_METADATA_BYTES = 16_384
-MAX_METADATA_DEPTH = 16
-MAX_DURATION_SECONDS = 604_800
-"""A week: the longest heartbeat interval, threshold or drain."""
 DEFAULT_DRAIN_SECONDS = 120
-
-_OURS = {"ours": ", ".join(OwnActor)}
-
-
-def _take_metadata(value: dict[str, Any]) -> dict[str, Any]:
-    return take_small(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
-
-
-def _take_no_name_of_ours(value: str) -> str:
-    if is_reserved(value):
-        raise PydanticCustomError(
-            "reserved", "expected another id: key:... and {ours} are names of the registry's own", _OURS
-        )
-    return value
-
-
-def _take_no_target(value: str) -> str:
-    if is_target_id(value):
-        raise PydanticCustomError(
-            "reserved", "expected another id: tgt_ and 32 hexadecimal digits are what probers find"
-        )
-    return value
-
-
-def take_path_segment(value: str) -> str:
-    """Return an id as it is, unless it is `.` or `..`.
-
-    Clients resolve both before they send a path: whoever is called so could not be asked for.
-    """
-    if value in {".", ".."}:
-        raise PydanticCustomError("no_path_segment", "expected another id: . and .. cannot stand in a path")
-    return value
-
-
-def _take_no_secret(value: str) -> str:
-    authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
-    if "@" in authority:
-        raise PydanticCustomError(
-            "user_information", "expected a URL without user and password: every reader sees it"
-        )
-    return value
-
-
-def _take_unique(values: list[str]) -> list[str]:
-    return list(dict.fromkeys(values))
-
-
-AgentId = Annotated[
-    str,
-    StringConstraints(pattern=AGENT_ID_PATTERN),
-    Field(json_schema_extra={"not": {"enum": [".", "..", *OwnActor]}}),
-    AfterValidator(_take_no_name_of_ours),
-    AfterValidator(take_path_segment),
-]
-OwnAgentId = Annotated[
-    AgentId,
-    Field(
-        json_schema_extra={
-            "not": {"anyOf": [{"enum": [".", "..", *OwnActor]}, {"pattern": TARGET_ID_PATTERN}]}
-        }
-    ),
-    AfterValidator(_take_no_target),
-]
-"""By which somebody may register, or hold a key as that agent: none that is a target's."""
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
-RoleId = Annotated[
-    str,
-    StringConstraints(pattern=AGENT_ID_PATTERN),
-    Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
-    AfterValidator(take_path_segment),
-]
-Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
-Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
-Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
-WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), WHOLE]
-"""What RFC-0016 1.1 calls an integer."""
-Duration = Annotated[
-    float,
-    PlainSerializer(write_short, return_type=int | float, when_used="json"),
-    WithJsonSchema({"type": "number"}, mode="serialization"),
-]
-"""Written as 120, not 120.0: programs that were written for integers read it too."""
-Seconds = Annotated[Duration, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
-Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), WHOLE]
-TaskId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,256}$")]
-Metadata = Annotated[dict[str, Any], AfterValidator(_take_metadata)]
-
-
-class Body(BaseModel):
-    """A request's body: what is not named is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Capacity(Body):
@@ -181,14 +81,14 @@ class DeclaredAgent(Body):
     """Ours to choose if absent: `agent_<ulid>`."""
     role_id: RoleId | None = None
     name: Name | None = None
-    capabilities: Capabilities = []
+    capabilities: Capabilities = []  # noqa: RUF012 - pydantic copies it
     capacity: Capacity = Capacity()
     endpoint: Url | None = None
     card_url: Url | None = None
     heartbeat_config: HeartbeatConfig | None = None
     drain_timeout_seconds: Seconds = DEFAULT_DRAIN_SECONDS
     monitoring: Monitoring = Monitoring.HEARTBEAT
-    metadata: Metadata = {}
+    metadata: Metadata = {}  # noqa: RUF012 - pydantic copies it
 
     def thresholds(self) -> HeartbeatConfig:
         """The declared thresholds, else the defaults of how it is monitored."""
@@ -470,13 +370,3 @@ class Erasure(BaseModel):
 def etag_of(incarnation: int, version: int) -> str:
     """The record's entity tag: an older life's tag never matches again, though the version starts anew."""
     return f'"{version}"' if incarnation == 1 else f'"{incarnation}.{version}"'
-
-
-def moment(at_s: float) -> datetime:
-    """Seconds since the epoch as a time with a zone."""
-    return datetime.fromtimestamp(at_s, UTC)
-
-
-def moment_text(at_s: float) -> str:
-    """Seconds since the epoch as a `Time` is written."""
-    return utc_text(moment(at_s), "milliseconds")

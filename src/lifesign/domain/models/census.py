@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from lifesign.domain.health.document import HealthStatus, Quantity, Time
-from lifesign.domain.models.agents import NAME_PATTERN, Body, Name
+from lifesign.domain.models.base import NAME_PATTERN, Body, Name
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ResultClass

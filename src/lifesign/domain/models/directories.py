@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StrictBool, StringConstraints
 
 from lifesign.domain.health.document import WHOLE, Time
-from lifesign.domain.models.agents import NAME_PATTERN, Body
+from lifesign.domain.models.base import NAME_PATTERN, Body
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
 
 MAX_PAGE_URLS = 10_000

@@ -19,7 +19,7 @@ from lifesign.domain.lifecycle.agent_history import (
     Spread,
 )
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 
 NOT_PROBED = (
     "it is watched by its heartbeats alone: no prober asks it or reads its health document, so there are no "

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import WHOLE, Time
-from lifesign.domain.models.agents import Body
+from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
 from lifesign.domain.models.shards import Shard
 from lifesign.domain.net.target import SHARDS

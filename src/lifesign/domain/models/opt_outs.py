@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, StringConstraints
 
 from lifesign.domain.health.document import Time
-from lifesign.domain.models.agents import NAME_PATTERN, Body
+from lifesign.domain.models.base import NAME_PATTERN, Body
 from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
 
 OptOutUrl = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
-from lifesign.domain.models.agents import Body
+from lifesign.domain.models.base import Body
 
 MAX_REPORT_BYTES = 65_536
 """Of a report as JSON in UTF-8."""

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import WHOLE, Time
-from lifesign.domain.models.agents import Body
+from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token, TtlSeconds
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import MAX_DEPTH, WHOLE, Time
-from lifesign.domain.models.agents import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
+from lifesign.domain.models.base import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
 from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.parsing.json_limits import take_small

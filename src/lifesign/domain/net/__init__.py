@@ -1,0 +1,1 @@
+"""Targets, addresses and host names: which may be contacted, and which belong together."""

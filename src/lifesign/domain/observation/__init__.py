@@ -1,0 +1,1 @@
+"""What a probe measured, what it means, and how old evidence may be."""

@@ -1,0 +1,1 @@
+"""JSON of peers: lenient reading and limits."""

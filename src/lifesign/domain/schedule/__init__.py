@@ -1,0 +1,1 @@
+"""When a target is probed, by which prober, and when a directory's change is believed."""

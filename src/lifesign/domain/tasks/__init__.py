@@ -1,0 +1,1 @@
+"""Leases, tasks, budgets and the end of runs."""

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import BudgetExceeded, InvalidRequest
 from lifesign.domain.health.document import WHOLE
-from lifesign.errors import BudgetExceeded, InvalidRequest
 
 MICRO_USD = 1_000_000
 """In one dollar."""

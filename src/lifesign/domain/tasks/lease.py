@@ -11,8 +11,9 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.errors import InvalidResource, TokensExhausted
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
-from lifesign.errors import InvalidResource, InvalidValue, TokensExhausted
+from lifesign.errors import InvalidValue
 
 TTL_SECONDS = 300
 """How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""

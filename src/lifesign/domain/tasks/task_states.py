@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from lifesign.domain.errors import InvalidTaskTransition
 from lifesign.domain.tasks.lease import EndReason, ResourceKind
-from lifesign.errors import InvalidTaskTransition, InvalidValue
+from lifesign.errors import InvalidValue
 
 MAX_ATTEMPTS = 3
 """How often a task is tried before it is handed to people, unless whoever creates it says otherwise."""

@@ -1,0 +1,1 @@
+"""Formatting of counts, durations, times and text of strangers."""

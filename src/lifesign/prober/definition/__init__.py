@@ -1,0 +1,1 @@
+"""Probe definitions: targets, requests, intervals and limits (probes/*.yml)."""

@@ -8,10 +8,12 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
-from lifesign.errors import FileFault, InvalidDefinition, InvalidValue
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.values import FORMS
+from lifesign.prober.errors import InvalidDefinition
 
 _NO_FILE: Final = "no regular file"
 

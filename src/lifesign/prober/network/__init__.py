@@ -1,0 +1,1 @@
+"""Connections, name resolution and limits per host."""

@@ -26,7 +26,7 @@ class AddressBusy(Exception):
 
 
 class Permit(Generic[T]):
-    """The right of one item to ask its host, from `HostLimiter.take` to `HostLimiter.end` or `HostLimiter.put_off`."""
+    """The right of one item to ask its host, from `HostLimiter.take` to `end` or `put_off`."""
 
     __slots__ = ("addresses", "expected", "host", "is_urgent", "item", "pace")
 

@@ -1,0 +1,1 @@
+"""One probe of one target: card, interface, health document, message."""

@@ -1,0 +1,1 @@
+"""Ledgers and files that take observations, and the evidence behind them."""

@@ -1,0 +1,1 @@
+"""Witnesses: other targets that prove that a failed target could have been reached."""

@@ -1,0 +1,1 @@
+"""The main loop: claims shards, schedules probes, reports results."""

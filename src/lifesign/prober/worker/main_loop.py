@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import PassHeldUp
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.errors import PassHeldUp
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME

@@ -16,7 +16,7 @@ from lifesign.registry.transitions.agent_verdicts import Change, unchanged
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 class Departure(BaseModel):

@@ -8,7 +8,9 @@ says when no file tells of it.
 """
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.events.event import AgentErased, EventDraft, EventType
+from lifesign.domain.events.agent_payloads import AgentErased
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.replay import Replay
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal
@@ -20,7 +22,7 @@ from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.registry.views.agent_records import etag
 from lifesign.storage.agents import fenced_state
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
 from lifesign.storage.maintenance import logged_states

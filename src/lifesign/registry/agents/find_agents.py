@@ -11,22 +11,12 @@ from lifesign.domain.access.actor import keys_in_words
 from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import (
-    MAX_CAPABILITIES,
-    AgentList,
-    AgentRecord,
-    Body,
-    Capability,
-    PendingCommand,
-    Pool,
-    RoleId,
-    Unmeasured,
-    moment,
-)
+from lifesign.domain.models.agents import AgentList, AgentRecord, PendingCommand, Pool, Unmeasured
+from lifesign.domain.models.base import MAX_CAPABILITIES, Body, Capability, RoleId, moment
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import AgentNotFound
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
+from lifesign.registry.errors import AgentNotFound
 from lifesign.registry.targets.agent_links import shown_links
 from lifesign.registry.targets.list_targets import MaxEvidenceAge, why_of
 from lifesign.registry.transitions.agent_verdicts import judge_one
@@ -36,7 +26,7 @@ from lifesign.registry.views.key_names import names_told
 from lifesign.storage.agents import agent_rows, commands, search
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.agents.search import AgentFilter, ListedAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results
 
 MAX_PAGE = 1_000

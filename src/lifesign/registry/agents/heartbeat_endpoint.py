@@ -12,12 +12,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from lifesign.domain.access.permissions import Permission, require
-from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, Heartbeat
-from lifesign.errors import AgentHealthError, AgentNotFound
+from lifesign.domain.models.agents import Heartbeat
+from lifesign.domain.models.base import AGENT_ID_CHARACTERS
+from lifesign.errors import LifesignError
 from lifesign.registry.agents.receive_heartbeat import Answer, Arrival, receive_heartbeats
 from lifesign.registry.api.batcher import Batcher
 from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
 from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.errors import AgentNotFound
 
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
 MAX_GROUP = 500
@@ -47,7 +49,7 @@ class HeartbeatEndpoint:
         """Take one heartbeat."""
         try:
             answer = await self.groups.ask(await self._arrival(scope, receive))
-        except AgentHealthError as error:
+        except LifesignError as error:
             answer = error
         except ClientDisconnect:
             return
@@ -55,7 +57,7 @@ class HeartbeatEndpoint:
             _log.exception("a heartbeat failed")
             await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
             return
-        if isinstance(answer, AgentHealthError):
+        if isinstance(answer, LifesignError):
             await error_response(answer)(scope, receive, send)
             return
         self._door.heard.note()
@@ -74,7 +76,7 @@ class HeartbeatEndpoint:
                 raise AgentNotFound(agent_id)
             said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
             return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
-        except AgentHealthError as fault:
+        except LifesignError as fault:
             raise await self._door.refusal(
                 digest, fault, lambda caller: require(caller, Permission.BEAT, agent_id)
             ) from None

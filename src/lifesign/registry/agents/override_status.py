@@ -14,21 +14,25 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import EventDraft, EventType, MaintenanceChanged, OverrideChanged
+from lifesign.domain.errors import InvalidRequest, InvalidTransition
+from lifesign.domain.events.agent_payloads import MaintenanceChanged, OverrideChanged
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.health.document import Time
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal, Status
 from lifesign.domain.lifecycle.verdict import is_in_force
-from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord, Body, Name, moment
-from lifesign.errors import AgentGone, InvalidRequest, InvalidTransition, PoolNotFound, PoolTooLarge
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.models.base import AGENT_ID_CHARACTERS, Body, Name, moment
 from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import AgentGone, PoolNotFound, PoolTooLarge
 from lifesign.registry.transitions.agent_verdicts import judge_agents
 from lifesign.registry.transitions.monitor_row import circumstances
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_DECREE_SECONDS = 2_592_000

@@ -13,12 +13,16 @@ from pydantic_core import to_json
 from ulid import ULID
 
 from lifesign.domain.access.permissions import Permission, Principal, Role, StoredKey, is_valid, require
-from lifesign.domain.events.event import DriftWarning, EventDraft, EventType, TasksMismatch
+from lifesign.domain.events.agent_payloads import DriftWarning, TasksMismatch
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.heartbeat_timeout import drift_s, is_drifting
 from lifesign.domain.lifecycle.status_table import ALIVE, Status, status_after
-from lifesign.domain.models.agents import RENEW_LEASES, Heartbeat, HeartbeatReply, PendingCommand, moment
-from lifesign.errors import AgentGone, AgentHealthError, AgentNotFound, UnknownKey
+from lifesign.domain.models.agents import RENEW_LEASES, Heartbeat, HeartbeatReply, PendingCommand
+from lifesign.domain.models.base import moment
+from lifesign.errors import LifesignError
 from lifesign.registry.agents.drain_agent import with_drain
+from lifesign.registry.errors import AgentGone, AgentNotFound, UnknownKey
 from lifesign.registry.transitions.agent_verdicts import (
     Change,
     VerdictContext,
@@ -31,7 +35,7 @@ from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows, commands, heartbeats
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.agents.heartbeats import AskedBeat, Beat, BeatFacts
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 from lifesign.storage.tasks import leases
@@ -61,7 +65,7 @@ class Arrival:
 
 
 # One reply serves all heartbeats of a group that are answered alike.
-Answer = bytes | AgentHealthError
+Answer = bytes | LifesignError
 
 
 def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) -> list[Answer]:
@@ -94,14 +98,14 @@ def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) ->
 
 def _refusal(
     transaction: Transaction, arrival: Arrival, facts: BeatFacts | None, now_s: float
-) -> AgentHealthError | None:
+) -> LifesignError | None:
     """Return why a heartbeat does not count, or None."""
     try:
         key = _key_in(facts, arrival.digest) if facts else key_rows.find(transaction, arrival.digest)
         if key is None or not is_valid(key, arrival.digest, now_s):
             raise UnknownKey
         require(Principal(key.key_id, key.role, key.agent_id), Permission.BEAT, arrival.agent_id)
-    except AgentHealthError as error:
+    except LifesignError as error:
         return error
     if facts is None:
         return AgentNotFound(arrival.agent_id)

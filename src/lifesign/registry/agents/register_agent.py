@@ -18,7 +18,7 @@ from lifesign.domain.access.permissions import (
     key_of,
     require,
 )
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
 from lifesign.domain.lifecycle.observed_facts import Observed, expected
@@ -26,8 +26,8 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import Monitoring, is_in_force
 from lifesign.domain.models.agents import AgentRecord, DeclaredAgent, FoundAgent, Registration
 from lifesign.domain.observation.evidence_age import EVIDENCE_INTERVALS
-from lifesign.errors import AlreadyRegistered
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import AlreadyRegistered
 from lifesign.registry.keys import manage_keys
 from lifesign.registry.targets import probed_agents
 from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, change_of, judge_one
@@ -36,7 +36,7 @@ from lifesign.registry.transitions.status_changes import MONITOR, change_status,
 from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 

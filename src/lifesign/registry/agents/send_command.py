@@ -4,15 +4,18 @@ from pydantic import BaseModel
 from ulid import ULID
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.events.event import CommandSent, EventDraft, EventType
+from lifesign.domain.events.agent_payloads import CommandSent
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
-from lifesign.domain.models.agents import CommandRequest, SentCommand, moment
-from lifesign.errors import AgentGone, TooManyCommands
+from lifesign.domain.models.agents import CommandRequest, SentCommand
+from lifesign.domain.models.base import moment
 from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import AgentGone, TooManyCommands
 from lifesign.storage.agents import commands
 from lifesign.storage.agents.commands import StoredCommand
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_WAITING = 16

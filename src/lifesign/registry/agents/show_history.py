@@ -8,7 +8,7 @@ from lifesign.domain.models.history import AgentHistory, told
 from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.agents import histories
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 def show_history(transaction: Transaction, call: Call) -> OperationReply:

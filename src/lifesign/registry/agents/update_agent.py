@@ -4,17 +4,20 @@ from typing import Any
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import AgentUpdated, EventDraft, EventType
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.events.agent_payloads import AgentUpdated
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, AgentUpdate
-from lifesign.errors import AgentGone, InvalidRequest
 from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import AgentGone
 from lifesign.registry.targets import probed_agents
 from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links
 

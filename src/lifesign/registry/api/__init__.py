@@ -1,0 +1,1 @@
+"""From a request to an operation and back: authentication, bodies, cursors, errors."""

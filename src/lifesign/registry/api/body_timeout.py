@@ -7,7 +7,7 @@ of what a heartbeat costs.
 import asyncio
 from types import TracebackType
 
-from lifesign.errors import BodyTooSlow
+from lifesign.registry.errors import BodyTooSlow
 
 MAX_BODY_SECONDS = 30.0
 """For the whole of a request's body."""

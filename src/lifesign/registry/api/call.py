@@ -22,18 +22,10 @@ from lifesign.domain.access.permissions import (
 )
 from lifesign.domain.base.finding import Finding, json_pointer
 from lifesign.domain.base.rate_limit import RateLimiter
+from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.files.validation_messages import known_expectation
 from lifesign.domain.net.target_address import Network
-from lifesign.errors import (
-    AgentHealthError,
-    BodyNotJson,
-    BodyNotPlain,
-    BodyTooLarge,
-    InvalidRequest,
-    NotAllowed,
-    TooManyRequests,
-    UnknownKey,
-)
+from lifesign.errors import LifesignError
 from lifesign.registry.api.body_timeout import BodyTime
 from lifesign.registry.api.error_responses import error_response, problem
 from lifesign.registry.api.heard_agents import HeardAgents
@@ -41,8 +33,10 @@ from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.api.recent_totals import RecentTotals
 from lifesign.registry.api.stall_detector import StallDetector
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
+from lifesign.registry.errors import BodyNotJson, BodyNotPlain, BodyTooLarge, TooManyRequests, UnknownKey
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
-from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Clock, Transaction
 from lifesign.storage.keys import key_rows
 
 MAX_FAULTS = 20
@@ -86,8 +80,8 @@ class OperationDispatcher:
         """Do what is asked, in one transaction together with the check of the key."""
         try:
             reply = await self._reply(operation, request)
-            return error_response(reply) if isinstance(reply, AgentHealthError) else _response(reply)
-        except AgentHealthError as error:
+            return error_response(reply) if isinstance(reply, LifesignError) else _response(reply)
+        except LifesignError as error:
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=499)
@@ -96,7 +90,7 @@ class OperationDispatcher:
             _log.exception("%s %s failed", operation.method, operation.path)
             return problem(500, "internal", "an error of ours; it was logged")
 
-    async def _reply(self, operation: Operation, request: Request) -> OperationReply | AgentHealthError:
+    async def _reply(self, operation: Operation, request: Request) -> OperationReply | LifesignError:
         sent_after_s = self.pauses.sent_after_s(time.monotonic())
         headers = headers_in(request.scope)
         digest = self.digest_of_caller(headers)
@@ -111,7 +105,7 @@ class OperationDispatcher:
                 body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
             if operation.query is not None:
                 query = checked_query(operation.query, request)
-        except AgentHealthError as fault:
+        except LifesignError as fault:
             return await self.refusal(digest, fault, check)
 
         def let_in(transaction: Transaction, seen: Any) -> Call:
@@ -137,7 +131,7 @@ class OperationDispatcher:
         if (look := operation.look) is not None:
             seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
 
-        def deed(transaction: Transaction) -> OperationReply | AgentHealthError:
+        def deed(transaction: Transaction) -> OperationReply | LifesignError:
             return operation.deed(transaction, let_in(transaction, seen))
 
         return await (self.database.write(deed) if operation.is_write else self.database.read(deed))
@@ -160,8 +154,8 @@ class OperationDispatcher:
             raise TooManyRequests(wait_s)
 
     async def refusal(
-        self, digest: bytes, fault: AgentHealthError, check: Callable[[Principal], None]
-    ) -> AgentHealthError:
+        self, digest: bytes, fault: LifesignError, check: Callable[[Principal], None]
+    ) -> LifesignError:
         """Return what to tell a caller whose request is faulty: whom we do not let in, nothing of the fault.
 
         `check` raises NotAllowed for who may not ask for this at all. A request without a fault is not
@@ -169,7 +163,7 @@ class OperationDispatcher:
         """
         try:
             await self.database.read(lambda transaction: check(authenticate(transaction, digest)))
-        except AgentHealthError as refusal:
+        except LifesignError as refusal:
             return refusal
         return fault
 

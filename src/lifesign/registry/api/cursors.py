@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lifesign.domain.base.finding import Finding
-from lifesign.errors import InvalidRequest
+from lifesign.domain.errors import InvalidRequest
 
 MAX_CURSOR_CHARACTERS = 512
 MAX_ID_CHARACTERS = 64

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from threading import Lock
 from typing import Any, TypeVar
 
-from lifesign.errors import AgentHealthError, StoreUnavailable
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.errors import LifesignError
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 T = TypeVar("T")
 Run = Callable[[Callable[[Transaction], T]], Awaitable[T]]
@@ -91,5 +93,5 @@ class DeadlineDatabase:
         """Take note of the end of a deed whose caller was told before."""
         self._going_on.discard(ended)
         failure = None if ended.cancelled() else ended.exception()
-        if not isinstance(failure, AgentHealthError | None):
+        if not isinstance(failure, LifesignError | None):
             _log.error("a request failed after it was answered", exc_info=failure)

@@ -10,8 +10,10 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lifesign import errors
-from lifesign.errors import AgentHealthError
+from lifesign.domain import errors as domain_errors
+from lifesign.errors import LifesignError
+from lifesign.registry import errors
+from lifesign.storage import errors as storage_errors
 
 REFUSAL_MEMBER = "lifesign.refusal"
 """Of an ASGI scope: why the request was refused, as a code of the API."""
@@ -22,11 +24,11 @@ RETRY_SECONDS = 2
 _log = logging.getLogger("lifesign.registry")
 
 # An error that is absent from this table is a fault of ours: 500, and nothing of it is told.
-STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxyType({
+STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyType({
     errors.BodyNotJson:       (400, "not_json"),
     errors.UnknownKey:        (401, "unknown_key"),
-    errors.BudgetExceeded:    (402, "budget_exceeded"),
-    errors.NotAllowed:        (403, "not_allowed"),
+    domain_errors.BudgetExceeded:    (402, "budget_exceeded"),
+    domain_errors.NotAllowed:        (403, "not_allowed"),
     errors.NotHolder:         (403, "not_holder"),
     errors.AgentNotFound:     (404, "agent_not_found"),
     errors.WebhookNotFound:   (404, "webhook_not_found"),
@@ -43,8 +45,8 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.CallNotFound:      (404, "call_not_found"),
     errors.BodyTooSlow:       (408, "body_too_slow"),
     errors.AlreadyRegistered: (409, "already_registered"),
-    errors.InvalidTransition: (409, "invalid_transition"),
-    errors.InvalidTaskTransition: (409, "invalid_task_transition"),
+    domain_errors.InvalidTransition: (409, "invalid_transition"),
+    domain_errors.InvalidTaskTransition: (409, "invalid_task_transition"),
     errors.CallOver:          (409, "call_over"),
     errors.TooManyCommands:   (409, "too_many_commands"),
     errors.TooManyWebhooks:   (409, "too_many_webhooks"),
@@ -65,21 +67,21 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.WrongRun:          (412, "wrong_run"),
     errors.BodyTooLarge:      (413, "body_too_large"),
     errors.BodyNotPlain:      (415, "not_plain_json"),
-    errors.InvalidRequest:    (422, "invalid_request"),
-    errors.InvalidResource:   (422, "invalid_resource"),
+    domain_errors.InvalidRequest:    (422, "invalid_request"),
+    domain_errors.InvalidResource:   (422, "invalid_resource"),
     errors.KeyReused:         (422, "idempotency_key_reused"),
     errors.VersionRequired:   (428, "version_required"),
     errors.TokenRequired:     (428, "token_required"),
     errors.TooManyRequests:   (429, "too_many_requests"),
-    errors.StoreUnavailable:  (503, "store_unavailable"),
-    errors.DatabaseReplaced:  (503, "database_replaced"),
-    errors.TokensExhausted:   (503, "tokens_exhausted"),
+    storage_errors.StoreUnavailable:  (503, "store_unavailable"),
+    storage_errors.DatabaseReplaced:  (503, "database_replaced"),
+    domain_errors.TokensExhausted:   (503, "tokens_exhausted"),
     errors.TooManyStreams:    (503, "too_many_streams"),
     errors.TooManyClaims:     (503, "too_many_claims"),
 })  # fmt: skip
 
 
-def error_response(error: AgentHealthError) -> Response:
+def error_response(error: LifesignError) -> Response:
     """Return what a caller is told."""
     found = STATUS_AND_CODE.get(type(error))
     if found is None:
@@ -97,14 +99,14 @@ def error_response(error: AgentHealthError) -> Response:
     return problem(status, code, str(error), details=_details(error), headers=headers_of(error), **members)
 
 
-def headers_of(error: AgentHealthError) -> dict[str, str]:
+def headers_of(error: LifesignError) -> dict[str, str]:
     """Return which headers say more of an error, in whatever form it is told."""
     match error:
         case errors.UnknownKey():
             return {"WWW-Authenticate": "Bearer"}
         case errors.TooManyRequests():
             return {"Retry-After": str(max(1, math.ceil(error.wait_s)))}
-        case errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
+        case storage_errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
             return {"Retry-After": str(RETRY_SECONDS)}
         case errors.StaleVersion():
             return {"ETag": error.etag}
@@ -145,9 +147,9 @@ class RefusalResponse(Response):
         await super().__call__(scope, receive, send)
 
 
-def _details(error: AgentHealthError) -> dict[str, Any]:
+def _details(error: LifesignError) -> dict[str, Any]:
     """What programs may want to know beside the words."""
-    if isinstance(error, errors.InvalidRequest):
+    if isinstance(error, domain_errors.InvalidRequest):
         return {
             "faults": [
                 {"pointer": fault.pointer, "name": fault.name, "message": fault.message}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, is_unwitnessed
 from lifesign.storage.agents import heartbeats, requests
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 class HeardAgents:

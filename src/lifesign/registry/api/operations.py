@@ -15,10 +15,11 @@ from pydantic import BaseModel, BeforeValidator
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission, Principal
 from lifesign.domain.net.target_address import Network
-from lifesign.errors import AgentHealthError, StaleVersion, VersionRequired
+from lifesign.errors import LifesignError
 from lifesign.registry.api.recent_totals import RecentTotals
+from lifesign.registry.errors import StaleVersion, VersionRequired
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -94,7 +95,7 @@ class OperationReply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Deed = Callable[[Transaction, Call], OperationReply | AgentHealthError]
+Deed = Callable[[Transaction, Call], OperationReply | LifesignError]
 """Raises an error to undo what it did, or returns one to have it committed all the same."""
 
 Look = Callable[[Transaction, Call], Any]

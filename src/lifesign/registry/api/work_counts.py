@@ -16,7 +16,9 @@ from enum import StrEnum
 from multiprocessing.synchronize import Lock
 from typing import Any, Final
 
-from lifesign.domain.events.event import AgentLifecycle, EventDraft, EventType
+from lifesign.domain.events.agent_payloads import AgentLifecycle
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import Reason, Status
 
 ROW_CELLS: Final = 8_192

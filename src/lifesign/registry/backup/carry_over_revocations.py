@@ -9,18 +9,22 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from lifesign.domain.access.permissions import Role, StoredKey, is_current, with_earlier_end
-from lifesign.domain.events.event import EventDraft, EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events import manage_webhooks
 from lifesign.registry.keys import manage_keys
 from lifesign.registry.targets.opt_out_origins import prove
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 from lifesign.storage.keys import key_rows
 from lifesign.storage.maintenance import pre_restore
 from lifesign.storage.targets import opt_outs
+
+if TYPE_CHECKING:
+    from lifesign.domain.events.event import EventDraft
 
 MAX_WEBHOOKS = 10_000
 """That are compared; a registry has 100."""

@@ -7,12 +7,12 @@ granted before, or since the backup, may be taken for granted.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lifesign.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
 from lifesign.registry.backup.carry_over_revocations import Withdrawn, keep_withdrawn
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.storage.engine import registry_row, schema
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
 from lifesign.storage.maintenance import all_rows, backup_file, pre_restore
 from lifesign.storage.maintenance.backup_file import BackupHeader
 

@@ -16,10 +16,11 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.directories import ImportState
 from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS
 from lifesign.domain.tasks.task_states import FINISHED
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.targets.replace_listing import finish_one
 from lifesign.storage.agents import histories
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.probing import result_history
 from lifesign.storage.targets import directories, opt_outs, target_rows
 from lifesign.storage.tasks import finished_tasks

@@ -7,10 +7,11 @@ database is, and backed up. Whatever a restore does then, it does with a backup 
 from functools import partial
 from pathlib import Path
 
-from lifesign.errors import BackupFailed, InvalidBackup, RowRefused, StoreUnavailable
 from lifesign.registry.backup.create_backup import write_as_of
 from lifesign.storage.engine import schema
-from lifesign.storage.engine.database import Transaction, open_database
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import BackupFailed, InvalidBackup, RowRefused, StoreUnavailable
 from lifesign.storage.maintenance import all_rows, backup_file
 from lifesign.storage.maintenance.backup_file import BackupHeader
 

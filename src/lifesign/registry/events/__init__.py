@@ -1,0 +1,1 @@
+"""Operations on the event log, event streams, webhooks and archives."""

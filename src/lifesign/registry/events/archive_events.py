@@ -11,13 +11,17 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from lifesign.domain.errors import BrokenChain
 from lifesign.domain.events.chain import Checkpoint, Event, link, time_text
-from lifesign.domain.events.event import EventDraft, EventType, LogArchived
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.registry_payloads import LogArchived
 from lifesign.domain.events.replay import Replay
-from lifesign.errors import AgentHealthError, BrokenChain
+from lifesign.errors import LifesignError
 from lifesign.registry.events.erase_archives import ARCHIVIST, erase_archives
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
 from lifesign.storage.events.event_archive import Archived, ArchiveFile, alone_in, last_of_unfinished
 from lifesign.storage.events.event_log import PAGE, LogHead
@@ -57,7 +61,7 @@ class Archivist:
             now_s = await self._database.read(lambda transaction: transaction.now_s)
             while await archive(self._database, self._directory, now_s - days * DAY_SECONDS):
                 pass
-        except (AgentHealthError, OSError):
+        except (LifesignError, OSError):
             # Nothing is lost; a broken log or a full disk is for people to look at.
             _log.exception("old events could not be archived")
 
@@ -65,7 +69,7 @@ class Archivist:
         try:
             await erase_archives(self._database, self._directory)
             left = await self._database.read(archive_erasures.count)
-        except (AgentHealthError, OSError):
+        except (LifesignError, OSError):
             _log.exception("what archives tell of erased agents could not be erased")
         else:
             if left:
@@ -170,5 +174,5 @@ def replay_from(head: LogHead) -> Replay:
     return Replay() if head.archived_states is None else Replay.from_json(head.archived_states)
 
 
-class _CameBetween(AgentHealthError):
+class _CameBetween(LifesignError):
     """Another process has archived the same events, or some were erased since they were written."""

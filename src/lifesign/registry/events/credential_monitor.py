@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
-from lifesign.errors import StoreUnavailable
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks: who is not to follow any more is out about a second later."""

@@ -17,16 +17,17 @@ from ulid import ULID
 
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.events.chain import Event
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.webhook_signature import after_failure, delivery_headers
 from lifesign.domain.net.target_address import read_networks
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.manage_webhooks import WebhookBatch, WebhookDelivery, changed
 from lifesign.registry.events.safe_post import SEND_SECONDS, Sent, safe_post
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 

@@ -10,10 +10,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from lifesign.domain.errors import BrokenChain
 from lifesign.domain.events.chain import Checkpoint, link_stored
-from lifesign.errors import BrokenChain, StoreUnavailable
 from lifesign.registry.api.work_counts import LogState, WorkCounts
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 
 ROUND_SECONDS = 3_600.0

@@ -9,15 +9,19 @@ from ulid import ULID
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.chain import Event
-from lifesign.domain.events.event import MOMENT_PATTERN, EventDraft, EventType, WebhookChanged
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.payload_fields import MOMENT_PATTERN
+from lifesign.domain.events.registry_payloads import WebhookChanged
 from lifesign.domain.events.webhook_signature import PAYLOAD_TYPE, secret_of
 from lifesign.domain.health.document import Time
-from lifesign.domain.models.agents import AgentId, Body, Url, moment
+from lifesign.domain.models.base import AgentId, Body, Url, moment
 from lifesign.domain.net.target_address import AddressRefused, judge_url
-from lifesign.errors import InvalidRequest, TooManyWebhooks, WebhookNotFound
 from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.storage.engine.database import Transaction
+from lifesign.registry.errors import TooManyWebhooks, WebhookNotFound
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log, webhooks
 from lifesign.storage.events.webhooks import StoredWebhook
 

@@ -6,15 +6,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lifesign.domain.access.permissions import Permission, Principal, may, require
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.chain import Event
-from lifesign.domain.events.event import EventType, Label
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.payload_fields import Label
 from lifesign.domain.health.document import MAX_NUMBER
-from lifesign.domain.models.agents import AgentId, Body
-from lifesign.errors import InvalidRequest
+from lifesign.domain.models.base import AgentId, Body
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.views.key_names import keys_in, names_told
 from lifesign.registry.views.target_names import places_told
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_PAGE = 1_000

@@ -20,22 +20,18 @@ from starlette.types import Receive, Scope, Send
 
 from lifesign.domain.access.permissions import Permission, Principal, is_current, may_at_all
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.events.chain import Event
 from lifesign.domain.health.document import MAX_NUMBER
-from lifesign.errors import (
-    AgentHealthError,
-    InvalidRequest,
-    NotAllowed,
-    StoreUnavailable,
-    TooManyRequests,
-    TooManyStreams,
-)
+from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, checked_query, headers_in
 from lifesign.registry.api.error_responses import error_response
+from lifesign.registry.errors import TooManyRequests, TooManyStreams
 from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
 from lifesign.registry.events.read_events import EventSelection, agent_to_read, check_position
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 
@@ -86,7 +82,7 @@ class EventStreams:
             self._door.check_rate(digest)
             try:
                 query, after = _wanted(request)
-            except AgentHealthError as fault:
+            except LifesignError as fault:
                 return error_response(await self._door.refusal(digest, fault, _check_may_read))
 
             def begin(transaction: Transaction) -> tuple[Principal, int]:
@@ -105,7 +101,7 @@ class EventStreams:
                 intent_id=query.intent_id,
             )
             self._check_room(digest)
-        except AgentHealthError as error:
+        except LifesignError as error:
             return error_response(error)
         return _CountedStream(self, self._events(position, wanted, digest), digest)
 

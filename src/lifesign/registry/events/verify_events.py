@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from lifesign.domain.errors import BrokenChain, Unreplayable
 from lifesign.domain.events.chain import Checkpoint, link_stored
-from lifesign.errors import BrokenChain, Unreplayable
 from lifesign.registry.events.archive_events import replay_from
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.maintenance import logged_states
 

@@ -10,7 +10,7 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.task_transitions import lose_tasks
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 from lifesign.storage.probing import prober_reports, probers

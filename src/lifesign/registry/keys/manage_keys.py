@@ -25,15 +25,18 @@ from lifesign.domain.access.permissions import (
     rotated_lifetime_s,
 )
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import EventDraft, EventType, KeyChanged
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.registry_payloads import KeyChanged
 from lifesign.domain.health.document import WHOLE, Time
-from lifesign.domain.models.agents import Body, Name, OwnAgentId, moment
+from lifesign.domain.models.base import Body, Name, OwnAgentId, moment
 from lifesign.domain.net.target import SHARDS
-from lifesign.errors import InvalidRequest, KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.keys.key_leases import end_leases_of
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 

@@ -19,6 +19,7 @@ from lifesign.domain.access.permissions import (
     require,
 )
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.tasks.lease import (
@@ -36,22 +37,14 @@ from lifesign.domain.tasks.lease import (
 )
 from lifesign.domain.tasks.lease_id import number_in, was_granted_to
 from lifesign.domain.tasks.task_states import task_in
-from lifesign.errors import (
-    AgentGone,
-    AgentHealthError,
-    AgentNotFound,
-    InvalidRequest,
-    InvalidResource,
-    LeaseNotFound,
-    NotAllowed,
-    UnknownKey,
-)
+from lifesign.errors import LifesignError
+from lifesign.registry.errors import AgentGone, AgentNotFound, LeaseNotFound, UnknownKey
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.registry.transitions.task_transitions import lose_tasks
 from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows
 from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters
@@ -92,7 +85,7 @@ class LeaseReleaseRequest:
 
 
 Asked = Acquire | Renew | LeaseReleaseRequest
-Answer = Claim | AgentHealthError
+Answer = Claim | LifesignError
 """The lease as it is now, or why the request is refused and changed nothing."""
 
 
@@ -126,13 +119,13 @@ def hold_leases(transaction: Transaction, asked: Sequence[Asked]) -> list[Answer
     askers = lease_requesters.lock(transaction, (one.digest for one in asked), _numbers_in(released))
     callers = [_caller(askers.keys.get(one.digest), one) for one in asked]
     allowed = [
-        one for one, caller in zip(asked, callers, strict=True) if not isinstance(caller, AgentHealthError)
+        one for one, caller in zip(asked, callers, strict=True) if not isinstance(caller, LifesignError)
     ]
     facts = _fetch(transaction, allowed, askers)
     answers: list[Answer] = []
     for one, caller in zip(asked, callers, strict=True):
         key = askers.keys.get(one.digest)
-        if isinstance(caller, AgentHealthError):
+        if isinstance(caller, LifesignError):
             answers.append(caller)
         elif key is None or not is_valid(key, one.digest, facts.now_s):
             answers.append(UnknownKey())
@@ -152,7 +145,7 @@ def holder_of(caller: Principal) -> str:
     return caller.agent_id or f"{KEY_ACTOR_PREFIX}{caller.key_id}"
 
 
-def _caller(key: StoredKey | None, one: Asked) -> Principal | AgentHealthError:
+def _caller(key: StoredKey | None, one: Asked) -> Principal | LifesignError:
     """Return who asks, or why they may not ask at all; whether the key is still good is seen later."""
     if key is None or key.revoked_at_s is not None:
         return UnknownKey()
@@ -217,7 +210,7 @@ def _judged(one: Asked, caller: Principal, facts: _Facts) -> Answer:
                 return _renew(one, caller, agent, facts)
             case LeaseReleaseRequest():
                 return _release(one, caller, facts)
-    except AgentHealthError as refusal:
+    except LifesignError as refusal:
         return refusal
 
 

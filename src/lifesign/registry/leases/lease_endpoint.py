@@ -10,8 +10,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from lifesign.domain.access.permissions import Permission, Principal, may, may_at_all
+from lifesign.domain.errors import NotAllowed
 from lifesign.domain.tasks.lease import Claim
-from lifesign.errors import AgentHealthError, NotAllowed
+from lifesign.errors import LifesignError
 from lifesign.registry.api.batcher import Batcher
 from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
 from lifesign.registry.api.error_responses import error_response, problem
@@ -65,7 +66,7 @@ class LeaseEndpoint:
         try:
             asked = await self._asked(scope, receive)
             answer = await self.groups.ask(asked)
-        except AgentHealthError as error:
+        except LifesignError as error:
             await error_response(error)(scope, receive, send)
         except ClientDisconnect:
             return
@@ -73,7 +74,7 @@ class LeaseEndpoint:
             _log.exception("a request for a lease failed")
             await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
         else:
-            if isinstance(answer, AgentHealthError):
+            if isinstance(answer, LifesignError):
                 await error_response(answer)(scope, receive, send)
             else:
                 if answer.holder_incarnation:
@@ -87,7 +88,7 @@ class LeaseEndpoint:
         self._door.check_rate(digest)
         try:
             return await self._read(scope, receive, headers, digest)
-        except AgentHealthError as fault:
+        except LifesignError as fault:
             action = Permission.RELEASE_LEASE if scope["method"] == "DELETE" else Permission.LEASE
             raise await self._door.refusal(
                 digest, fault, lambda caller: _check_may_ask(caller, action)

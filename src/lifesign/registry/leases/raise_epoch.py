@@ -5,13 +5,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
-from lifesign.domain.events.event import MAX_LOGGED_EPOCH, EpochRaised, EventDraft, EventType
+from lifesign.domain.errors import TokensExhausted
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.lease_payloads import EpochRaised
+from lifesign.domain.events.payload_fields import MAX_LOGGED_EPOCH
 from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH, COUNTERS_PER_MS, EndReason, ended, raised_floor
-from lifesign.errors import TokensExhausted
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.task_transitions import lose_tasks
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases
 

@@ -6,27 +6,24 @@ from pydantic import AfterValidator, RootModel
 
 from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import EventDraft, EventType, StateWritten
+from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.lease_payloads import StateWritten
 from lifesign.domain.health.document import MAX_NUMBER
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.leases import StateRecord
 from lifesign.domain.parsing.json_limits import take_shallow
 from lifesign.domain.tasks.lease import intent_scope_resource, is_unexpired, judge_write
-from lifesign.errors import (
-    AgentHealthError,
-    InvalidRequest,
-    InvalidResource,
-    NotAllowed,
-    StateNotFound,
-    TokenRequired,
-)
+from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import StateNotFound, TokenRequired
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.transitions.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
 from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import fenced_state
 from lifesign.storage.agents.fenced_state import StoredState
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases
 
@@ -46,7 +43,7 @@ class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_state)]]):
     """The body of `PUT …/state/{scope}`: any JSON object."""
 
 
-def write_state(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def write_state(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Store a state, if it is the holder's to write: the right token, in time, in this one transaction.
 
     A refusal is returned, not raised: its event has to be committed.

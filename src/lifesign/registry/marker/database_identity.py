@@ -8,13 +8,13 @@ from sqlalchemy.engine import URL
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker, DatabaseState, Mismatch, mismatch
 from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH
-from lifesign.errors import DatabaseMismatch, InvalidMarker
+from lifesign.registry.errors import DatabaseMismatch, InvalidMarker
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.marker.marker_file import MarkerFile, found_marker, sqlite_path
 from lifesign.storage.engine import registry_row, schema
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.ownership import table_names
 from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.maintenance import database_states
 
 ADOPTED = "adopted"

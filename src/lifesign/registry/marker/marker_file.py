@@ -25,7 +25,8 @@ from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.text.times import utc_text
-from lifesign.errors import InvalidMarker, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.registry.errors import InvalidMarker
 from lifesign.serving.state_home import state_home
 
 FORMAT: Final = 1

@@ -10,12 +10,15 @@ import time
 from math import inf
 
 from lifesign.domain.events.database_marker import DatabaseMarker
-from lifesign.errors import AgentHealthError, DatabaseMismatch, DatabaseReplaced, StoreUnavailable
+from lifesign.errors import LifesignError
 from lifesign.registry.api.work_counts import WorkCounts
+from lifesign.registry.errors import DatabaseMismatch
 from lifesign.registry.marker.database_identity import Known, check_known, check_tables, current_marker
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 from lifesign.storage.maintenance import database_states
 
 TRACK_SECONDS = 2.0
@@ -73,7 +76,7 @@ class MarkerTracker:
         except StoreUnavailable:
             # The database itself says so, once.
             pass
-        except (AgentHealthError, OSError) as error:
+        except (LifesignError, OSError) as error:
             self._warn(error)
         except Exception as error:  # noqa: BLE001 - whatever fails, the next comparison follows
             self._warn(error, is_ours=True)

@@ -19,13 +19,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.domain.access.permissions import Permission, require
-from lifesign.errors import AgentHealthError, StoreUnavailable
+from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
 from lifesign.registry.api.error_responses import error_response, problem
 from lifesign.registry.api.work_counts import WorkCounts
 from lifesign.registry.events.archive_events import archive_directory
 from lifesign.registry.settings import RegistrySettings
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.maintenance.totals import Totals, totals
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class MetricsEndpoint:
                 await self._count()
         except ModuleNotFoundError:
             return problem(404, "not_found", NOT_INSTALLED)
-        except AgentHealthError as error:
+        except LifesignError as error:
             return error_response(error)
         encode, media_type = choose_encoder(request.headers.get("accept", "")[:MAX_ACCEPT_CHARACTERS])
         content = encode(_RegistryMetrics(self._families()))

@@ -16,7 +16,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from lifesign.domain.events.webhook_signature import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from lifesign.domain.health.document import MAX_NUMBER
-from lifesign.domain.models.agents import AGENT_ID_CHARACTERS, AgentRecord
+from lifesign.domain.models.agents import AgentRecord
+from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.models.census import RUN_PATTERN
 from lifesign.domain.models.directories import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX_PAGES
 from lifesign.domain.models.leases import LeaseRecord

@@ -1,0 +1,1 @@
+"""Operations of probers: shards, observations, witnesses, the monitor."""

@@ -18,7 +18,8 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.agent_history import OpenSlot, ended_slot
 from lifesign.domain.lifecycle.observed_facts import Observed, fold, with_document_age
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import FoundAgent, Url
+from lifesign.domain.models.agents import FoundAgent
+from lifesign.domain.models.base import Url
 from lifesign.domain.models.observation_batch import (
     MAX_BATCH_BYTES,
     ObservationAnswer,
@@ -33,7 +34,7 @@ from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.domain.schedule.opt_out_proof import origin_of
 from lifesign.domain.schedule.receipt import receipt_of
 from lifesign.domain.tasks.lease import Claim, judge_write, shard_resource
-from lifesign.errors import AgentHealthError
+from lifesign.errors import LifesignError
 from lifesign.registry.agents.register_agent import add_agents, begin_new_life
 from lifesign.registry.api.call import checked
 from lifesign.registry.api.operations import Call, Operation, OperationReply
@@ -55,7 +56,7 @@ from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import ObservedRow, StoredAgent
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import probe_results, prober_reports
 from lifesign.storage.probing.probe_results import Subject
@@ -75,7 +76,7 @@ class _BatchShards:
     tokens: Mapping[int, int]
     claims: Mapping[int, Claim]
     """Of each shard that is the caller's: no result of it is older than the grant."""
-    refusals: dict[int, AgentHealthError]
+    refusals: dict[int, LifesignError]
     drafts: list[EventDraft]
     """What is logged of the refusals."""
 
@@ -104,7 +105,7 @@ class _LockedSubjects:
     """
 
 
-def accept_observations(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def accept_observations(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Fold observations into what is known of their agents and targets, and carry out what follows.
 
     The refusal of a stale token is returned, not raised: its event has to be committed.
@@ -176,7 +177,7 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _B
         tokens = {batch.shard: batch.fencing_token}
     claims = leases.find_many(transaction, map(shard_resource, tokens))
     now_s = transaction.after_waiting().now_s
-    refusals: dict[int, AgentHealthError] = {}
+    refusals: dict[int, LifesignError] = {}
     held: dict[int, Claim] = {}
     drafts: list[EventDraft] = []
     for shard, token in sorted(tokens.items()):

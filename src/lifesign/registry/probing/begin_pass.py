@@ -10,7 +10,7 @@ from typing import Final
 
 from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import census_counts
 from lifesign.storage.targets.census_counts import StoredPass
 

@@ -21,7 +21,7 @@ from pydantic import Field
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.health.document import Time
-from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import (
     GrantedShard,
     LivingProber,
@@ -51,14 +51,14 @@ from lifesign.domain.tasks.lease import (
     next_token,
     shard_resource,
 )
-from lifesign.errors import TooMany
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import TooMany
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import hand_out, news_for_probers
 from lifesign.registry.transitions import lease_events
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 from lifesign.storage.probing import liveness, probe_results, prober_reports, probers

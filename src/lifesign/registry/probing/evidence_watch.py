@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
-from lifesign.domain.events.event import EventDraft, EventType, EvidenceTurned, ProberFailures
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.monitor_payloads import EvidenceTurned, ProberFailures
 from lifesign.domain.lifecycle import mass_silence
 from lifesign.domain.lifecycle.mass_silence import ClassCounts, silence_after
 from lifesign.domain.lifecycle.monitor_watch import (
@@ -22,15 +24,15 @@ from lifesign.domain.lifecycle.monitor_watch import (
     keys_after,
     watched_after,
 )
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.registry.keys.key_leases import end_leases_of, keys_that_still_hold
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import silence_in, silence_json
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness, old_evidence, prober_reports
 

@@ -7,14 +7,14 @@ from datetime import datetime
 from pydantic import TypeAdapter
 
 from lifesign.domain.lifecycle.mass_silence import Silence
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import MAX_WITNESSES, HandedOutWitness, ShardClaimRequest
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S
 from lifesign.registry.policies import Policies
 from lifesign.registry.targets.feed_targets import recalled
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness
 
 MAX_CLASSES_SERVED = 16

@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from lifesign.domain.access.permissions import Permission
-from lifesign.domain.events.event import EventDraft, EventType, OutageConfirmed
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.monitor_payloads import OutageConfirmed
 from lifesign.domain.lifecycle import mass_exit
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan
 from lifesign.domain.lifecycle.mass_exit import (
@@ -20,7 +22,7 @@ from lifesign.domain.lifecycle.mass_exit import (
     exit_limit,
 )
 from lifesign.domain.lifecycle.monitor_watch import Watched
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import (
     Confirmation,
     Confirmed,
@@ -30,8 +32,8 @@ from lifesign.domain.models.monitor import (
     ShownSpan,
     TrackRecord,
 )
-from lifesign.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, silence_in
 from lifesign.registry.transitions.monitor_row import (
@@ -42,8 +44,8 @@ from lifesign.registry.transitions.monitor_row import (
     with_look,
 )
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness
 from lifesign.storage.targets import target_rows

@@ -8,8 +8,9 @@ from pydantic import StringConstraints
 
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.health.document import HealthStatus, Time
-from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.census import (
     RUN_PATTERN,
     CensusCounts,
@@ -26,11 +27,10 @@ from lifesign.domain.models.census import (
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, ResultClass
-from lifesign.errors import InvalidRequest
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ALL_TARGETS, hour_of
 from lifesign.storage.targets import census_counts, target_rows

@@ -1,0 +1,1 @@
+"""Operations on targets, directories, opt-outs and links between agents and targets."""

@@ -2,12 +2,12 @@
 
 from lifesign.domain.lifecycle.link_rule import LinkState, Proof, claimed_urls, is_claim
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkShown
 from lifesign.domain.net.target import target_id
 from lifesign.domain.schedule.opt_out_proof import origin_of
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_links import StoredClaim
 

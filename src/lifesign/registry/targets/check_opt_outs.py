@@ -13,7 +13,6 @@ from yarl import URL
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.net.target_address import Network, read_networks
 from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_GOOD_SECONDS, is_proven
-from lifesign.errors import StoreUnavailable
 from lifesign.http.bounded_body import read_bounded
 from lifesign.http.bounded_get import user_agent
 from lifesign.http.counted_sessions import counter_of
@@ -21,7 +20,9 @@ from lifesign.http.failures import FAILURES
 from lifesign.http.guarded_sessions import GuardedSessions
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.opt_out_origins import prove
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.targets import opt_outs
 from lifesign.storage.targets.opt_outs import StoredOptOut
 

@@ -4,9 +4,10 @@ import secrets
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.link_rule import claimed_urls, is_claim
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkRequest, LinkToken
 from lifesign.domain.net.target import read_target, target_id
 from lifesign.domain.net.target_address import AddressRefused
@@ -19,11 +20,11 @@ from lifesign.domain.schedule.opt_out_proof import (
     origin_of,
     token_of,
 )
-from lifesign.errors import AgentGone, InvalidRequest, TooMany
 from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import AgentGone, TooMany
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_links import StoredClaim
 from lifesign.storage.targets.target_rows import StoredTarget

@@ -12,14 +12,14 @@ from pydantic_core import from_json
 
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import ShardTargets
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.errors import InvalidRequest
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import FeedRow, TargetCursor
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.directories import (
     DIRECTORY_PATTERN,
     IMPORT_PATTERN,
@@ -27,18 +28,11 @@ from lifesign.domain.models.directories import (
 )
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
-from lifesign.errors import (
-    DirectoryNotFound,
-    ImportNotFound,
-    ImportOver,
-    InvalidRequest,
-    NothingHeld,
-    TooMany,
-)
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingHeld, TooMany
 from lifesign.registry.targets.replace_listing import advance, begin, confirm
 from lifesign.registry.views.directory_records import directory_record, import_record
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import directories
 from lifesign.storage.targets.directories import Counts, StoredDirectory, StoredImport
 

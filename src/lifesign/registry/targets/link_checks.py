@@ -11,11 +11,12 @@ from functools import partial
 from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS
 from lifesign.domain.net.target_address import read_networks
 from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS, is_proven, origin_of
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.check_opt_outs import served_file
 from lifesign.registry.targets.link_decisions import settle
-from lifesign.storage.engine.database import Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.targets import target_links
 
 ROUND_SECONDS = 5.0

@@ -8,14 +8,10 @@ record. The end of a link restores both. The target's record begins anew with it
 from collections.abc import Sequence
 
 from lifesign.domain.access.actor import OwnActor
-from lifesign.domain.events.event import (
-    AgentLinkConflict,
-    AgentLinked,
-    AgentUnlinked,
-    EventDraft,
-    EventType,
-    Payload,
-)
+from lifesign.domain.events.agent_payloads import AgentLinkConflict, AgentLinked, AgentUnlinked
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.link_rule import (
     RELINK_SECONDS,
@@ -37,7 +33,7 @@ from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_links import StoredClaim, StoredLink

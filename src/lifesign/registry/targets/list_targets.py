@@ -11,7 +11,7 @@ from sqlalchemy import Row
 from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
 from lifesign.domain.models.targets import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
 from lifesign.domain.net.international_host import ascii_host
@@ -20,12 +20,12 @@ from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
 from lifesign.domain.observation.probe_summary import beside_card, probe_summary
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
-from lifesign.errors import DirectoryNotFound, TargetNotFound
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
+from lifesign.registry.errors import DirectoryNotFound, TargetNotFound
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.target_results import ASKED, last_of
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ResultChange
 from lifesign.storage.targets import directories, target_search

@@ -13,8 +13,11 @@ from pydantic import Field
 
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import EventDraft, EventType, OriginChanged
-from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.registry_payloads import OriginChanged
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
 from lifesign.domain.net.target import host_of
 from lifesign.domain.net.target_address import AddressRefused
@@ -27,11 +30,11 @@ from lifesign.domain.schedule.opt_out_proof import (
     origin_of,
     token_of,
 )
-from lifesign.errors import InvalidRequest, OptOutNotFound, TooMany
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import OptOutNotFound, TooMany
 from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import opt_outs, target_rows
 from lifesign.storage.targets.opt_outs import StoredOptOut

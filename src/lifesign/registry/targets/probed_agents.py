@@ -6,12 +6,12 @@ directory listed keeps its own URL, whatever its record says later.
 """
 
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
-from lifesign.errors import InvalidRequest
 from lifesign.registry.targets.opt_out_origins import has_opted_out
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_rows import GoneReason
 

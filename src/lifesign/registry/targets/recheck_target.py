@@ -5,14 +5,14 @@ the target has asked to be looked at again.
 """
 
 from lifesign.domain.access.permissions import Permission, require
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.targets import RecheckRecord
 from lifesign.domain.schedule.cadence import Cadence, asked_to_wait_until_s
-from lifesign.errors import TargetGone, TargetNotFound, TooManyRequests
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import TargetGone, TargetNotFound, TooManyRequests
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.list_targets import PATH
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows, target_search
 
 RECHECK_SECONDS = Cadence().recheck_every_s

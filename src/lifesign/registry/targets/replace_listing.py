@@ -8,14 +8,16 @@ from dataclasses import replace
 
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.events.event import DirectoryChanged, EventDraft, EventType
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.registry_payloads import DirectoryChanged
 from lifesign.domain.models.directories import ImportState
 from lifesign.domain.net.target import target_id
 from lifesign.domain.schedule.directory_change import judge_change
-from lifesign.errors import InvalidRequest
 from lifesign.registry.targets.opt_out_origins import leave_out
 from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import directories, target_rows
 from lifesign.storage.targets.directories import StoredDirectory, StoredImport

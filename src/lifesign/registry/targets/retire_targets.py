@@ -12,7 +12,7 @@ from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import GoneReason
 

@@ -23,7 +23,7 @@ from lifesign.domain.observation.result_sums import (
 )
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
 from lifesign.domain.text.safe_text import harmless
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness, probe_results, result_history
 from lifesign.storage.probing.liveness import LiveTarget, Silent
 from lifesign.storage.probing.probe_results import Left, Subject

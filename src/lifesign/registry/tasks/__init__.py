@@ -1,0 +1,1 @@
+"""Operations on tasks and their runs."""

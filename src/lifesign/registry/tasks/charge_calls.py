@@ -10,11 +10,12 @@ from dataclasses import replace
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.tasks import CallRecord, CallReservation, CallSettlement, RunWrite
 from lifesign.domain.tasks.budget import Amount, Budget, amount_record
-from lifesign.errors import AgentHealthError, CallNotFound, CallOver, KeyReused, TooMany
+from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import CallNotFound, CallOver, KeyReused, TooMany
 from lifesign.registry.tasks.create_task import PATH
 from lifesign.registry.tasks.run_guard import AuthorizedRun, enter_run
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_budgets, task_runs
 from lifesign.storage.tasks.task_budgets import StoredCall
 
@@ -24,7 +25,7 @@ MAX_CALLS = 100_000
 """Of one run."""
 
 
-def reserve_call(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def reserve_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Promise a call what it may cost at most; BudgetExceeded costs nothing and changes nothing."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
@@ -50,7 +51,7 @@ def reserve_call(transaction: Transaction, call: Call) -> OperationReply | Agent
     return _shown(entered, made, budget, status=201)
 
 
-def settle_call(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def settle_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Take in what a call did cost; what it had reserved beyond that is there again."""
     cost = call.body_as(CallSettlement).cost.amount()
     return _end_call(
@@ -58,7 +59,7 @@ def settle_call(transaction: Transaction, call: Call) -> OperationReply | AgentH
     )
 
 
-def release_call(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def release_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Free what was reserved for a call that failed."""
     return _end_call(transaction, call, "released", None, lambda budget, reserved: budget.release(reserved))
 
@@ -69,7 +70,7 @@ def _end_call(
     state: str,
     cost: Amount | None,
     ended: Callable[[Budget, Amount], Budget],
-) -> OperationReply | AgentHealthError:
+) -> OperationReply | LifesignError:
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered

@@ -15,13 +15,15 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from lifesign.domain.access.permissions import Permission, Principal, may_at_all
+from lifesign.domain.errors import NotAllowed
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
-from lifesign.errors import AgentHealthError, NotAllowed, TooManyClaims
+from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in, incarnation_in
 from lifesign.registry.api.error_responses import OURS, error_response, problem
+from lifesign.registry.errors import TooManyClaims
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task, look_for_task
 from lifesign.registry.tasks.task_notifier import TaskNews
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 CLAIM_PATH = "/api/v1/tasks/claim"
 MAX_BODY_BYTES = 8_192
@@ -60,7 +62,7 @@ class ClaimEndpoint:
         try:
             asked = await self._asked(request)
             grant = await self._granted(asked, request.receive)
-        except AgentHealthError as error:
+        except LifesignError as error:
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=499)
@@ -79,7 +81,7 @@ class ClaimEndpoint:
         try:
             wanted = await self._door.read(TaskClaim, request.receive, headers, MAX_BODY_BYTES)
             return _Asked(digest, incarnation_in(headers), wanted)
-        except AgentHealthError as fault:
+        except LifesignError as fault:
             raise await self._door.refusal(digest, fault, _check_may_work) from None
 
     async def _granted(self, asked: _Asked, receive: Receive) -> TaskGrant | None:

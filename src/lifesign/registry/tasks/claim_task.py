@@ -11,28 +11,20 @@ from ulid import ULID
 
 from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest, InvalidTaskTransition, NotAllowed
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.domain.tasks.budget import budget_record
 from lifesign.domain.tasks.lease import Claim, Refusal, judge_acquire
 from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, is_never_queued_again
-from lifesign.errors import (
-    AgentDraining,
-    AgentGone,
-    AgentNotFound,
-    InvalidRequest,
-    InvalidTaskTransition,
-    NotAllowed,
-    TaskNotFound,
-    TooMany,
-)
+from lifesign.registry.errors import AgentDraining, AgentGone, AgentNotFound, TaskNotFound, TooMany
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.task_transitions import Move, move
 from lifesign.registry.views.lease_records import lease_record, refused
 from lifesign.registry.views.task_records import comments, latest_report, summary
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_budgets, task_rows, task_runs
 from lifesign.storage.tasks.lease_requesters import LeaseRequesters

@@ -13,11 +13,11 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import TaskCreation, TaskRecord, TaskRequest
 from lifesign.domain.tasks.budget import NOTHING, Amount, Budget
 from lifesign.domain.tasks.task_states import TaskStatus, task_resource
-from lifesign.errors import KeyReused
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import KeyReused
 from lifesign.registry.transitions import task_events
 from lifesign.registry.views.task_records import record_for
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases, task_budgets, task_creations, task_rows
 from lifesign.storage.tasks.task_budgets import StoredBudget

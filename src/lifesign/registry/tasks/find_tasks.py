@@ -5,16 +5,17 @@ from typing import Annotated
 from pydantic import Field
 
 from lifesign.domain.access.permissions import Permission, may, require
-from lifesign.domain.events.event import AgentId
-from lifesign.domain.models.agents import Body, RoleId
+from lifesign.domain.errors import NotAllowed
+from lifesign.domain.events.payload_fields import AgentId
+from lifesign.domain.models.base import Body, RoleId
 from lifesign.domain.models.tasks import TASK_ID_PATTERN, ReportList, TaskList, TaskRecord
 from lifesign.domain.tasks.task_states import TaskStatus
-from lifesign.errors import NotAllowed, TaskNotFound
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
+from lifesign.registry.errors import TaskNotFound
 from lifesign.registry.tasks.create_task import PATH
 from lifesign.registry.views.task_records import record, report_record, summaries, with_names
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter
 

@@ -18,14 +18,15 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.tasks import FencedWrite, RunWrite
 from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, ended, judge_write
 from lifesign.domain.tasks.task_states import task_resource
-from lifesign.errors import AgentGone, AgentHealthError, KeyReused, TaskNotFound, TooMany, WrongRun
+from lifesign.errors import LifesignError
 from lifesign.registry.api.call import incarnation_in
 from lifesign.registry.api.operations import Call, OperationReply
+from lifesign.registry.errors import AgentGone, KeyReused, TaskNotFound, TooMany, WrongRun
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows, task_runs
 from lifesign.storage.tasks.lease_requesters import Holder
@@ -72,7 +73,7 @@ def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False
 
 def enter_run(
     transaction: Transaction, call: Call, *, is_end: bool = False
-) -> AuthorizedRun | OperationReply | AgentHealthError:
+) -> AuthorizedRun | OperationReply | LifesignError:
     """Return the run that a request shows, if it may write; else its first answer, or why not.
 
     A refusal is returned, not raised: its event has to be committed. `is_end`: the write ends the run.
@@ -87,7 +88,7 @@ def enter_run(
         if known is not None:
             return known
     run = _shown_run(transaction, task, locked.claim, call, shown)
-    if isinstance(run, AgentHealthError):
+    if isinstance(run, LifesignError):
         return run
     if isinstance(shown, FencedWrite) and task.writes >= MAX_WRITES and not is_end:
         raise TooMany(f"writes of {task.task_id}", MAX_WRITES)
@@ -112,7 +113,7 @@ def judge_run(
 
 def rejected(
     transaction: Transaction, refusal: Refusal, task: StoredTask, call: Call, *, token: int, run_id: str
-) -> AgentHealthError:
+) -> LifesignError:
     """Log that a write was refused, and return the error to tell."""
     resource, writer = task_resource(task.task_id), holder_of(call.caller)
     event = lease_events.write_rejected(
@@ -188,7 +189,7 @@ def _known(
 
 def _shown_run(
     transaction: Transaction, task: StoredTask, claim: Claim, call: Call, shown: RunWrite
-) -> StoredTaskRun | AgentHealthError:
+) -> StoredTaskRun | LifesignError:
     token, run_id = shown.fencing_token, shown.run_id
     run = judge_run(transaction, task, claim, call, token=token, run_id=run_id)
     if isinstance(run, Refusal):

@@ -21,13 +21,14 @@ from lifesign.domain.models.tasks import (
 )
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
-from lifesign.errors import AgentHealthError, TooMany
+from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import TooMany
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
 from lifesign.registry.tasks.run_guard import AuthorizedRun, answer_once, counted, end_lease, enter_run
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import Move, move
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import task_budgets, task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask
@@ -41,7 +42,7 @@ MAX_WRITE_BYTES = 262_144
 """Of a body with a report and an output."""
 
 
-def report_progress(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def report_progress(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Take a progress report; the first one says that the work has begun."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
@@ -56,7 +57,7 @@ def report_progress(transaction: Transaction, call: Call) -> OperationReply | Ag
     return _answered(entered, call, task, drafts)
 
 
-def mark_complete(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def mark_complete(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Take the result; somebody has to review it."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
@@ -70,7 +71,7 @@ def mark_complete(transaction: Transaction, call: Call) -> OperationReply | Agen
     return _ended(entered, call, completed, written.report)
 
 
-def request_human_help(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def request_human_help(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Hand the task to people."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
@@ -85,7 +86,7 @@ def request_human_help(transaction: Transaction, call: Call) -> OperationReply |
     return _ended(entered, call, asked, written.report)
 
 
-def release_run(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def release_run(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """End a run that has no result; its task is tried again, or handed to people."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
@@ -101,7 +102,7 @@ def release_run(transaction: Transaction, call: Call) -> OperationReply | AgentH
     return _ended(entered, call, failed)
 
 
-def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Put a child into the queue, its envelope carved out of the task's; the task stays held."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):

@@ -9,6 +9,7 @@ from pydantic_core import from_json, to_json
 
 from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.base.finding import Finding
+from lifesign.domain.errors import InvalidRequest, InvalidTaskTransition, NotAllowed
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import (
     BudgetTopUp,
@@ -22,21 +23,15 @@ from lifesign.domain.models.tasks import (
 from lifesign.domain.tasks.budget import Amount
 from lifesign.domain.tasks.lease import EndReason, Refusal
 from lifesign.domain.tasks.task_states import FINISHED, HELD, ExitReason, TaskSignal
-from lifesign.errors import (
-    AgentHealthError,
-    InvalidRequest,
-    InvalidTaskTransition,
-    NotAllowed,
-    TaskNotFound,
-    TokenRequired,
-)
+from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.errors import TaskNotFound, TokenRequired
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
 from lifesign.registry.tasks.run_guard import RunGuard, end_lease, judge_run, lock_task, rejected
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
 from lifesign.registry.views.task_records import record_for, summary
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases, task_budgets, task_comments, task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask
@@ -76,7 +71,7 @@ def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
     return OperationReply(content=record_for(transaction, task, call.caller))
 
 
-def review_task(transaction: Transaction, call: Call) -> OperationReply | AgentHealthError:
+def review_task(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     """Accept a result, or reject it and have it fixed by a new task; this one is done.
 
     By a coordinator, or by the agent that holds the parent.
@@ -119,7 +114,7 @@ def top_up(transaction: Transaction, call: Call) -> OperationReply:
     return OperationReply(content=record_for(transaction, task, call.caller))
 
 
-def _parent_refusal(locked: RunGuard, call: Call) -> AgentHealthError | None:
+def _parent_refusal(locked: RunGuard, call: Call) -> LifesignError | None:
     """Return why an agent may not review this; None for coordinators, and for the parent's holder."""
     if may(call.caller, Permission.CREATE_TASKS):
         return None

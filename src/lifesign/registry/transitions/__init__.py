@@ -1,0 +1,1 @@
+"""Changes of status that cascade from agents to leases to tasks, with their events."""

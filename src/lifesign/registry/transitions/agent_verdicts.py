@@ -14,7 +14,7 @@ from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge, silent_since_s
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 
 _SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE})

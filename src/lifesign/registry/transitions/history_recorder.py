@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lifesign.domain.lifecycle.agent_history import KeptHistory, OpenSlot, added, closed
 from lifesign.storage.agents import histories
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 def keep_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:

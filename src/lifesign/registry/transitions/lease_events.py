@@ -7,10 +7,9 @@ change hands by the hundred, one event tells of many.
 from collections.abc import Iterable, Iterator, Sequence
 
 from lifesign.domain.access.actor import is_reserved
-from lifesign.domain.events.event import (
-    MAX_SHARDS,
-    EventDraft,
-    EventType,
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.lease_payloads import (
     FencedWriteRejected,
     LeaseAcquired,
     LeaseEnded,
@@ -18,7 +17,8 @@ from lifesign.domain.events.event import (
     ShardsEnded,
     ShardsGranted,
 )
-from lifesign.domain.models.agents import moment
+from lifesign.domain.events.payload_fields import MAX_SHARDS
+from lifesign.domain.models.base import moment
 from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, ResourceKind, kind_of
 
 MAX_INTENT_ID_CHARACTERS = 128

@@ -13,13 +13,14 @@ from functools import partial
 from math import inf
 
 from lifesign.domain.tasks.lease import EndReason, ended
-from lifesign.errors import StoreUnavailable
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.registry.transitions.sweep_gap import Reference, gap_jump_s
 from lifesign.registry.transitions.task_transitions import lose_tasks
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Clock, Database, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Clock, Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import leases
 

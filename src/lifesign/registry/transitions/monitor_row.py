@@ -8,16 +8,18 @@ from types import MappingProxyType
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.events.event import EventDraft, EventType, MonitorTurned
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.monitor_payloads import MonitorTurned
 from lifesign.domain.lifecycle import mass_exit
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, add_span
 from lifesign.domain.lifecycle.mass_exit import Assessment, Excused, Monitors, MonitorState, Track
 from lifesign.domain.lifecycle.verdict import MAX_DAMPING
-from lifesign.domain.models.agents import MAX_DURATION_SECONDS
+from lifesign.domain.models.base import MAX_DURATION_SECONDS
 from lifesign.registry.transitions.agent_verdicts import VerdictContext
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
 
 EXCUSED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
 """How long excused time is remembered: no silence that is waited for is longer."""

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from lifesign.domain.access.actor import OwnActor
-from lifesign.domain.events.event import (
+from lifesign.domain.events.agent_payloads import (
     AgentHealthChanged,
     AgentLifecycle,
     CommandEnded,
     CoordinatorLost,
     DrainWarning,
-    EventDraft,
-    EventType,
 )
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import (
     Reason,
@@ -27,7 +27,7 @@ from lifesign.domain.lifecycle.status_table import (
     reason_of,
     status_after,
 )
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.agent_verdicts import Change
@@ -35,7 +35,7 @@ from lifesign.registry.transitions.task_transitions import lose_tasks
 from lifesign.storage.agents import agent_rows, commands
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.agents.commands import StoredCommand
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness
 from lifesign.storage.targets import target_links, target_rows
@@ -179,7 +179,9 @@ def _health_changed(agent: StoredAgent, health: HealthStatus, actor: str) -> Eve
     payload = AgentHealthChanged(
         agent_id=agent.agent_id, previous_health=HealthStatus(agent.health), new_health=health
     )
-    return EventDraft(type=EventType.LIFESIGN_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id)
+    return EventDraft(
+        type=EventType.AGENT_HEALTH_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
+    )
 
 
 def _drain_warning(agent: StoredAgent, leases_held: int, actor: str) -> EventDraft:

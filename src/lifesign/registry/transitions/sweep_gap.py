@@ -5,19 +5,21 @@ What lies between two sweeps and is not the agents' fault is excused; what was t
 
 from dataclasses import dataclass, replace
 
-from lifesign.domain.events.event import EventDraft, EventType, MonitorClockJump, MonitorDowntime
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.monitor_payloads import MonitorClockJump, MonitorDowntime
 from lifesign.domain.lifecycle.heartbeat_timeout import (
     MIN_TOLD_DOWNTIME_S,
     ExcludedSpan,
     clock_jump_since_s,
     downtime,
 )
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.registry.transitions.monitor_row import with_span, without_future
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.maintenance import set_clock
 

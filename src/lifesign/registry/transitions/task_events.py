@@ -5,15 +5,10 @@ be done, what was found out and what it did cost are told to who asks for the ta
 names an agent: they stay when one is erased.
 """
 
-from lifesign.domain.events.event import (
-    EventDraft,
-    EventType,
-    TaskBudgetChanged,
-    TaskCreated,
-    TaskLifecycle,
-    TaskReported,
-)
-from lifesign.domain.models.agents import moment
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.task_payloads import TaskBudgetChanged, TaskCreated, TaskLifecycle, TaskReported
+from lifesign.domain.models.base import moment
 from lifesign.domain.tasks.budget import Budget
 from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 from lifesign.storage.tasks.task_rows import StoredTask

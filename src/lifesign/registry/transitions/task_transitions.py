@@ -26,7 +26,7 @@ from lifesign.domain.tasks.task_states import (
     task_in,
 )
 from lifesign.registry.transitions import task_events
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_budgets, task_comments, task_rows, task_runs
 from lifesign.storage.tasks.task_comments import StoredComment
 from lifesign.storage.tasks.task_rows import StoredTask

@@ -1,0 +1,1 @@
+"""Rows of the database as models of the API."""

@@ -17,9 +17,8 @@ from lifesign.domain.models.agents import (
     OverrideShown,
     ReportedState,
     etag_of,
-    moment,
-    moment_text,
 )
+from lifesign.domain.models.base import moment, moment_text
 from lifesign.domain.observation.evidence_age import shown_health
 from lifesign.storage.agents.agent_rows import StoredAgent, tasks_of
 from lifesign.storage.agents.search import ListedAgent

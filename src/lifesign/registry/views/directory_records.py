@@ -1,6 +1,6 @@
 """How are directories and their imports shown?"""
 
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.directories import DirectoryRecord, ImportRecord, ImportState
 from lifesign.storage.targets.directories import StoredDirectory, StoredImport
 

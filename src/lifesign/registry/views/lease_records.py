@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import AfterValidator, StringConstraints
 from pydantic_core import PydanticCustomError, to_json
 
+from lifesign.domain.errors import InvalidResource
 from lifesign.domain.events.chain import time_text
-from lifesign.domain.models.agents import Body, moment
+from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
 from lifesign.domain.tasks.lease import (
     MAX_RESOURCE_CHARACTERS,
@@ -18,11 +19,10 @@ from lifesign.domain.tasks.lease import (
     ended,
     read_resource,
 )
-from lifesign.errors import (
+from lifesign.errors import LifesignError
+from lifesign.registry.errors import (
     AgentDraining,
     AgentGone,
-    AgentHealthError,
-    InvalidResource,
     LeaseHeld,
     LeaseNotFound,
     LeaseOver,
@@ -95,14 +95,14 @@ def lease_json(claim: Claim) -> bytes:
 
 def refused(
     refusal: Refusal, named: str, *, now_s: float, token: int = 0, agent: Holder | None = None
-) -> AgentHealthError:
+) -> LifesignError:
     """Return a refusal as the error that the caller is told.
 
     `named` is the lease or the resource that was asked for, `token` what came with the request, `agent`
     who asks.
     """
     claim = refusal.claim or Claim(resource=named)
-    error: AgentHealthError
+    error: LifesignError
     match refusal.code:
         case RefusalCode.LEASE_HELD:
             shown = lease_record(claim, now_s).model_dump(mode="json", exclude_none=True)

@@ -6,7 +6,7 @@ from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.events.chain import Event, whose
 from lifesign.domain.net.display_name import called, has_speaking_id
 from lifesign.storage.agents import agent_rows
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 def places_told(transaction: Transaction, caller: Principal, events: Iterable[Event]) -> dict[str, str]:

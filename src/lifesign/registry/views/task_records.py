@@ -5,12 +5,12 @@ from typing import Any
 from pydantic_core import from_json
 
 from lifesign.domain.access.permissions import Principal
-from lifesign.domain.models.agents import moment
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.tasks import CommentRecord, ReportRecord, RunRecord, TaskRecord, TaskSummary
 from lifesign.domain.tasks.budget import budget_record
 from lifesign.domain.tasks.task_states import HELD, ExitReason, TaskSignal, TaskStatus
 from lifesign.registry.views.key_names import names_told
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_budgets, task_comments, task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter
 from lifesign.storage.tasks.task_runs import StoredReport, StoredTaskRun

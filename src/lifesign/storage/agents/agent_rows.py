@@ -12,8 +12,8 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, beats, capabilities, observed
+from lifesign.storage.engine.transaction import Transaction
 
 
 @fast_dataclass(kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete, insert, select
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import commands
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

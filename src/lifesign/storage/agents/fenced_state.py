@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import select, update
 
 from lifesign.storage.agents.agent_rows import insert_or_replace
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import states
+from lifesign.storage.engine.transaction import Transaction
 
 _ERASED = ""
 """In place of a holder; nobody is called so."""

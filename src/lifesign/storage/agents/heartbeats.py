@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 from sqlalchemy import text
 
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 class AskedBeat(NamedTuple):

@@ -3,8 +3,8 @@
 from sqlalchemy import delete, func, select
 
 from lifesign.storage.agents.agent_rows import insert_or_replace
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agent_requests
+from lifesign.storage.engine.transaction import Transaction
 
 FORGOTTEN_AFTER_S = 86_400.0
 """Of a process that ended: no heartbeat is waited for that long."""

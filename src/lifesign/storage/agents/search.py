@@ -24,8 +24,8 @@ from sqlalchemy import (
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.evidence_age import Evidence
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, beats, capabilities, observed
+from lifesign.storage.engine.transaction import Transaction
 
 MAX_STATEMENTS = 256
 """That are kept: one for each set of things that were asked about together, whatever their values."""

@@ -1,0 +1,1 @@
+"""Databases, transactions and table definitions."""

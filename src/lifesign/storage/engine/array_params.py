@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from sqlalchemy import ColumnElement, any_, bindparam, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 def is_given(wanted: ColumnElement[Any], *, is_postgresql: bool) -> ColumnElement[bool]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from lifesign.errors import StoreUnavailable
+from lifesign.storage.errors import StoreUnavailable
 
 PRIMARY_CODE = 0xFF
 """The bits of an error code of SQLite that say of which kind it is."""

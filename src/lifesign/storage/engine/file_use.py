@@ -12,9 +12,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from lifesign.errors import DatabaseInUse, StoreUnavailable
-from lifesign.storage.engine.database import BUSY_SECONDS
 from lifesign.storage.engine.database_faults import PRIMARY_CODE
+from lifesign.storage.engine.sqlite_file import BUSY_SECONDS
+from lifesign.storage.errors import DatabaseInUse, StoreUnavailable
 
 WAIT_SECONDS = 1.0
 """For a command that is just at its end: it has the file open for a moment only."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from lifesign.errors import DatabaseReplaced
+from lifesign.storage.errors import DatabaseReplaced
 
 COMPANIONS = ("-wal", "-shm")
 """Suffixes of the write-ahead log and of its index. SQLite keeps both while a connection is open."""

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from sqlalchemy import select, text, update
 from ulid import ULID
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import registry
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

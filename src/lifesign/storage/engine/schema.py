@@ -13,9 +13,9 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, text
 
-from lifesign.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.ownership import REVISION_TABLE, is_foreign, table_names
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 
 LOCK_NUMBER = 0x61675F68
 """Of the advisory lock that PostgreSQL gives to one transaction at a time; ours by convention."""

@@ -1,0 +1,1 @@
+"""Statements about the event log and webhooks."""

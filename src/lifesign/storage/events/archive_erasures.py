@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 from sqlalchemy import Row, bindparam, delete, func, insert, select, update
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import archive_erasures
+from lifesign.storage.engine.transaction import Transaction
 
 Range = tuple[int, int]
 """The first and the last sequence of some events that follow one another."""

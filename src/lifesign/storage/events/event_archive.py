@@ -17,9 +17,9 @@ from typing import IO, Self
 
 from pydantic_core import from_json, to_json
 
+from lifesign.domain.errors import InvalidEvent
 from lifesign.domain.events.chain import Event, erased, read_event, whose
-from lifesign.domain.models.agents import AGENT_ID_CHARACTERS
-from lifesign.errors import InvalidEvent
+from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 
 MAX_LINE_BYTES = 1_048_576
 """Of one event; the longest that the registry writes has about 300 KiB."""

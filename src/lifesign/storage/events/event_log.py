@@ -12,11 +12,12 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import BigInteger, Row, Select, TextClause, bindparam, delete, select, text, update
 from ulid import ULID
 
+from lifesign.domain.errors import BrokenChain
 from lifesign.domain.events.chain import GENESIS, Checkpoint, Event, chain, payload_hash
-from lifesign.domain.events.event import EventDraft, EventType
-from lifesign.errors import BrokenChain
-from lifesign.storage.engine.database import Transaction
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import EventType
 from lifesign.storage.engine.tables import event_log, events
+from lifesign.storage.engine.transaction import Transaction
 
 CHANNEL = "lifesign_events"
 """On which PostgreSQL says that there is something new, once it is committed."""

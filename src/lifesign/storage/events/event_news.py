@@ -13,8 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from lifesign.errors import DatabaseInUse
-from lifesign.storage.engine.database import Database, PostgresqlDatabase, Transaction
+from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.postgresql import PostgresqlDatabase
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import DatabaseInUse
 from lifesign.storage.events.event_log import CHANNEL
 
 POLL_SECONDS = 1.0

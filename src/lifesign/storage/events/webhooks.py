@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Row, delete, func, insert, or_, select, update
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import event_log, webhooks
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

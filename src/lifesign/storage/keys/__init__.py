@@ -1,0 +1,1 @@
+"""Statements about keys and sessions."""

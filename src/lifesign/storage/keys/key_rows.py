@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, insert, null, select, update
 
 from lifesign.domain.access.permissions import Role, StoredKey
-from lifesign.storage.engine.database import EPOCH, Transaction
 from lifesign.storage.engine.tables import keys
+from lifesign.storage.engine.transaction import EPOCH, Transaction
 
 # Whether it is valid is asked next, so that PostgreSQL tells the time besides.
 _OF_DIGEST = {

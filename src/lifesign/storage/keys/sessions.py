@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select
 
 from lifesign.domain.access.permissions import StoredKey
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import keys, sessions
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys.key_rows import stored_key
 
 

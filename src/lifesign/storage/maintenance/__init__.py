@@ -1,0 +1,1 @@
+"""Backups, totals and the state of a whole database."""

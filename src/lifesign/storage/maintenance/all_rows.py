@@ -6,11 +6,11 @@ from sqlalchemy import Table, func, insert, inspect, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import expression
 
-from lifesign.errors import RowRefused
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.database_faults import translated
 from lifesign.storage.engine.ownership import table_names
 from lifesign.storage.engine.tables import metadata, sessions
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import RowRefused
 from lifesign.storage.maintenance.backup_file import BATCH, Batch
 
 TABLES: tuple[Table, ...] = tuple(metadata.sorted_tables)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lifesign.errors import BackupFailed, InvalidBackup, InvalidValue
+from lifesign.errors import InvalidValue
+from lifesign.storage.errors import BackupFailed, InvalidBackup
 
 FORMAT = "lifesign-backup"
 FORMAT_VERSION = 1

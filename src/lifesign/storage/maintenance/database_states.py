@@ -6,8 +6,8 @@ from lifesign.domain.events.chain import GENESIS, Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker, DatabaseState
 from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import event_log as event_log_table
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 # Without the states of what was archived, which may be long.

@@ -10,8 +10,8 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.tasks.lease import EndReason
 from lifesign.domain.tasks.task_states import FINISHED, TaskStatus
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, keys, leases, task_budgets, tasks
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows as stored_keys
 from lifesign.storage.targets import target_links as stored_links
 from lifesign.storage.tasks import task_comments, task_creations, task_runs

@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import TableClause, column, select, table, text
 
 from lifesign.domain.access.permissions import Role, StoredKey
-from lifesign.domain.events.event import EventType
+from lifesign.domain.events.event_type import EventType
 from lifesign.storage.engine import tables
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import webhooks
 from lifesign.storage.keys.key_rows import stored_key
 

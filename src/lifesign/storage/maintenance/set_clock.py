@@ -8,8 +8,8 @@ from sqlalchemy import bindparam, select, text
 
 from lifesign.domain.lifecycle.observed_facts import Observed, moved_back
 from lifesign.storage.agents import agent_rows as stored_agents
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, observed, targets
+from lifesign.storage.engine.transaction import Transaction
 
 _DRAINING = (
     select(agents.c.id)

@@ -14,10 +14,10 @@ from sqlalchemy import func, select, text
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.tasks.lease import shard_resource
 from lifesign.storage.engine import registry_row
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.tables import agents, keys, leases, probed, probers, tasks
 from lifesign.storage.engine.tables import webhooks as webhook_table
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
 from lifesign.storage.probing import prober_reports
 from lifesign.storage.probing.prober_reports import Reported

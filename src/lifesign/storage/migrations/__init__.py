@@ -1,6 +1,4 @@
-"""How did a database of an older version become one of this version?
+"""Alembic migrations: versions/ has one file per step, `storage/engine/schema.py` runs them.
 
-env.py           what Alembic runs a migration in: always a transaction that somebody else began
-versions/        one file per step, never changed once it was released; `schema.py` says how they are run
-script.py.mako   what a new step looks like: `python -m lifesign.storage.migrations "what it does"`
+`python -m lifesign.storage.migrations "what it does"` writes a new step.
 """

@@ -1,0 +1,1 @@
+"""Statements about probers and their results."""

@@ -13,8 +13,8 @@ from sqlalchemy import select, text, update
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.results import UnmeasuredReason
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, liveness, probed, targets
+from lifesign.storage.engine.transaction import Transaction
 
 
 class LiveTarget(NamedTuple):

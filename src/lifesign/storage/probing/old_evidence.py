@@ -6,8 +6,8 @@ from sqlalchemy import func, select
 
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, observed, targets
+from lifesign.storage.engine.transaction import Transaction
 
 _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
 

@@ -12,8 +12,8 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import Row, TextClause, func, select, text
 
 from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import probed, targets
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 from sqlalchemy import delete, select, text
 
 from lifesign.domain.schedule.prober_standing import Idleness
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import prober_reports
+from lifesign.storage.engine.transaction import Transaction
 
 HOLDER_SEPARATOR = "/"
 """Between a key and the worker's own name."""

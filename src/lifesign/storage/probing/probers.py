@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Row, delete, select
 
 from lifesign.storage.agents.agent_rows import insert_or_replace
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import probers
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import delete, func, select, text
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import result_changes, result_sums, targets
+from lifesign.storage.engine.transaction import Transaction
 
 ALL_TARGETS = 0
 """In the place of a directory: every target once, whoever lists it."""

@@ -1,0 +1,1 @@
+"""Statements about targets and directories."""

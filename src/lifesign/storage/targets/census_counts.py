@@ -19,8 +19,8 @@ from lifesign.domain.models.census import Deadlines
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import census_runs, probed, targets
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 
 ROWS_AT_ONCE = 10_000

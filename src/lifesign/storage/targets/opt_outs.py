@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from sqlalchemy import delete, func, insert, or_, select, update
 
 from lifesign.domain.net.target import host_of
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import opt_outs
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

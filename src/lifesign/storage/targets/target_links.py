@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, o
 
 from lifesign.domain.net.target import target_id
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, links, observed, probed, target_claims, targets
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

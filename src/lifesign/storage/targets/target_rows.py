@@ -17,8 +17,8 @@ from sqlalchemy import Row, delete, insert, select, text, update
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, listings, liveness, probed, target_log, targets
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Row, Select, false, func, literal, or_, select, tuple_
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import agents, directories, listings, probed, targets
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Statements about tasks and leases."""

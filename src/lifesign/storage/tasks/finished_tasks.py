@@ -8,7 +8,6 @@ from collections.abc import Collection
 
 from sqlalchemy import delete, select
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import (
     task_budgets,
     task_calls,
@@ -20,6 +19,7 @@ from lifesign.storage.engine.tables import (
     task_writes,
     tasks,
 )
+from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 
 _PARTS = (

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import text
 
 from lifesign.domain.access.permissions import Role, StoredKey
-from lifesign.storage.engine.database import Transaction
+from lifesign.storage.engine.transaction import Transaction
 
 
 class Holder(NamedTuple):

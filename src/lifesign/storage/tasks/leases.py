@@ -16,9 +16,9 @@ from sqlalchemy import Select, func, select, text
 
 from lifesign.domain.tasks.lease import Claim, EndReason, ResourceKind, ended
 from lifesign.domain.tasks.lease_id import SECRET_BYTES, lease_id_of
-from lifesign.errors import StoreUnavailable
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import leases
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 
 MAX_LOOKS = 5
 """For a resource that others add at the same time; the second look sees what they have added."""

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 
 from lifesign.domain.tasks.budget import NOTHING, Amount, Budget
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import task_budgets, task_calls
+from lifesign.storage.engine.transaction import Transaction
 
 _PARTS = ("envelope", "settled", "reserved", "delegated", "overrun")
 

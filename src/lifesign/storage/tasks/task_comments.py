@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import delete, func, insert, select, update
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import task_comments
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

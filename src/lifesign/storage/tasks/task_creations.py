@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, select, text, update
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import task_creations
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

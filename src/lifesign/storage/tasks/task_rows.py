@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from sqlalchemy import Select, bindparam, func, insert, select, update
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import leases, task_needs, task_runs, tasks
+from lifesign.storage.engine.transaction import Transaction
 
 ERASED: Final = ""
 """In place of the name of who created a task."""

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from lifesign.storage.engine.database import Transaction
 from lifesign.storage.engine.tables import task_reports, task_runs, task_writes
+from lifesign.storage.engine.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

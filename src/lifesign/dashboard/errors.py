@@ -1,0 +1,28 @@
+"""Errors of the dashboard's sessions and forms."""
+
+from lifesign.errors import LifesignError
+
+
+class NotLoggedIn(LifesignError):
+    """Nobody is logged in to the dashboard, and reading is not open to everyone."""
+
+    def __init__(self) -> None:
+        super().__init__("log in first")
+
+
+class UnknownHost(LifesignError):
+    """A page of the dashboard was asked for under a name that is not the server's."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"this server is not known as {host[:80]!r}: use its address, or the name that its setting "
+            "public_url (--public-url) says"
+        )
+        self.host = host
+
+
+class ForgedForm(LifesignError):
+    """A form was not sent from a page of the dashboard, or from one of a session that is over."""
+
+    def __init__(self) -> None:
+        super().__init__("this form is not from a page of this session: load the page anew, and try again")

@@ -1,0 +1,169 @@
+"""Errors of the rules: a value, a file, an event or a transition that they refuse."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from lifesign.domain.base.finding import Finding
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.errors import LifesignError
+
+
+class InvalidDocument(LifesignError, ValueError):
+    """A peer's health document breaks the rules; `faults` says where and why, never empty."""
+
+    def __init__(self, faults: Sequence[Finding]) -> None:
+        super().__init__("; ".join(str(fault) for fault in faults))
+        self.faults = tuple(faults)
+
+
+class InvalidTransition(LifesignError):
+    """The lifecycle has no way from `status` on `signal`."""
+
+    def __init__(self, status: str, signal: str) -> None:
+        super().__init__(f"an agent that is {status} cannot take the signal {signal}")
+        self.status = status
+        self.signal = signal
+
+
+class InvalidRequest(LifesignError):
+    """A body or a query says what it must not; `faults` says where and what was expected, never empty."""
+
+    def __init__(self, faults: Sequence[Finding]) -> None:
+        told = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
+        super().__init__("; ".join(told))
+        self.faults = tuple(faults)
+
+
+class InvalidResource(LifesignError, ValueError):
+    """The caller named a resource that cannot be leased; `expected` says what a name looks like."""
+
+    def __init__(self, resource: str, expected: str) -> None:
+        super().__init__(f"not a resource: expected {expected}; got {resource[:80]!r}")
+        self.resource = resource
+        self.expected = expected
+
+
+class TokensExhausted(LifesignError):
+    """A resource was granted 2^32 - 1 times in `epoch`; raising the epoch makes room."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"no fencing token is left in epoch {epoch}: raise the epoch")
+        self.epoch = epoch
+
+
+class InvalidEvent(LifesignError, ValueError):
+    """What is said to be an event is none; `sequence` is its place in the log, None if it has none."""
+
+    def __init__(self, sequence: int | None, what: str) -> None:
+        super().__init__(what if sequence is None else f"event {sequence}: {what}")
+        self.sequence = sequence
+        self.what = what
+
+
+class BrokenChain(LifesignError):
+    """The event log was changed after it was written, or something is missing at `sequence`."""
+
+    def __init__(self, sequence: int, what: str) -> None:
+        super().__init__(f"the log is broken at event {sequence}: {what}")
+        self.sequence = sequence
+        self.what = what
+
+
+class Unreplayable(LifesignError):
+    """The event at `sequence` contradicts the state that the events before it have led to."""
+
+    def __init__(self, sequence: int, what: str) -> None:
+        super().__init__(f"event {sequence} cannot have happened: {what}")
+        self.sequence = sequence
+        self.what = what
+
+
+ACTION_PHRASES: Final[Mapping[str, str]] = MappingProxyType({
+    "register": "register agents",
+    "re-register": "begin a new life of an agent",
+    "beat": "send heartbeats",
+    "drain": "drain agents",
+    "deregister": "deregister agents",
+    "update": "change what agents say of themselves",
+    "lease": "acquire leases",
+    "release_lease": "release leases",
+    "write_state": "write states",
+    "read_agent": "read agents' records",
+    "set_maintenance": "begin or end a maintenance",
+    "recheck": "have a target probed out of turn",
+    "manage_opt_outs": "manage opt-outs",
+    "override": "declare an agent's status",
+    "release_hold": "end a hold",
+    "erase": "erase agents",
+})  # fmt: skip
+"""What somebody wants to do, by `access.Action`, where its name is no sentence for people."""
+
+
+class NotAllowed(LifesignError):
+    """The caller's key is valid, and not for this; `agent_id` is whose record it asked for, if anybody's."""
+
+    def __init__(self, role: str, action: str, agent_id: str | None) -> None:
+        whose = "" if agent_id is None else f" (agent {agent_id!r})"
+        super().__init__(
+            f"this {role} key may not {ACTION_PHRASES.get(action, action.replace('_', ' '))}{whose}"
+        )
+        self.role = role
+        self.action = action
+        self.agent_id = agent_id
+
+
+@dataclass(frozen=True, slots=True)
+class FileFault:
+    """One place in a file that somebody wrote, and what was expected there."""
+
+    line: int
+    """From 1."""
+    path: str
+    """JSON pointer (RFC 6901) to the place; empty if it is no value's, such as a stray bracket."""
+    expected: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.path + ': ' if self.path else ''}{self.expected}"
+
+
+class InvalidFile(LifesignError, ValueError):
+    """A file does not say what it should; `faults` in the order of lines, never empty.
+
+    `file` is its name, empty where a text was read.
+    """
+
+    def __init__(self, faults: Sequence[FileFault], file: str = "") -> None:
+        told = "; ".join(str(fault) for fault in faults)
+        super().__init__(f"{file}: {told}" if file else told)
+        self.faults = tuple(faults)
+        self.file = file
+
+
+class InvalidWorkflow(InvalidFile):
+    """A workflow file does not declare agents as it should."""
+
+
+class InvalidTaskTransition(LifesignError):
+    """A task that is `status` has no way on `signal`; a finished one has none at all."""
+
+    def __init__(self, status: str, signal: str) -> None:
+        where = {"queued": "in the queue", "review": "in review", "handoff": "with people"}.get(
+            status, status
+        )
+        super().__init__(f"a task that is {where} cannot be {signal.replace('_', ' ')}")
+        self.status = status
+        self.signal = signal
+
+
+class BudgetExceeded(LifesignError):
+    """It cannot be paid for: `asked` is more than the `left` of the envelope. It cost nothing."""
+
+    def __init__(self, asked: Mapping[str, Any], left: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"asked for {pluralize(asked['tokens'], 'token')} and {asked['usd']} USD; the envelope has "
+            f"{pluralize(left['tokens'], 'token')} and {left['usd']} USD left"
+        )
+        self.asked_tokens, self.asked_usd = asked["tokens"], asked["usd"]
+        self.left_tokens, self.left_usd = left["tokens"], left["usd"]

@@ -1,0 +1,168 @@
+"""Payloads of events about one agent."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lifesign.domain.events.payload_fields import (
+    MAX_CHANGED_MEMBERS,
+    MAX_EXPLANATION_CHARACTERS,
+    AgentId,
+    Moment,
+    Number,
+    OwnId,
+    Payload,
+    Positive,
+    RoleId,
+    Seconds,
+    Word,
+)
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.link_rule import Proof, UnlinkReason
+from lifesign.domain.lifecycle.status_table import Reason, Status
+from lifesign.domain.models.agents import MAX_TASKS
+from lifesign.domain.models.base import Name, TaskId
+
+
+class AgentLifecycle(Payload):
+    """A status changed: the object of RFC-0016 2.3, and what a replay needs beside it."""
+
+    type: Literal["agent.lifecycle"] = "agent.lifecycle"
+    agent_id: AgentId
+    previous_status: Status
+    """`registering` at the first registration."""
+    new_status: Status
+    reason: Reason
+    timestamp: Moment
+    incarnation: Positive
+    """After the change; rises by one with each new life."""
+    version: Positive
+    """After the change; 1 in a new life."""
+    role_id: RoleId | None = None
+    explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
+    """The reason in words."""
+    maintenance_until: Moment | None = None
+    """Of who registers again: the maintenance that stays with it. Absent: none does."""
+    override_status: Status | None = None
+    """The same of an override, which `override_until` belongs to."""
+    override_until: Moment | None = None
+
+
+class AgentUpdated(Payload):
+    """A record was changed; which members, not what they say: metadata is the agent's own affair."""
+
+    agent_id: AgentId
+    incarnation: Positive
+    version: Positive
+    """After the change."""
+    changed: Annotated[list[Word], Field(max_length=MAX_CHANGED_MEMBERS)]
+
+
+class AgentHealthChanged(Payload):
+    """An agent's health is another one now; it began as `unknown`."""
+
+    agent_id: AgentId
+    previous_health: HealthStatus
+    new_health: HealthStatus
+
+
+class DriftWarning(Payload):
+    """An agent's clock began to differ from ours (RFC-0016 4.5)."""
+
+    agent_id: AgentId
+    drift_seconds: Seconds
+    """Its time minus ours."""
+
+
+class TasksMismatch(Payload):
+    """The tasks that an agent names are not those that are leased to it."""
+
+    agent_id: AgentId
+    without_lease: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
+    not_in_progress: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
+
+
+class DrainWarning(Payload):
+    """An agent's time to drain is over, and it still holds leases."""
+
+    agent_id: AgentId
+    leases_held: Positive
+
+
+class MaintenanceChanged(Payload):
+    """An operator began, moved or ended a maintenance; nothing goes down until it is over."""
+
+    agent_id: AgentId
+    until: Moment | None = None
+    """Absent: it is ended."""
+    reason: Name | None = None
+
+
+class OverrideChanged(Payload):
+    """An operator put a verdict in place of ours, or took it back."""
+
+    agent_id: AgentId
+    status: Status | None = None
+    """Absent, like `until`: taken back."""
+    until: Moment | None = None
+    reason: Name | None = None
+
+
+class CommandSent(Payload):
+    """A command waits for the agent's next heartbeat (RFC-0016 5.3)."""
+
+    agent_id: AgentId
+    command_id: OwnId
+    command: Word
+    reason: Name | None = None
+    drain_timeout_seconds: Seconds | None = None
+    expires_at: Moment
+
+
+class CommandEnded(Payload):
+    """A command was honoured, or its time is over."""
+
+    agent_id: AgentId
+    command_id: OwnId
+    command: Word
+
+
+class AgentLinked(Payload):
+    """An agent has proven that a crawled target is its own; no other agent has."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    proof: Proof
+
+
+class AgentUnlinked(Payload):
+    """An agent and a crawled target are two records again."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    reason: UnlinkReason
+
+
+class AgentLinkConflict(Payload):
+    """An agent has proven a claim for a target that another agent has proven a claim for."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    proof: Proof
+
+
+class AgentErased(Payload):
+    """An agent's record is gone, and the payloads of its events gave way to their hashes."""
+
+    agent_id: AgentId
+    events: Number
+    """How many payloads were erased."""
+
+
+class CoordinatorLost(Payload):
+    """A coordinator is dead."""
+
+    agent_id: AgentId
+    role_id: RoleId | None = None
+    incarnation: Positive
+    reason: Reason

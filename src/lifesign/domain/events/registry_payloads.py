@@ -1,0 +1,92 @@
+"""Payloads of events about keys, webhooks, directories and the log."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from lifesign.domain.events.payload_fields import (
+    MAX_EXPLANATION_CHARACTERS,
+    PRINTABLE_PATTERN,
+    AgentId,
+    Hash,
+    Host,
+    Label,
+    Moment,
+    Number,
+    OwnId,
+    Payload,
+    Positive,
+    Word,
+)
+
+
+class KeyChanged(Payload):
+    """A key was created, rotated, revoked or limited. The key itself is nowhere."""
+
+    key_id: OwnId
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE_PATTERN)]
+    role: Word
+    agent_id: AgentId | None = None
+    """Whose own it is."""
+    fingerprint: Hash | None = None
+    """SHA-256 of what is stored of the key; absent from what older versions have written."""
+    expires_at: Moment | None = None
+    """When it ends, after the change; absent: it stays, or there is no fingerprint either."""
+    max_workers: Positive | None = None
+    """How many workers may probe with it at a time, after the change; absent: the server's setting."""
+
+
+class WebhookChanged(Payload):
+    """A webhook was created, got a new secret, was deleted, or is disabled since it failed too often."""
+
+    webhook_id: OwnId
+    host: Host
+    """Where it leads; the rest of its URL may hold a secret."""
+    failures: Number = 0
+    """In a row."""
+
+
+class DirectoryChanged(Payload):
+    """A directory lists other targets than before, or would."""
+
+    directory: Label
+    listed: Number
+    """How many it lists now; what is held counts."""
+    added: Number
+    removed: Number
+    """How many left it; of a list that is held, how many would."""
+    reason: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)] | None = None
+    """Why it is held."""
+
+
+class OriginChanged(Payload):
+    """An origin is probed no more, or again."""
+
+    origin: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,300}$")]
+    targets: Number
+    """How many of them are concerned now."""
+
+
+class LogArchived(Payload):
+    """A closed prefix of the log left the database."""
+
+    first_sequence: Positive
+    last_sequence: Positive
+    last_hash: Hash
+    file: Label | None = None
+    """Its name, without a path."""
+
+
+class ArchiveErased(Payload):
+    """The payloads of an erased agent's events gave way to their hashes in all archived files."""
+
+    agent_id: AgentId
+    erased_sequence: Positive
+    """Of the `agent.erased` that this completes: what came before it is gone."""
+
+
+class Erased(Payload):
+    """What stands in place of a payload that was erased."""
+
+    erased: Hash
+    """Of the payload's canonical form."""

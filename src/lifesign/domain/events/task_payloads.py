@@ -1,0 +1,56 @@
+"""Payloads of events about tasks."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from lifesign.domain.events.payload_fields import Moment, Number, OwnId, Payload, Positive
+from lifesign.domain.health.document import WHOLE
+from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
+
+
+class TaskCreated(Payload):
+    """There is something to be done. Who may do it, and what it is, is not told here."""
+
+    task_id: OwnId
+    parent_id: OwnId | None = None
+    """Of which task it was delegated: the envelope is carved out of that one's."""
+    fix_of: OwnId | None = None
+    """The task whose review has rejected the work."""
+    tokens: Number
+    """Of the envelope, like `micro_usd`."""
+    micro_usd: Number
+
+
+class TaskLifecycle(Payload):
+    """A task went on. Whose lease began or ended with it, the events before this one tell."""
+
+    task_id: OwnId
+    previous_status: TaskStatus
+    new_status: TaskStatus
+    signal: TaskSignal
+    run_id: OwnId | None = None
+    """The run that begins or ends with it."""
+    exit_reason: ExitReason | None = None
+    """Of the run that ends."""
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), WHOLE] | None = None
+    not_before: Moment | None = None
+    """Of a task that is to be tried again: until then nobody may claim it."""
+
+
+class TaskReported(Payload):
+    """A progress report was written; what it says is not told here."""
+
+    task_id: OwnId
+    run_id: OwnId
+    report: Positive
+    """Its number, over all runs of the task."""
+
+
+class TaskBudgetChanged(Payload):
+    """An envelope was topped up."""
+
+    task_id: OwnId
+    tokens: Number
+    """Of the envelope now, like `micro_usd`."""
+    micro_usd: Number

@@ -1,0 +1,403 @@
+"""Errors that the registry answers with: api/error_responses.py maps each to a status and a code."""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from lifesign.errors import LifesignError
+
+
+class AgentNotFound(LifesignError):
+    """No agent has this id."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"no agent is registered as {agent_id!r}")
+        self.agent_id = agent_id
+
+
+class AlreadyRegistered(LifesignError):
+    """An agent of this id is alive, and nobody asked to supersede it."""
+
+    def __init__(self, agent_id: str, status: str) -> None:
+        super().__init__(
+            f"{agent_id!r} is registered already and {status}; "
+            "with supersede: true this life ends and a new one begins"
+        )
+        self.agent_id = agent_id
+        self.status = status
+
+
+class AgentGone(LifesignError):
+    """The agent is dead or deregistered, or this life of it is over; it has to register again."""
+
+    def __init__(self, agent_id: str, status: str, incarnation: int) -> None:
+        super().__init__(f"{agent_id!r} is {status} in incarnation {incarnation}: register again")
+        self.agent_id = agent_id
+        self.status = status
+        self.incarnation = incarnation
+
+
+class VersionRequired(LifesignError):
+    """The request has to say which version of the record it means to change (If-Match)."""
+
+    def __init__(self) -> None:
+        super().__init__("If-Match with the record's etag, in its double quotes, is required")
+
+
+class StaleVersion(LifesignError):
+    """The record is not at the version that the caller named; `is_clear` if that was an entity tag at all."""
+
+    def __init__(self, incarnation: int, version: int, etag: str, *, is_clear: bool = True) -> None:
+        hint = "" if is_clear else "; If-Match takes an etag as the record gives it, in double quotes"
+        super().__init__(f"the record is at {etag} now{hint}")
+        self.incarnation = incarnation
+        self.version = version
+        self.etag = etag
+
+
+class UnknownKey(LifesignError):
+    """No key was given, or none that is valid; which of the two is not told."""
+
+    def __init__(self) -> None:
+        super().__init__("a valid key is required (X-API-Key or Authorization: Bearer)")
+
+
+class TooManyRequests(LifesignError):
+    """The caller asked too often; `wait_s` seconds from now it may ask again."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"too many requests: wait {max(1, ceil(wait_s))} s")
+        self.wait_s = wait_s
+
+
+class BodyTooLarge(LifesignError):
+    """The request's body exceeds what is read."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"the body is larger than {most_bytes} bytes")
+        self.most_bytes = most_bytes
+
+
+class BodyTooSlow(LifesignError):
+    """The request's body did not arrive in time."""
+
+    def __init__(self, most_s: float) -> None:
+        super().__init__(f"the body did not arrive within {most_s:g} s")
+        self.most_s = most_s
+
+
+class BodyNotPlain(LifesignError):
+    """The request's body is not JSON, or compressed, as `header` says; `expected` is what is read."""
+
+    def __init__(self, header: str, expected: str) -> None:
+        super().__init__(f"{header}: expected {expected}")
+        self.header = header
+        self.expected = expected
+
+
+class BodyNotJson(LifesignError):
+    """The request's body is no JSON (RFC 8259)."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the body is not JSON: {why}")
+
+
+class TooManyCommands(LifesignError):
+    """So many commands wait for the agent already."""
+
+    def __init__(self, agent_id: str, most: int) -> None:
+        super().__init__(f"{most} commands wait for {agent_id!r} already")
+        self.agent_id = agent_id
+        self.most = most
+
+
+class TooManyStreams(LifesignError):
+    """So many clients follow the events of this server process already."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} clients follow the events already: come again, or to another server")
+        self.most = most
+
+
+class LeaseHeld(LifesignError):
+    """Somebody has the resource; `existing_lease` is what everybody may know of the lease, as JSON."""
+
+    def __init__(self, resource: str, existing_lease: Mapping[str, Any]) -> None:
+        super().__init__(f"{resource} is leased already")
+        self.resource = resource
+        self.existing_lease = existing_lease
+
+
+class AgentDraining(LifesignError):
+    """The agent finishes what it has, and gets nothing new."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"{agent_id!r} is draining: it gets no new leases")
+        self.agent_id = agent_id
+
+
+class LeaseNotFound(LifesignError):
+    """The caller neither holds nor held a lease of this id, nor may it end one; perhaps there is none."""
+
+    def __init__(self, named: str) -> None:
+        super().__init__(f"no lease of yours has the id {named[:80]!r}")
+        self.named = named[:80]
+
+
+class LeaseOver(LifesignError):
+    """The lease expired or was ended, and is not brought back; perhaps somebody else has the resource."""
+
+    def __init__(self, lease_id: str, resource: str, end_reason: str) -> None:
+        super().__init__(f"the lease {lease_id} of {resource} is over: acquire a new one")
+        self.lease_id = lease_id
+        self.resource = resource
+        self.end_reason = end_reason
+
+
+class StaleToken(LifesignError):
+    """The resource was granted again since this fencing token was."""
+
+    def __init__(self, resource: str, token: int, current_token: int) -> None:
+        super().__init__(f"{resource} was granted again, with token {current_token}; {token} is stale")
+        self.resource = resource
+        self.token = token
+        self.current_token = current_token
+
+
+class TokenNotIssued(LifesignError):
+    """The fencing token is higher than any that was granted for this resource; 0 if none was."""
+
+    def __init__(self, resource: str, token: int, current_token: int) -> None:
+        last = f"the last one is {current_token}" if current_token else "it was never leased"
+        super().__init__(f"token {token} was never granted for {resource}: {last}")
+        self.resource = resource
+        self.token = token
+        self.current_token = current_token
+
+
+class NotHolder(LifesignError):
+    """Another holder has the lease of this resource."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"another holder has the lease of {resource}")
+        self.resource = resource
+
+
+class WrongRun(LifesignError):
+    """The run that the request shows is not the one that has this task: it is another task's."""
+
+    def __init__(self, run_id: str, resource: str) -> None:
+        super().__init__(f"{run_id} is not the run that has {resource}")
+        self.run_id = run_id
+        self.resource = resource
+
+
+class TokenRequired(LifesignError):
+    """A guarded write has to come with its fencing token."""
+
+    def __init__(self) -> None:
+        super().__init__("X-Fencing-Token with the lease's fencing_token is required")
+
+
+class StateNotFound(LifesignError):
+    """Nobody has written this state."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"nobody has written a state of {resource}")
+        self.resource = resource
+
+
+class KeyNotFound(LifesignError):
+    """No key has this id."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"no key has the id {key_id[:80]!r}")
+        self.key_id = key_id[:80]
+
+
+class KeyEnded(LifesignError):
+    """The key was revoked or is past its time: it has no successor."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"{key_id} is not valid any more: create a new key")
+        self.key_id = key_id
+
+
+class LastAdminKey(LifesignError):
+    """Without this key nobody could manage keys any more, but on the server's own command line."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"{key_id} is the last valid admin key: create another one first")
+        self.key_id = key_id
+
+
+class InvalidMarker(LifesignError):
+    """The marker of a database cannot be used: it is damaged, or of a newer version."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file} is not a marker that this version reads: {why}")
+        self.file = file
+        self.why = why
+
+
+class DatabaseMismatch(LifesignError):
+    """The database is not the one that the marker on this host names; `mismatch` says why, in one clause.
+
+    `what` has the details, for the operator alone.
+    """
+
+    def __init__(self, mismatch: str, what: str, file: str) -> None:
+        super().__init__(f"{mismatch}: {what} (marker: {file})")
+        self.mismatch = mismatch
+        self.what = what
+        self.file = file
+
+
+class PoolNotFound(LifesignError):
+    """No agent of this pool is alive."""
+
+    def __init__(self, role_id: str) -> None:
+        super().__init__(f"no agent of the pool {role_id[:80]!r} is alive")
+        self.role_id = role_id[:80]
+
+
+class PoolTooLarge(LifesignError):
+    """The pool has more members than one request may change."""
+
+    def __init__(self, role_id: str, most: int) -> None:
+        super().__init__(f"the pool {role_id[:80]!r} has more than {most} members: change them one by one")
+        self.role_id = role_id[:80]
+        self.most = most
+
+
+class WebhookNotFound(LifesignError):
+    """No webhook has this id."""
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"no webhook is known as {webhook_id!r}")
+        self.webhook_id = webhook_id
+
+
+class TooManyWebhooks(LifesignError):
+    """There are so many webhooks already."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"there are {most} webhooks already: delete one first")
+        self.most = most
+
+
+class TargetNotFound(LifesignError):
+    """Nothing that is or was to be probed has this id."""
+
+    def __init__(self, target_id: str) -> None:
+        super().__init__(f"no target is known as {target_id[:128]!r}")
+        self.target_id = target_id[:128]
+
+
+class TargetGone(LifesignError):
+    """It is no target any more; `reason` says why."""
+
+    def __init__(self, target_id: str, reason: str) -> None:
+        super().__init__(f"{target_id!r} is probed no more: {reason.replace('_', ' ')}")
+        self.target_id = target_id
+        self.reason = reason
+
+
+class NetworkClassNotFound(LifesignError):
+    """No target of this network class is expected to answer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no target of the network class {name[:128]!r} is expected to answer")
+        self.name = name[:128]
+
+
+class DirectoryNotFound(LifesignError):
+    """No directory of this name was ever imported."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no directory is known as {name[:128]!r}")
+        self.name = name[:128]
+
+
+class ImportNotFound(LifesignError):
+    """The directory has no import of this id."""
+
+    def __init__(self, name: str, import_id: str) -> None:
+        super().__init__(f"{name[:128]!r} has no import {import_id[:64]!r}")
+        self.name = name[:128]
+        self.import_id = import_id[:64]
+
+
+class ImportOver(LifesignError):
+    """The import takes no more pages: it is complete, or a later one has taken its place."""
+
+    def __init__(self, import_id: str, state: str) -> None:
+        super().__init__(f"the import {import_id!r} is {state}: begin a new one")
+        self.import_id = import_id
+        self.state = state
+
+
+class NothingHeld(LifesignError):
+    """Nothing of this directory waits to be confirmed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nothing of {name[:128]!r} waits to be confirmed")
+        self.name = name[:128]
+
+
+class OptOutNotFound(LifesignError):
+    """The owner of this origin never asked that nobody probe it."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(f"{origin[:280]!r} never opted out")
+        self.origin = origin[:280]
+
+
+class TooMany(LifesignError):
+    """There are so many of a kind already: `what` says of which."""
+
+    def __init__(self, what: str, most: int) -> None:
+        super().__init__(f"there are {most} {what} already")
+        self.what = what
+        self.most = most
+
+
+class TooManyClaims(LifesignError):
+    """So many wait for a task at this server process already."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} wait for a task already: come again, or to another server")
+        self.most = most
+
+
+class TaskNotFound(LifesignError):
+    """No task has this id."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"no task has the id {task_id[:80]!r}")
+        self.task_id = task_id[:80]
+
+
+class CallNotFound(LifesignError):
+    """This run has reserved nothing under this id."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(f"nothing is reserved for a call {call_id[:80]!r} of this run")
+        self.call_id = call_id[:80]
+
+
+class CallOver(LifesignError):
+    """The call was settled or released before, and otherwise."""
+
+    def __init__(self, call_id: str, state: str) -> None:
+        super().__init__(f"the call {call_id!r} is {state} already")
+        self.call_id = call_id
+        self.state = state
+
+
+class KeyReused(LifesignError):
+    """A write of this run, or a task of this creator, had the same idempotency key and said otherwise."""
+
+    def __init__(self, idempotency_key: str) -> None:
+        super().__init__(f"the idempotency_key {idempotency_key!r} was used for something else")
+        self.idempotency_key = idempotency_key

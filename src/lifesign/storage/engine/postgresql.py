@@ -1,0 +1,92 @@
+"""PostgreSQL: each transaction has its own connection, and the server groups the commits."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from lifesign.storage.engine import postgresql_sessions
+from lifesign.storage.engine.database_faults import Retry, translated
+from lifesign.storage.engine.transaction import Clock, T, Transaction
+from lifesign.storage.engine.write_watch import WriteWatch
+from lifesign.storage.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from lifesign.domain.events.event import EventDraft
+
+POOL_CONNECTIONS = 10
+"""To PostgreSQL, per server process."""
+POOL_WAIT_SECONDS = 10.0
+STATEMENT_SECONDS = 30.0
+"""How long PostgreSQL may take over one statement."""
+MAX_TRIES = 5
+"""Of a deed whose transaction PostgreSQL gave up because of another one."""
+
+
+class PostgresqlDatabase:
+    """A PostgreSQL server, shared by any number of registry processes."""
+
+    def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
+        self.url = url.set(drivername="postgresql+asyncpg")
+        self.writes = WriteWatch()
+        self._clock = clock
+        self._engine: AsyncEngine = create_async_engine(
+            self.url,
+            pool_size=POOL_CONNECTIONS,
+            max_overflow=0,
+            pool_timeout=POOL_WAIT_SECONDS,
+            # The connection that was used last knows our statements: ten in turns would learn each ten times.
+            pool_use_lifo=True,
+            hide_parameters=True,
+            connect_args={
+                "timeout": POOL_WAIT_SECONDS,
+                "command_timeout": STATEMENT_SECONDS,
+                "server_settings": postgresql_sessions.SETTINGS,
+            },
+        )
+        postgresql_sessions.look_after(self._engine.sync_engine)
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed that changes nothing; it sees one state throughout."""
+        return await self._again(lambda: self._run(deed, isolation="REPEATABLE READ"))
+
+    async def write(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed and return once it is committed."""
+        self.writes.refuse_mismatch()
+        try:
+            result = await self._again(lambda: self._run(deed, isolation="READ COMMITTED"))
+        except StoreUnavailable as failure:
+            self.writes.failed(failure)
+            raise
+        self.writes.succeeded()
+        return result
+
+    def check_files(self) -> None:
+        """There are none of ours."""
+
+    async def close(self) -> None:
+        """Let all connections go."""
+        await self._engine.dispose()
+
+    async def _run(self, deed: Callable[[Transaction], T], *, isolation: str) -> T:
+        appended: list[EventDraft] = []
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level=isolation)
+            async with connection.begin():
+                value = await connection.run_sync(
+                    lambda sync: deed(Transaction(sync, self._clock, appended=appended))
+                )
+        if appended:
+            self.writes.listener(appended)
+        return value
+
+    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again when another transaction was in the way, or a kept connection had died."""
+        for tries_left in reversed(range(MAX_TRIES)):
+            try:
+                with translated(is_last=tries_left == 0):
+                    return await attempt()
+            except Retry:
+                continue
+        raise AssertionError("the last try returns or raises")  # pragma: no cover

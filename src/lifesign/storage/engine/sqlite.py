@@ -1,0 +1,289 @@
+"""SQLite: one writer thread that commits in groups, some reader threads."""
+
+import asyncio
+import errno
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from pydantic_core import from_json
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy import create_engine as create_sync_engine
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from lifesign.domain.events.event import EventDraft
+from lifesign.storage.engine.database_faults import translated
+from lifesign.storage.engine.open_files import OpenFiles
+from lifesign.storage.engine.sqlite_file import BUSY_SECONDS, enter_wal_mode, is_foreign_file, make_private
+from lifesign.storage.engine.transaction import Clock, T, Transaction
+from lifesign.storage.engine.write_watch import WriteWatch
+from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
+
+_log = logging.getLogger("lifesign.registry")
+
+MAX_WAITING = 20_000
+"""Of deeds that wait for the SQLite writer; more are refused at once."""
+MAX_GROUP = 1_000
+"""Of deeds that one SQLite transaction commits together."""
+READER_THREADS = 2
+ROOM_BYTES = 262_144
+"""That the disk must have left before changes to SQLite count as stored again: more than one change takes."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A deed that waits for the writer, and who waits for it."""
+
+    deed: Callable[[Transaction], Any]
+    done: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a deed returned or raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+    appended: Sequence[EventDraft] = ()
+
+
+class SqliteDatabase:
+    """An SQLite file, or memory: one writer thread that commits in groups, some reader threads."""
+
+    def __init__(
+        self, url: URL, *, clock: Clock | None = None, sealed: URL | None = None, must_exist: bool = False
+    ) -> None:
+        self.url = url
+        self.writes = WriteWatch()
+        self._clock = clock or time.time
+        self._is_sealed = sealed is not None
+        self._opened_url = sealed or url
+        self._has_told_loss = False
+        """Since the files were last found in their places."""
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+        is_memory = url.database in {None, "", ":memory:"}
+        self._directory: Path | None = None
+        self._files: OpenFiles | None = None
+        if not is_memory and not self._is_sealed:
+            file = Path(str(url.database))
+            make_private(file, may_create=not must_exist)
+            if must_exist:
+                # It may vanish before SQLite opens it, which would create an empty one.
+                existing = {**url.query, "uri": "true", "mode": "rw"}
+                self._opened_url = url.set(database=file.absolute().as_uri(), query=existing)
+            # Where SQLite keeps its log, also of a file that is a link.
+            self._directory = Path(str(url.database)).resolve().parent
+            self._files = OpenFiles(Path(str(url.database)))
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="registry-writer")
+        self._write_engine = self._engine("BEGIN IMMEDIATE")
+        if is_memory:
+            # In memory there is one connection, and the writer's thread owns it.
+            self._readers, self._read_engine = self._writer, self._write_engine
+        else:
+            self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="registry-reader")
+            self._read_engine = self._engine("BEGIN")
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed that changes nothing; it sees one state throughout."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_alone, deed)
+
+    async def write(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed and return once it is committed, together with others that wait."""
+        self.writes.refuse_mismatch()
+        if len(self._waiting) >= MAX_WAITING:
+            raise StoreUnavailable("too many changes wait for the database")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(deed, done))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        return await done
+
+    def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
+        if self._files is not None:
+            self._files.check()
+
+    async def close(self) -> None:
+        """Let all connections go; deeds that wait are finished first."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+        for executor in {self._writer, self._readers}:
+            executor.shutdown(wait=True)
+        for engine in {self._write_engine, self._read_engine}:
+            engine.dispose()
+
+    async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+                deeds = [waiting.deed for waiting in group]
+                outcomes, has_changed = await loop.run_in_executor(self._writer, self._run_group, deeds)
+                if isinstance(failure := outcomes[0].error, StoreUnavailable):
+                    # Then all of them have failed.
+                    self.writes.failed(failure)
+                elif (
+                    has_changed
+                    and self.writes.failure is not None
+                    and await loop.run_in_executor(self._writer, self._has_room)
+                ):
+                    # What changes nothing succeeds on a full disk too, and so does what still fits.
+                    self.writes.succeeded()
+                for waiting, outcome in zip(group, outcomes, strict=True):
+                    if outcome.appended:
+                        self.writes.listener(outcome.appended)
+                    _resolve(waiting.done, outcome)
+        finally:
+            self._writing = None
+
+    def _run_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
+        """As `_commit_group`, unless the files are lost."""
+        if self._files is None:
+            return self._commit_group(deeds)
+        try:
+            if self._files.is_lost:
+                # Before anything is written: another database may have taken over the log's path.
+                self._files.check()
+            outcomes, has_changed = self._commit_group(deeds)
+            # Before the answer, a refusal too: what was committed to a file without a path is lost.
+            self._files.note_companions()
+            self._files.check()
+        except DatabaseReplaced as error:
+            self._empty_log(error)
+            return [_Outcome(error=error)] * len(deeds), False
+        self._has_told_loss = False
+        return outcomes, has_changed
+
+    def _commit_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
+        """Commit several deeds at once; what one of them raises undoes that one alone.
+
+        Tells besides whether any row was written.
+        """
+        try:
+            with translated(), self._write_engine.begin() as connection:
+                driver: Any = connection.connection.dbapi_connection
+                changes = driver.total_changes
+                # Who is alone fails with all of it: for a savepoint SQLite keeps a copy of each page.
+                run = self._run_in_savepoint if len(deeds) > 1 else self._run_plainly
+                outcomes = [run(connection, deed) for deed in deeds]
+                has_changed = driver.total_changes > changes
+        except Exception as error:  # noqa: BLE001 - it is handed to all who wait
+            return [_Outcome(error=error)] * len(deeds), False
+        return outcomes, has_changed
+
+    def _empty_log(self, error: DatabaseReplaced) -> None:
+        """Once the file is lost, move its log into it: no other file at its path must be read with that log.
+
+        SQLite would apply the log to whatever database lies at the path. The moved file becomes complete.
+        """
+        if self._has_told_loss or self._files is None:
+            return
+        self._has_told_loss = True
+        _log.error("%s: %s; docs/operating.md, section 10, says how to go on", self._files.file, error.why)
+        with suppress(SQLAlchemyError, sqlite3.Error, StoreUnavailable):
+            connection = self._write_engine.raw_connection()
+            try:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+
+    def _has_room(self) -> bool:
+        """Whether the disk can hold ROOM_BYTES more: the log may have kept some room that it reuses.
+
+        They are taken and given back at once, since no count of free blocks knows of quotas.
+        """
+        if self._directory is None:
+            return True
+        try:
+            with TemporaryFile(buffering=0, dir=self._directory) as file:
+                return file.write(bytes(ROOM_BYTES)) == ROOM_BYTES
+        except OSError as error:
+            # Anything else tells nothing about the disk.
+            return error.errno not in _NO_ROOM
+
+    def _run_plainly(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
+        transaction = Transaction(connection, self._clock)
+        return _Outcome(deed(transaction), appended=transaction.appended)
+
+    def _run_in_savepoint(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
+        savepoint = connection.begin_nested()
+        transaction = Transaction(connection, self._clock)
+        try:
+            with translated():
+                value = deed(transaction)
+        except StoreUnavailable:
+            # SQLite may have undone the whole transaction already: there is no way back to the savepoint.
+            raise
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits
+            savepoint.rollback()
+            return _Outcome(error=error)
+        savepoint.commit()
+        return _Outcome(value, appended=transaction.appended)
+
+    def _run_alone(self, deed: Callable[[Transaction], T]) -> T:
+        with translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
+            try:
+                return deed(Transaction(connection, self._clock))
+            except OperationalError:
+                # An empty file may have taken its place, which has no tables.
+                self.writes.refuse_mismatch()
+                raise
+            finally:
+                transaction.rollback()
+
+    def _engine(self, begin: str) -> Engine:
+        is_memory = self.url.database in {None, "", ":memory:"}
+        engine = create_sync_engine(
+            self._opened_url,
+            connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS, "isolation_level": None},
+            # What is bound may be a secret, and an error's text ends in a log.
+            hide_parameters=True,
+            # An agent's record has three columns of JSON, and Python's own reader takes six times as long.
+            json_deserializer=from_json,
+            **({"poolclass": StaticPool} if is_memory else {}),
+        )
+
+        @event.listens_for(engine, "do_connect")
+        def _check_before(*_given: object) -> None:
+            # Else SQLite would create an empty file in place of one that was removed.
+            if self._files is not None and self._files.is_known:
+                self._files.check()
+
+        @event.listens_for(engine, "connect")
+        def _set_up(connection: sqlite3.Connection, _record: object) -> None:
+            if self._files is not None and self._files.is_known:
+                self._files.check()
+            elif self._files is not None:
+                self._files.note_opened()
+            if not (self._is_sealed or is_foreign_file(connection)):
+                enter_wal_mode(connection)
+            # FULL: a commit that was answered survives a power failure, not only a crash.
+            for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+                connection.execute(f"PRAGMA {pragma}")
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            connection.exec_driver_sql(begin)
+
+        return engine
+
+
+def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:
+    if done.done():
+        # Whoever asked has left; it is committed all the same.
+        return
+    if outcome.error is not None:
+        done.set_exception(outcome.error)
+    else:
+        done.set_result(outcome.value)

@@ -1,0 +1,132 @@
+"""The file of an SQLite database: who may read and write it, and how it is opened."""
+
+import logging
+import os
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+
+from lifesign.errors import InvalidValue
+from lifesign.storage.engine.database_faults import PRIMARY_CODE
+from lifesign.storage.engine.ownership import TABLES_OF_SQLITE, is_foreign
+
+_log = logging.getLogger("lifesign.registry")
+
+BUSY_SECONDS = 10.0
+"""How long another process may hold the SQLite file before a deed fails."""
+BUSY_RETRY_SECONDS = 0.01
+"""Between two tries where SQLite itself does not wait."""
+
+
+def sealed_url(url: URL, *, is_left_alone: bool = False) -> URL | None:
+    """Return how an SQLite file is read of which nothing is changed; None if it may be changed.
+
+    It may not if `is_left_alone`, or if this user may read it and not write. Where no log lies beside it
+    nobody is at work on it: it is read as it is, for SQLite could not make there the files by which readers
+    and writers know of each other. InvalidSetting if it may not be read, or its log may not, which holds the
+    latest changes; if it is no file and may not be made either.
+    """
+    file = Path(str(url.database or "")).absolute()
+    if not file.is_file():
+        if is_left_alone:
+            raise InvalidValue("database", url.database or str(url), "a file, and no directory or device")
+        return None
+    if not os.access(file, os.R_OK, effective_ids=True):
+        raise InvalidValue("database", str(file), "a file that can be read (its owner or mode forbids it)")
+    places = (file, file.resolve().parent)
+    if not is_left_alone and all(os.access(place, os.W_OK, effective_ids=True) for place in places):
+        return None
+    log = file.resolve().with_name(f"{file.resolve().name}-wal")
+    index = log.with_name(f"{file.resolve().name}-shm")
+    if not log.exists() or not (index.exists() or log.stat().st_size):
+        return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "immutable": "1"})
+    for beside in (log, index):
+        if not os.access(beside, os.R_OK, effective_ids=True):
+            why = "its owner or mode forbids it" if beside.exists() else "only who may write can make it"
+            expected = f"a file whose latest changes can be read too, in {beside.name} beside it ({why})"
+            raise InvalidValue("database", str(file), expected)
+    return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "readonly_shm": "1"})
+
+
+def is_foreign_file(connection: sqlite3.Connection) -> bool:
+    """Whether another program made the tables of this file."""
+    return is_foreign(frozenset(name for (name,) in connection.execute(TABLES_OF_SQLITE)))
+
+
+def enter_wal_mode(connection: sqlite3.Connection) -> None:
+    """Have the file keep a write-ahead log; servers that start at once wait for one another.
+
+    For the lock that this takes SQLite does not wait, however long its timeout is.
+    """
+    give_up_s = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() >= give_up_s:
+                raise
+            time.sleep(BUSY_RETRY_SECONDS)
+        else:
+            return
+
+
+def make_private(file: Path, *, may_create: bool) -> None:
+    """Create the file if it may be created, readable by its owner only: it holds digests of keys.
+
+    One that is there keeps its mode, which its owner may have meant; the log says so. It is not opened:
+    to close it again would let go of all locks that this process has on it, SQLite's too, and the next
+    process that closes the database would delete its log under us.
+    """
+    try:
+        if may_create:
+            _create(file)
+    except OSError as error:
+        raise _unwritable(file, error.strerror) from None
+    mode = check_writable(file)
+    if mode & 0o077:
+        shown = stat.S_IMODE(mode)
+        _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, shown)
+
+
+def check_writable(file: Path) -> int:
+    """Return the mode of a file that this user may write to; InvalidSetting if it is not such a one."""
+    try:
+        mode = file.stat().st_mode
+    except OSError as error:
+        raise _unwritable(file, error.strerror) from None
+    if not stat.S_ISREG(mode) or not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+        raise _unwritable(file, _obstacle(file, mode))
+    return mode
+
+
+def _unwritable(file: Path, why: str | None) -> InvalidValue:
+    return InvalidValue("database", str(file), f"a file that can be written ({why})")
+
+
+def _obstacle(file: Path, mode: int) -> str:
+    if not stat.S_ISREG(mode):
+        return "it is no regular file"
+    is_read_only = os.statvfs(file).f_flag & os.ST_RDONLY
+    return "its file system is read-only" if is_read_only else "its owner or mode forbids it"
+
+
+def _create(file: Path) -> None:
+    """Create the file if it is not there; what root creates in another user's directory is that user's.
+
+    Else a server that runs as that user could not open what `migrate` or `restore` has set up for it.
+    """
+    try:
+        # Nor through a link: only what did not exist is given away.
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    try:
+        if os.geteuid() == 0:
+            place = file.parent.stat()
+            os.fchown(descriptor, place.st_uid, place.st_gid)
+    finally:
+        os.close(descriptor)

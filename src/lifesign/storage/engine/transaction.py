@@ -1,0 +1,52 @@
+"""One transaction, and the time at which it happens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sqlalchemy import Connection, func, select
+
+from lifesign.domain.events.event import EventDraft
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+Listener = Callable[[Sequence[EventDraft]], None]
+"""Is told which events one transaction has appended to the log; it must not raise."""
+EPOCH = func.extract("epoch", func.clock_timestamp())
+"""PostgreSQL's time."""
+SELECT_EPOCH = select(EPOCH)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction, and the time at which it happens."""
+
+    connection: Connection
+    _clock: Clock | None
+    _now_s: float | None = field(default=None)
+    appended: list[EventDraft] = field(default_factory=list)
+    """To the event log; whoever listens is told of them once they are committed."""
+
+    @property
+    def now_s(self) -> float:
+        """The database's time in seconds since the epoch, the same throughout the transaction."""
+        if self._now_s is None:
+            if self._clock is not None:
+                self._now_s = self._clock()
+            else:
+                self._now_s = float(self.connection.scalar(SELECT_EPOCH))  # type: ignore[arg-type]
+        return self._now_s
+
+    def take_time(self, at_s: float) -> None:
+        """Take the time that a statement has told besides, unless it is known already."""
+        if self._now_s is None and self._clock is None:
+            self._now_s = at_s
+
+    def after_waiting(self) -> "Transaction":
+        """The same transaction at the time that it is now: whoever has waited for a lock judges by that."""
+        return Transaction(self.connection, self._clock, appended=self.appended)
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether statements may use what only PostgreSQL has."""
+        return self.connection.dialect.name == "postgresql"

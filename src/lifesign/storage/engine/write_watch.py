@@ -1,0 +1,57 @@
+"""Whether changes fail at present."""
+
+import logging
+import time
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+from lifesign.domain.events.event import EventDraft
+from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
+
+_log = logging.getLogger("lifesign.registry")
+
+if TYPE_CHECKING:
+    from lifesign.storage.engine.transaction import Listener
+
+WARN_AGAIN_SECONDS = 60.0
+"""Between two lines in the log that say that changes fail."""
+
+
+def ignore_events(_appended: Sequence[EventDraft]) -> None:
+    """Nobody listens."""
+
+
+class WriteWatch:
+    """Remembers whether changes fail because the database is away, and says so in the log."""
+
+    def __init__(self) -> None:
+        self.listener: Listener = ignore_events
+        """Hears, in the event loop, of all that this process appends to the event log."""
+        self.failure: StoreUnavailable | None = None
+        """Of the last change; None if it was stored with room for others, or failed through no fault of the
+        database."""
+        self.mismatch: str | None = None
+        """Why the database is not the one that the server began with; while set, every change is refused."""
+        self._warned_at_s = -inf
+        self._is_said = False
+
+    def failed(self, failure: StoreUnavailable) -> None:
+        """Take note; said once, and again each WARN_AGAIN_SECONDS while it lasts."""
+        self.failure = failure
+        now_s = time.monotonic()
+        if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
+            self._warned_at_s, self._is_said = now_s, True
+            _log.warning("changes cannot be stored: %s", failure)
+
+    def refuse_mismatch(self) -> None:
+        """Raise DatabaseReplaced while the database is not the one that the server began with."""
+        if self.mismatch is not None:
+            raise DatabaseReplaced(self.mismatch)
+
+    def succeeded(self) -> None:
+        """Take note that something was stored."""
+        self.failure = None
+        if self._is_said:
+            self._is_said = False
+            _log.warning("changes are stored again")
