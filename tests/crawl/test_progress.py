@@ -6,7 +6,6 @@ import logging
 
 import pytest
 
-from lifesign.cli.output.log_output import LogFormat, logging_to
 from lifesign.crawl.process import LogTo
 from lifesign.crawl.progress import (
     LINE_EVERY_SECONDS,
@@ -24,6 +23,7 @@ from lifesign.crawl.progress import (
     seconds_left,
 )
 from lifesign.domain.observation.results import ResultClass
+from lifesign.serving.log_output import LogFormat, logging_to
 
 RESULTS: dict[ResultClass | None, int] = {
     ResultClass.OK: 12,

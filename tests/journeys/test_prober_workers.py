@@ -22,7 +22,7 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, stop, until
 
 from lifesign.client.registry import RegistryClient
 from lifesign.domain.events.event_type import EventType
-from lifesign.prober.worker.reporting import FLUSH_SECONDS
+from lifesign.prober.definition.models import FLUSH_SECONDS
 
 TARGETS = 120
 URLS = [f"https://agent-{number}.example/" for number in range(TARGETS)]

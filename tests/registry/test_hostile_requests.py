@@ -10,8 +10,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
 from lifesign.domain.access.permissions import Role
-from lifesign.registry.app import OPERATIONS
 from lifesign.registry.openapi.examples import EXAMPLES
+from lifesign.registry.operation_table import OPERATIONS
 
 ODD = [
     "\x00",

@@ -7,8 +7,8 @@ from typing import Self
 
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.cli.output.log_output import LogFormat
 from lifesign.crawl.progress import CrawlState, ImportStep
+from lifesign.serving.log_output import LogFormat
 
 
 class Shown:

@@ -35,8 +35,8 @@ from lifesign.cli.doctor.command import doctor
 from lifesign.cli.options.completion import completion, is_asked
 from lifesign.cli.options.config_file import told_by_source
 from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT
-from lifesign.cli.output.terminal import printable
 from lifesign.domain.errors import InvalidFile
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue, LifesignError
 
 EXIT_FAILED = 1

@@ -36,7 +36,7 @@ _ENDED: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 """What a registry says of a lease that it will not renew, of which the holder is told."""
 
-_log = logging.getLogger("lifesign.domain.tasks.lease")
+_log = logging.getLogger("lifesign.lease")
 
 
 class _CutOff(RegistryError):

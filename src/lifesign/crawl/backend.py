@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
-from lifesign.cli.options.server_database import sqlite_file
-from lifesign.cli.output.census_facts import census_at, census_of
-from lifesign.cli.output.census_report import Report, titled, write_report
+from lifesign.census.registry_counts import census_at, census_of
+from lifesign.census.report_files import Report, titled, write_report
 from lifesign.client import RegistryClient
 from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
@@ -39,6 +38,7 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.sqlite_path import sqlite_file
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import ForeignDatabase
 from lifesign.storage.probing import probe_results, probers

@@ -4,6 +4,7 @@ It is read whole, those who opted out are left out, and it is handed over in pag
 of what the directory listed before, a part at a time. What did not change is not handed over again.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,9 +12,8 @@ from hashlib import sha256
 from typing import Final, Protocol
 from uuid import uuid4
 
-from lifesign.cli.options.registry_access import read_key
-from lifesign.cli.output.terminal import printable
 from lifesign.client.registry_errors import Conflict
+from lifesign.client.secret_file import read_secret
 from lifesign.crawl.list_identity import KnowsLists, listed_in, told_place, whole_path
 from lifesign.crawl.progress import ImportStep
 from lifesign.domain.base.finding import Finding
@@ -24,6 +24,7 @@ from lifesign.domain.models.directories import (
     ImportRecord,
     ImportState,
 )
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidValue, LifesignError
@@ -45,6 +46,8 @@ from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import Listed
 from lifesign.prober.network.exclusion_list import OptOuts, read_opt_outs
 from lifesign.registry.errors import ImportOver
+
+_log = logging.getLogger("lifesign.crawl")
 
 INLINE_SUFFIX: Final = ".Targets"
 """Ends the name of the directory that a definition itself is; no other has a capital."""
@@ -176,7 +179,11 @@ class DirectoryImporter:
 
     def _source(self, source: DirectorySource, others: int) -> ListSource:
         """Return what is read, and how; `others` is how many targets the other directories list."""
-        key = None if source.key_file is None else read_key(source.key_file)
+        key = None
+        if source.key_file is not None:
+            key = read_secret(source.key_file, "key_file", "key", _log.warning)
+            if not key:
+                raise InvalidValue("key_file", str(source.key_file), "a file that holds a key")
         return ListSource(
             url=source.url,
             file=source.file if source.file is None or self._is_shared else whole_path(source.file),

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, Unpack
 
-from lifesign.cli.options.server_database import check_exists
 from lifesign.client.registry_targets import TargetQuery
 from lifesign.domain.access.permissions import Principal, Role
 from lifesign.domain.models.directories import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
@@ -24,6 +23,7 @@ from lifesign.registry.targets.list_targets import TargetListing, list_targets, 
 from lifesign.registry.targets.recheck_target import recheck_target
 from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.sqlite_path import check_exists
 from lifesign.storage.engine.transaction import Transaction
 
 KEY_ID: Final = "local"

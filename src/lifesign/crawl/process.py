@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
-from lifesign.cli.output.log_output import LogFormat, logging_to
 from lifesign.client import RegistryClient
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.prober_assembly import open_prober
@@ -33,6 +32,7 @@ from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.prober.worker.main_loop import ProbeWorker
 from lifesign.prober.worker.outbox import MAX_HELD_SECONDS
 from lifesign.serving.log_lines import LogLine
+from lifesign.serving.log_output import LogFormat, logging_to
 from lifesign.storage.engine.database import open_database
 
 TELL_SECONDS: Final = 0.5

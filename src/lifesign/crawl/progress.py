@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
-from lifesign.cli.output.log_output import LogFormat
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.pluralize import pluralize
+from lifesign.serving.log_output import LogFormat
 
 if TYPE_CHECKING:
     from lifesign.domain.observation.results import ResultClass

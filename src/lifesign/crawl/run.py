@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from lifesign.cli.options.ending_signals import ending_signals, leave_closed_terminal
 from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
 from lifesign.crawl.process_pool import Standings, probe_all
@@ -29,6 +28,7 @@ from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.worker.jobs import Jobs
+from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal
 
 SHOW_SECONDS: Final = 0.5
 COUNT_SECONDS: Final = 5.0

@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from lifesign.cli.output.log_output import LogFormat
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.progress import Progress
+from lifesign.serving.log_output import LogFormat
 
 EXIT_UNFINISHED: Final = 2
 """Of a process that was asked to end before its census was through."""

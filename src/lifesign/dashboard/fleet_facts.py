@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from lifesign.dashboard.labels import sight_of
-from lifesign.dashboard.pages.maintenances import MaintenanceGroup, maintenances
+from lifesign.dashboard.maintenance_facts import MaintenanceGroup, maintenances
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.tasks.task_states import TaskStatus

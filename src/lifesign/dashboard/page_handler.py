@@ -32,10 +32,12 @@ from lifesign.errors import LifesignError
 from lifesign.registry.agents.override_status import MAX_DECREE_SECONDS
 from lifesign.registry.api.body_timeout import MAX_BODY_SECONDS
 from lifesign.registry.api.call import check_length, check_permission, checked, query_of
-from lifesign.registry.api.error_responses import OURS, REFUSAL_MEMBER, STATUS_AND_CODE, headers_of
+from lifesign.registry.api.error_responses import OURS, STATUS_AND_CODE, headers_of
 from lifesign.registry.api.operations import NO_HEADERS, Call, Operation
-from lifesign.registry.app import OPERATIONS, Registry
+from lifesign.registry.app import Registry
 from lifesign.registry.errors import BodyTooLarge, BodyTooSlow, TooManyRequests
+from lifesign.registry.operation_table import OPERATIONS
+from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.storage.engine.transaction import Transaction
 
 MAX_FORM_BYTES: Final = 16_384

@@ -19,33 +19,20 @@ from lifesign.domain.base.rate_limit import RateLimit, RateLimiter
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.net.target_address import read_networks
 from lifesign.middleware import AgentHealthMiddleware
-from lifesign.registry.agents import (
-    drain_agent,
-    erase_agent,
-    find_agents,
-    override_status,
-    register_agent,
-    send_command,
-    show_history,
-    update_agent,
-)
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from lifesign.registry.api.call import OperationDispatcher
 from lifesign.registry.api.database_deadline import DeadlineDatabase
 from lifesign.registry.api.error_pages import ErrorPages, Pages
-from lifesign.registry.api.error_responses import REFUSAL_MEMBER, error_response
+from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.api.operations import Operation
 from lifesign.registry.api.work_counts import WorkCounts
 from lifesign.registry.backup.prune_history import HistoryPruner
-from lifesign.registry.events import manage_webhooks, read_events
 from lifesign.registry.events.archive_events import Archivist
 from lifesign.registry.events.deliver_webhooks import WebhookCourier
 from lifesign.registry.events.event_feed import EventFeed
 from lifesign.registry.events.log_integrity import LogWatch
 from lifesign.registry.events.stream_events import STREAM_PATH, EventStreams
-from lifesign.registry.keys import manage_keys
-from lifesign.registry.leases import find_leases, write_state
 from lifesign.registry.leases.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
 from lifesign.registry.log_decisions import DecisionLog
 from lifesign.registry.marker.marker_updates import MarkerTracker
@@ -53,25 +40,17 @@ from lifesign.registry.metrics.show_metrics import METRICS_PATH, MetricsEndpoint
 from lifesign.registry.openapi.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocuments
 from lifesign.registry.openapi.endpoints import JSON_TYPE, ROOT_LINKS, ROOT_PATH
 from lifesign.registry.openintent_dialect import dialect_routes
-from lifesign.registry.probing import accept_observations, claim_shards, monitor_api, show_census
+from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
-from lifesign.registry.targets import (
-    claim_target,
-    feed_targets,
-    import_directory,
-    list_targets,
-    opt_out_origins,
-    recheck_target,
-)
 from lifesign.registry.targets.check_opt_outs import OptOutChecker
 from lifesign.registry.targets.link_checks import LinkKeeper
-from lifesign.registry.tasks import charge_calls, create_task, find_tasks, run_task, steer_task
 from lifesign.registry.tasks.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from lifesign.registry.tasks.task_notifier import TaskNews
 from lifesign.registry.transitions.lease_expiry import Reaper
 from lifesign.registry.warm_up import warm_up
 from lifesign.serving.connection_limits import STOPS
+from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database, open_database
@@ -83,36 +62,6 @@ MAX_KEYS_COUNTED = 10_000
 HOUSEKEEPING_APART_SECONDS = 0.5
 """After the start, and between one that begins and the next."""
 
-OPERATIONS: tuple[Operation, ...] = (
-    register_agent.REGISTER_AGENT,
-    *find_agents.OPERATIONS,
-    *show_history.OPERATIONS,
-    *update_agent.OPERATIONS,
-    *drain_agent.OPERATIONS,
-    *send_command.OPERATIONS,
-    *read_events.OPERATIONS,
-    *erase_agent.OPERATIONS,
-    *find_leases.OPERATIONS,
-    *write_state.OPERATIONS,
-    *create_task.OPERATIONS,
-    *find_tasks.OPERATIONS,
-    *run_task.OPERATIONS,
-    *charge_calls.OPERATIONS,
-    *steer_task.OPERATIONS,
-    *manage_keys.OPERATIONS,
-    *manage_webhooks.OPERATIONS,
-    *accept_observations.OPERATIONS,
-    *claim_target.OPERATIONS,
-    *claim_shards.OPERATIONS,
-    *feed_targets.OPERATIONS,
-    *list_targets.OPERATIONS,
-    *recheck_target.OPERATIONS,
-    *show_census.OPERATIONS,
-    *opt_out_origins.OPERATIONS,
-    *import_directory.OPERATIONS,
-    *override_status.OPERATIONS,
-    *monitor_api.OPERATIONS,
-)
 
 Answer = Callable[[Request], Awaitable[Response]]
 

@@ -38,7 +38,7 @@ from lifesign.domain.tasks.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, En
 from lifesign.domain.tasks.lease_id import number_in, token_in
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.drain_agent import set_status
-from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, existing_agent, page_of, show_agent
+from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, page_of, show_agent
 from lifesign.registry.agents.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
 from lifesign.registry.agents.receive_heartbeat import Arrival, receive_heartbeats
 from lifesign.registry.agents.register_agent import register_agent
@@ -47,7 +47,7 @@ from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import LeaseHeld, LeaseNotFound
 from lifesign.registry.leases.find_leases import LeaseListing, list_leases
 from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
-from lifesign.registry.views.agent_records import summary
+from lifesign.registry.views.agent_records import existing_agent, summary
 from lifesign.registry.views.lease_records import lease_record
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from lifesign.http.byte_counter import ByteCounter
-from lifesign.registry.api.error_responses import RETRY_SECONDS, problem
+from lifesign.serving.error_body import RETRY_SECONDS, problem
 from lifesign.serving.write_coalescing import WriteCoalescingTransport
 
 HEAD_SECONDS = 10.0

@@ -14,9 +14,9 @@ from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 
+from lifesign.census.report_files import Report
 from lifesign.cli import main
 from lifesign.cli.commands.crawl import ended
-from lifesign.cli.output.census_report import Report
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.crawl import run as run_module
 from lifesign.crawl.backend import open_local_home

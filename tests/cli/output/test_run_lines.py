@@ -11,8 +11,8 @@ from tests.support.servers import until
 
 from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind
 from lifesign.cli.output import run_lines
-from lifesign.cli.output.log_output import logging_to
 from lifesign.cli.output.run_lines import LogTeller, telling
+from lifesign.serving.log_output import logging_to
 
 
 def test_what_a_server_of_tools_wrote_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
@@ -28,7 +28,7 @@ def test_what_a_server_of_tools_wrote_moves_no_cursor(capfd: pytest.CaptureFixtu
         ("lifesign.adapter.tools", "tools"),
         ("mcp.server.transport_security", "tools"),
         ("lifesign.mcp", "tools"),
-        ("lifesign.domain.tasks.lease", "registry"),
+        ("lifesign.lease", "registry"),
         ("lifesign.adapter", "registry"),
         ("mcpother", "registry"),
     ],

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.cli.output.terminal import (
-    MAX_LINE_CHARS,
-    Colour,
-    PageLine,
-    has_colours,
-    listed,
-    printable,
-    write_page,
-)
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
+from lifesign.domain.net.peer_text import MAX_LINE_CHARS, printable
 
 
 class Terminal(io.StringIO):

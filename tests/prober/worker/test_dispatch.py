@@ -15,8 +15,6 @@ from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.network.host_limiter import HostLimiter
-from lifesign.prober.witness.waiting_failures import WaitingFailures
-from lifesign.prober.witness.witnesses import Witnesses
 from lifesign.prober.worker import dispatch as dispatch_module
 from lifesign.prober.worker.dispatch import MIN_CONCURRENCY, Dispatch, Due
 from lifesign.prober.worker.outbox import Outbox
@@ -24,6 +22,8 @@ from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
+from lifesign.prober.worker.waiting_failures import WaitingFailures
+from lifesign.prober.worker.witnesses import Witnesses
 
 OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
 NOT_MEASURED = ResultClass.NOT_MEASURED

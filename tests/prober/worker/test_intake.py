@@ -15,13 +15,13 @@ from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolic
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, ShardClaim, TargetEntry
-from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
-from lifesign.prober.witness.witnesses import Witnesses
 from lifesign.prober.worker.intake import MAX_ROUNDS, Intake, Probed
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.schedule import WatchPlan
 from lifesign.prober.worker.shards import Shard, TargetSlot
+from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
+from lifesign.prober.worker.witnesses import Witnesses
 
 URL = "https://a.example/"
 NOT_MEASURED = ResultClass.NOT_MEASURED

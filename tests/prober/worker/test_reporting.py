@@ -12,9 +12,10 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ReportAnswer, ShardBatch, WitnessNews
 from lifesign.prober.worker.outbox import Outbox, Result
-from lifesign.prober.worker.reporting import FLUSH_SECONDS, MAX_BAD, MAX_BATCH, Reporter
+from lifesign.prober.worker.reporting import MAX_BAD, MAX_BATCH, Reporter
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
 
 OK = LayerResult(result=ResultClass.OK)

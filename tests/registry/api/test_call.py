@@ -8,8 +8,8 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import PERMISSIONS, Role
-from lifesign.registry.app import OPERATIONS
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
+from lifesign.registry.operation_table import OPERATIONS
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import keys
 from lifesign.storage.engine.transaction import Transaction

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.support.registry_api import RegistryApi
 
-from lifesign.registry.app import OPERATIONS
 from lifesign.registry.openapi.api_page import HEADERS, STYLE, api_page
 from lifesign.registry.openapi.document import openapi_document
+from lifesign.registry.operation_table import OPERATIONS
 
 VOID = {"meta", "wbr", "!doctype"}
 ATTACK = "<script>alert('x')</script>\" onload='y' `<img src=x>`"

@@ -13,12 +13,13 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.domain.access.permissions import Role
-from lifesign.registry.app import OPERATIONS, Registry, create_app
+from lifesign.registry.app import Registry, create_app
 from lifesign.registry.openapi import document
 from lifesign.registry.openapi.document import openapi_document, openapi_json
 from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, EndpointDoc, described
 from lifesign.registry.openapi.examples import EXAMPLES
 from lifesign.registry.openapi.schemas import docstrings_of
+from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
 
 STORED = REPOSITORY / "schemas" / "openapi.json"

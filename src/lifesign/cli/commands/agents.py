@@ -23,7 +23,8 @@ from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.suspension_notice import are_held, say_held
 from lifesign.cli.output.agent_page import health_text, load_text, page, time_text
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.cli.output.terminal import PageLine, has_colours, printable, write_page
+from lifesign.cli.output.terminal import PageLine, has_colours, write_page
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.errors import InvalidValue
 

@@ -15,12 +15,13 @@ from lifesign.cli.options.server_database import (
     StateDir,
     check_unused_file,
     run_deed,
-    sqlite_file,
 )
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import MAX_LISTED, printable
+from lifesign.cli.output.terminal import MAX_LISTED
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import LifesignError
+from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
     from lifesign.registry.backup.carry_over_revocations import Withdrawn

@@ -18,11 +18,12 @@ from lifesign.cli.commands.crawl import (
 from lifesign.cli.commands.probe import Timeout, check_timeout
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
-from lifesign.cli.options.server_database import run_deed, sqlite_file
+from lifesign.cli.options.server_database import run_deed
 from lifesign.cli.output.broken_pipe import whoever_reads
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.net.target_address import without_password
 from lifesign.errors import InvalidValue
+from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -127,7 +128,7 @@ def census(
         raise InvalidValue("--format", form, f"one of {', '.join(FORMATS)}")
     check_timeout(timeout_seconds)
     if output is not None:
-        from lifesign.cli.output.census_report import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
+        from lifesign.census.report_files import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
 
         check_directory(output, "--output")
     known = None if source is None else _database(source)
@@ -235,8 +236,8 @@ def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
     import asyncio  # noqa: PLC0415 - see below
     from functools import partial  # noqa: PLC0415
 
-    from lifesign.cli.output.census_facts import census_at, census_of  # noqa: PLC0415 - takes 400 ms
-    from lifesign.cli.output.census_report import titled  # noqa: PLC0415
+    from lifesign.census.registry_counts import census_at, census_of  # noqa: PLC0415 - takes 400 ms
+    from lifesign.census.report_files import titled  # noqa: PLC0415
 
     if not isinstance(place, str):
         taken = asyncio.run(_asked(place, partial(census_at, name=name)))
@@ -259,8 +260,8 @@ async def _asked(place: "RegistryPlace", question: "Callable[[RegistryClient], A
 
 def _write(taken: "Census", place: "str | RegistryPlace", form: str, output: Path | None) -> None:
     """Print the report, or write it and all targets into files and say which."""
+    from lifesign.census.report_files import FORMS  # noqa: PLC0415 - loaded by now
     from lifesign.census.tables import headline  # noqa: PLC0415
-    from lifesign.cli.output.census_report import FORMS  # noqa: PLC0415 - loaded by now
 
     if output is None:
         sys.stdout.write(FORMS[form](taken))
@@ -274,7 +275,7 @@ def _written(taken: "Census", place: "str | RegistryPlace", output: Path) -> lis
     """Write the report, and return its files."""
     import asyncio  # noqa: PLC0415 - loaded by now
 
-    from lifesign.cli.output.census_report import write_report  # noqa: PLC0415
+    from lifesign.census.report_files import write_report  # noqa: PLC0415
     from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415
 

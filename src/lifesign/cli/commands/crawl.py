@@ -9,11 +9,11 @@ import typer
 from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.config_file import take_prober_config
 from lifesign.cli.options.registry_access import PlainHttp, read_key
-from lifesign.cli.options.server_database import sqlite_file
-from lifesign.cli.output.log_output import LogFormat, logging_to
-from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.serving.log_output import LogFormat, logging_to
+from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
     from lifesign.crawl.progress import ProgressDisplay
@@ -175,7 +175,7 @@ def crawl(
 
         place_in(metrics)
     if report is not None:
-        from lifesign.cli.output.census_report import check_directory  # noqa: PLC0415 - see above
+        from lifesign.census.report_files import check_directory  # noqa: PLC0415 - see above
 
         check_directory(report, "--report")
     if check:
@@ -268,7 +268,7 @@ def run_crawl(
 
     wanted = None
     if report is not None:
-        from lifesign.cli.output.census_report import Report  # noqa: PLC0415
+        from lifesign.census.report_files import Report  # noqa: PLC0415
 
         wanted = Report(directory=report, name=definition.name, deadlines=definition.timeouts.deadlines)
 

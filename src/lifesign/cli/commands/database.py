@@ -15,7 +15,7 @@ from lifesign.cli.options.server_database import (
     run_deed,
 )
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 
 if TYPE_CHECKING:
     from lifesign.domain.events.database_marker import DatabaseMarker

@@ -8,7 +8,8 @@ import typer
 from lifesign.cli.options.agent_reference import check_id
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import PageLine, printable, write_page
+from lifesign.cli.output.terminal import PageLine, write_page
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidValue
 

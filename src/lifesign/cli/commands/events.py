@@ -27,8 +27,9 @@ from lifesign.cli.options.registry_access import (
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from lifesign.cli.output.broken_pipe import whoever_reads
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, printable, write_page
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.access.actor import spoken
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.tasks.task_states import told_of_end
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidValue, LifesignError

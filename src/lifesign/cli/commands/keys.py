@@ -13,7 +13,7 @@ from lifesign.cli.options.duration import read_duration
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 

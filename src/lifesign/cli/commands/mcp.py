@@ -13,8 +13,8 @@ import typer
 
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.secret_file import read_secret
-from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import URL_VARIABLE
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifesign.cli.options.server_database import (
-    DEFAULT_DATABASE,
-    DatabaseUrl,
-    ServerConfig,
-    run_deed,
-    sqlite_file,
-)
+from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
+from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
     from lifesign.storage.engine.schema import Upgrade

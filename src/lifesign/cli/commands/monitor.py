@@ -8,7 +8,7 @@ import typer
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, P
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.broken_pipe import whoever_reads
 from lifesign.cli.output.table import write_json
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.schedule.no_prober_hint import NO_CRAWL, NO_PROBER, nobody_looks
 
 if TYPE_CHECKING:

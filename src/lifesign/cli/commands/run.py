@@ -12,7 +12,6 @@ import typer
 
 from lifesign.adapter.errors import CommandFailed
 from lifesign.cli.options.duration import duration_text, read_duration
-from lifesign.cli.options.ending_signals import ending_signals, leave_closed_terminal
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
@@ -24,9 +23,10 @@ from lifesign.cli.options.registry_access import (
     read_key,
 )
 from lifesign.cli.options.task_id import read_task_id
-from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal
 from lifesign.serving.state_home import state_home
 
 if TYPE_CHECKING:
@@ -196,10 +196,10 @@ def run(  # noqa: PLR0913 - each option is one
     from lifesign.agent.credentials import AgentKeys  # noqa: PLC0415
     from lifesign.agent.profile import AgentProfile  # noqa: PLC0415
     from lifesign.agent.registration import RegistrySession  # noqa: PLC0415
-    from lifesign.cli.output.log_output import logging_to  # noqa: PLC0415
     from lifesign.cli.output.run_lines import LogTeller, telling  # noqa: PLC0415
     from lifesign.client import RegistryClient  # noqa: PLC0415
     from lifesign.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
+    from lifesign.serving.log_output import logging_to  # noqa: PLC0415
 
     grace_s = GRACE_SECONDS if grace is None else grace
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout

@@ -123,7 +123,7 @@ def list_targets(
     async def written(source: "PagedTargets") -> None:
         pages = _pages(source, most, wanted)
         if as_csv:
-            from lifesign.cli.output.targets_csv import write_targets  # noqa: PLC0415 - pydantic takes 60 ms
+            from lifesign.census.targets_csv import write_targets  # noqa: PLC0415 - pydantic takes 60 ms
 
             await write_targets(sys.stdout, pages, is_continuous=is_continuous)
         elif as_json:
@@ -191,7 +191,7 @@ async def _pages(
 
 async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
     """Write one object, each target on a line of its own as it comes."""
-    from lifesign.cli.output.targets_csv import shown_life  # noqa: PLC0415 - see _classes
+    from lifesign.census.targets_csv import shown_life  # noqa: PLC0415 - see _classes
 
     total, separator = 0, "\n"
     sys.stdout.write('{"targets": [')
@@ -222,7 +222,7 @@ async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: boo
 
 def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
     from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
-    from lifesign.cli.output.targets_csv import shown_life  # noqa: PLC0415 - see _classes
+    from lifesign.census.targets_csv import shown_life  # noqa: PLC0415 - see _classes
 
     return (
         target.url,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, PlainHttp, RegistryUrl
-from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.times import utc_text
 
 if TYPE_CHECKING:

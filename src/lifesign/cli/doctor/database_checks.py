@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from lifesign.cli.doctor import marker_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock, of_the_directory, of_the_mode
-from lifesign.cli.options.server_database import run_deed, sqlite_file
+from lifesign.cli.options.server_database import run_deed
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
@@ -20,6 +20,7 @@ from lifesign.storage.engine.database_faults import DAMAGED, NO_DATABASE
 from lifesign.storage.engine.file_use import check_unlocked
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.sqlite_file import check_writable
+from lifesign.storage.engine.sqlite_path import sqlite_file
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from lifesign.storage.keys import key_rows

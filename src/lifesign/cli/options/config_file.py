@@ -21,9 +21,9 @@ from typer.exceptions import TyperException
 
 from lifesign.cli.errors import InvalidConfig
 from lifesign.cli.options.secret_file import complain
-from lifesign.cli.output.terminal import printable
 from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.errors import FileFault
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.net.target_address import without_passwords
 from lifesign.errors import InvalidValue
 

@@ -10,8 +10,8 @@ import typer
 
 from lifesign.cli.options.duration import read_duration
 from lifesign.cli.options.secret_file import read_secret
-from lifesign.cli.output.terminal import printable
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

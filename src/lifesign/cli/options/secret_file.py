@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from lifesign.cli.output.terminal import printable
 from lifesign.client import secret_file
+from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 WriteKey = Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from lifesign.cli.options.config_file import take_server_config
 from lifesign.domain.access.actor import OwnActor
-from lifesign.errors import InvalidValue
+from lifesign.storage.engine.sqlite_path import check_exists, sqlite_file
 from lifesign.storage.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -90,13 +90,6 @@ def run_deed(
     return asyncio.run(ran())
 
 
-def check_exists(url: str) -> None:
-    """Refuse an SQLite file that is not there: opening it would create it."""
-    file = sqlite_file(url)
-    if file is not None and not file.exists():
-        raise InvalidValue("database", str(file), "a file that is there")
-
-
 def check_unused_file(url: str) -> None:
     """Raise DatabaseInUse if another process has the SQLite file open; ForeignDatabase."""
     from lifesign.storage.engine import file_use, schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
@@ -108,9 +101,3 @@ def check_unused_file(url: str) -> None:
         with suppress(StoreUnavailable):
             run_deed(url, schema.revision, is_write=False)
         file_use.check_unused(place)
-
-
-def sqlite_file(url: str) -> Path | None:
-    """Return the file of an SQLite database; None for any other."""
-    file = url.removeprefix("sqlite:///").partition("?")[0]
-    return Path(file) if url.startswith("sqlite:///") else None

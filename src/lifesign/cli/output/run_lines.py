@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, TextIO
 
 from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind, Tell
-from lifesign.cli.output.terminal import printable
+from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.domain.text.times import utc_text
 

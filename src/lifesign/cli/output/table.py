@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from lifesign.cli.output.terminal import MAX_READ_CHARS, printable
+from lifesign.domain.net.peer_text import MAX_READ_CHARS, printable
 
 MAX_CELL_CHARS = 48
 """Of all columns but the last, on a terminal; a pipe and `--json` get them whole."""

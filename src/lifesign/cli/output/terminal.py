@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
-from lifesign.domain.net.target_address import without_passwords
-from lifesign.domain.text.safe_text import harmless
+from lifesign.domain.net.peer_text import printable
 
-MAX_LINE_CHARS = 500
-"""Of a peer's text on one line."""
-MAX_READ_CHARS = 4096
-"""Of a text, to make a line of."""
 MAX_LISTED = 20
 """Of findings of one kind; `--json` shows them all."""
 LABEL_CHARS = 12
@@ -36,17 +31,6 @@ class PageLine:
     label: str
     text: str
     colour: Colour | None = None
-
-
-def printable(text: str) -> str:
-    """Return text that moves no cursor, rings no bell and reverses no line.
-
-    What is shown is for `harmless_text` to say, line breaks are not; a password in a URL becomes `...`, and a
-    long text is cut.
-    """
-    text = without_passwords(text[:MAX_READ_CHARS])
-    shown = harmless(text[:MAX_LINE_CHARS])
-    return shown + "…" if len(text) > MAX_LINE_CHARS else shown
 
 
 def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:

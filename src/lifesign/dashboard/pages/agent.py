@@ -15,9 +15,9 @@ from lifesign.dashboard.labels import (
     standing_of,
     why_unread,
 )
+from lifesign.dashboard.maintenance_facts import decree_on, maintenance_of
 from lifesign.dashboard.page_handler import RequestContext, check_sure, seconds_in
 from lifesign.dashboard.pages import history
-from lifesign.dashboard.pages.maintenances import decree_on, maintenance_of
 from lifesign.dashboard.pages.public_status import is_public
 from lifesign.dashboard.pages.targets import asked_for_look
 from lifesign.dashboard.plots import charts

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
 from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, failing_text, sight_of_agent
+from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_in
-from lifesign.dashboard.pages.maintenances import is_maintained
 from lifesign.dashboard.pages.pool_maintenance import pool_shown
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest

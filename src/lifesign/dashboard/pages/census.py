@@ -15,9 +15,9 @@ from starlette.responses import Response
 from lifesign.census.document import Census
 from lifesign.census.page import legend, plots_of
 from lifesign.census.plots import groups_bar, trend
+from lifesign.census.stored_counts import census_of
 from lifesign.census.tables import Table, headline, percent, tables
 from lifesign.census.text_formats import LIMITS, period
-from lifesign.dashboard.census_facts import census_of
 from lifesign.dashboard.fleet_facts import Kept
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.storage.engine.database import Database

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from lifesign.dashboard.maintenance_facts import MaintenanceGroup, maintenances
 from lifesign.dashboard.page_handler import RequestContext, seconds_in
-from lifesign.dashboard.pages.maintenances import MaintenanceGroup, maintenances
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.storage.agents.search import maintained_of, members_of

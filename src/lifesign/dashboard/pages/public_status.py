@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.dashboard.labels import failing_text, sight_of_agent
+from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler
-from lifesign.dashboard.pages.maintenances import is_maintained
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status

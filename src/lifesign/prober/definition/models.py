@@ -64,8 +64,9 @@ from lifesign.prober.definition.values import (
     resolver_address,
     take_unique,
 )
-from lifesign.prober.worker.reporting import FLUSH_SECONDS
 
+FLUSH_SECONDS: Final = 5.0
+"""No result waits longer for others, unless a definition says otherwise."""
 PRODUCT: Final = "lifesign-prober"
 """What we call ourselves: in the User-Agent, and where a robots.txt names us."""
 DEFAULT_CONTACT: Final = "https://github.com/lifesign"

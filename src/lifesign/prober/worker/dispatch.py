@@ -20,7 +20,6 @@ from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
-from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.intake import Intake, Probed
 from lifesign.prober.worker.outbox import Outbox
@@ -28,6 +27,7 @@ from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import Plan
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard, TargetSlot
+from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 TICK_SECONDS: Final = 0.01
 """What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""

@@ -19,16 +19,16 @@ from lifesign.domain.schedule.cadence import Cadence, last_alive_s, without_resu
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import ProbeReport
-from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.worker import inconclusive
 from lifesign.prober.worker.outbox import Result
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import Plan
 from lifesign.prober.worker.shards import TargetSlot
+from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 if TYPE_CHECKING:
-    from lifesign.prober.witness.witnesses import Witnesses
+    from lifesign.prober.worker.witnesses import Witnesses
 
 MAX_ROUNDS: Final = 3
 """How often one failure waits for a witness, if its second request came too late or failed in another way."""

@@ -21,9 +21,7 @@ from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME
 from lifesign.prober.results.ledger import Ledger, LedgerAway, WitnessNews, WitnessStanding
 from lifesign.prober.witness.contact import NetworkClasses
-from lifesign.prober.witness.waiting_failures import WaitingFailures
 from lifesign.prober.witness.witness_requests import AsksWitnesses
-from lifesign.prober.witness.witnesses import Witnesses
 from lifesign.prober.worker.claims import ClaimKeeper
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
 from lifesign.prober.worker.lag_watch import SelfWatch
@@ -33,6 +31,8 @@ from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
 from lifesign.prober.worker.shards import OwnedShards, Shard
 from lifesign.prober.worker.target_feed import TargetFeed
+from lifesign.prober.worker.waiting_failures import WaitingFailures
+from lifesign.prober.worker.witnesses import Witnesses
 
 OVERDUE_SECONDS: Final = 10.0
 """A probe that takes so much longer than it may is a defect of ours, and ended."""

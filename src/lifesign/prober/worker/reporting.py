@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from lifesign.domain.base.backoff import Backoff
+from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import Ledger, LedgerAway, Outage, ShardBatch, WitnessNews
 from lifesign.prober.worker.outbox import Outbox, Result
@@ -20,8 +21,6 @@ MAX_BATCH: Final = 500
 """Results in one call, of any shards."""
 MAX_BAD: Final = 10
 """Results of one call that are sought out as those that cannot be taken; then it is not they."""
-FLUSH_SECONDS: Final = 5.0
-"""No result waits longer for others, unless a definition says otherwise."""
 
 _log = logging.getLogger("lifesign.prober")
 

@@ -15,12 +15,11 @@ from lifesign.domain.events.replay import Replay
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal
 from lifesign.domain.models.agents import Erasure
-from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.targets.link_decisions import end_link
 from lifesign.registry.transitions.agent_verdicts import Change
 from lifesign.registry.transitions.status_changes import change_status
-from lifesign.registry.views.agent_records import etag
+from lifesign.registry.views.agent_records import etag, existing_agent
 from lifesign.storage.agents import fenced_state
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log

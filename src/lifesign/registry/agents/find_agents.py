@@ -16,15 +16,13 @@ from lifesign.domain.models.base import MAX_CAPABILITIES, Body, Capability, Role
 from lifesign.domain.observation.results import ResultClass
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
-from lifesign.registry.errors import AgentNotFound
 from lifesign.registry.targets.agent_links import shown_links
 from lifesign.registry.targets.list_targets import MaxEvidenceAge, why_of
 from lifesign.registry.transitions.agent_verdicts import judge_one
 from lifesign.registry.transitions.monitor_row import circumstances
-from lifesign.registry.views.agent_records import etag, record, summary_members
+from lifesign.registry.views.agent_records import etag, existing_agent, record, summary_members
 from lifesign.registry.views.key_names import names_told
 from lifesign.storage.agents import agent_rows, commands, search
-from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.agents.search import AgentFilter, ListedAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results
@@ -143,14 +141,6 @@ def _unmeasured(transaction: Transaction, agent_id: str) -> Unmeasured | None:
     if last is None or last.result != ResultClass.NOT_MEASURED:
         return None
     return Unmeasured(since=moment(last.result_since_s), reason=why_of(from_json(last.seen), None) or "")
-
-
-def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent:
-    """Return an agent, or raise AgentNotFound; `to_change` keeps others from changing it meanwhile."""
-    agent = agent_rows.find(transaction, agent_id, to_change=to_change)
-    if agent is None:
-        raise AgentNotFound(agent_id)
-    return agent
 
 
 def _pool(transaction: Transaction, caller: Principal, role_id: str) -> Pool | None:

@@ -18,8 +18,9 @@ from lifesign.errors import LifesignError
 from lifesign.registry.agents.receive_heartbeat import Answer, Arrival, receive_heartbeats
 from lifesign.registry.api.batcher import Batcher
 from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.errors import AgentNotFound
+from lifesign.serving.error_body import problem
 
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
 MAX_GROUP = 500

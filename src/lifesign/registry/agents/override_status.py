@@ -23,13 +23,12 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Signal, Status
 from lifesign.domain.lifecycle.verdict import is_in_force
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS, Body, Name, moment
-from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, PoolNotFound, PoolTooLarge
 from lifesign.registry.transitions.agent_verdicts import judge_agents
 from lifesign.registry.transitions.monitor_row import circumstances
 from lifesign.registry.transitions.status_changes import change_status
-from lifesign.registry.views.agent_records import etag, record
+from lifesign.registry.views.agent_records import etag, existing_agent, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction

@@ -5,8 +5,8 @@ from lifesign.domain.lifecycle.agent_history import KeptHistory, shown
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.history import AgentHistory, told
-from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
+from lifesign.registry.views.agent_records import existing_agent
 from lifesign.storage.agents import histories
 from lifesign.storage.engine.transaction import Transaction
 

@@ -11,11 +11,10 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, AgentUpdate
-from lifesign.registry.agents.find_agents import existing_agent
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone
 from lifesign.registry.targets import probed_agents
-from lifesign.registry.views.agent_records import etag, record
+from lifesign.registry.views.agent_records import etag, existing_agent, record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log

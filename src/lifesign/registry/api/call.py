@@ -27,7 +27,7 @@ from lifesign.domain.files.validation_messages import known_expectation
 from lifesign.domain.net.target_address import Network
 from lifesign.errors import LifesignError
 from lifesign.registry.api.body_timeout import BodyTime
-from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.api.recent_totals import RecentTotals
@@ -35,6 +35,7 @@ from lifesign.registry.api.stall_detector import StallDetector
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.errors import BodyNotJson, BodyNotPlain, BodyTooLarge, TooManyRequests, UnknownKey
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
+from lifesign.serving.error_body import problem
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Clock, Transaction
 from lifesign.storage.keys import key_rows

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from lifesign.registry.api.error_responses import OURS, REFUSAL_MEMBER, problem
+from lifesign.registry.api.error_responses import OURS
+from lifesign.serving.error_body import REFUSAL_MEMBER, problem
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -6,20 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pydantic_core import to_json
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from lifesign.domain import errors as domain_errors
 from lifesign.errors import LifesignError
 from lifesign.registry import errors
+from lifesign.serving.error_body import RETRY_SECONDS, problem
 from lifesign.storage import errors as storage_errors
 
-REFUSAL_MEMBER = "lifesign.refusal"
-"""Of an ASGI scope: why the request was refused, as a code of the API."""
 OURS = "an error of ours; it was logged"
-RETRY_SECONDS = 2
-"""After which a caller may ask again when the database is away."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -112,39 +107,6 @@ def headers_of(error: LifesignError) -> dict[str, str]:
             return {"ETag": error.etag}
         case _:
             return {}
-
-
-def problem(
-    status: int,
-    code: str,
-    message: str,
-    *,
-    details: Mapping[str, Any] = MappingProxyType({}),
-    headers: Mapping[str, str] | None = None,
-    **members: Any,
-) -> Response:
-    """Return an error: `{"error": {"code", "message", "details"}, "message"}` and what else there is."""
-    error = {"code": code, "message": message, "details": dict(details)}
-    return RefusalResponse(
-        code,
-        to_json({"error": error, "message": message, **members}),
-        status,
-        {**(headers or {}), "Cache-Control": "no-store"},
-        "application/json",
-    )
-
-
-class RefusalResponse(Response):
-    """An answer that tells whoever logs the request, too, why it was refused."""
-
-    def __init__(self, code: str, content: bytes, status: int, headers: Mapping[str, str], kind: str) -> None:
-        super().__init__(content, status, headers, kind)
-        self._code = code
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        scope[REFUSAL_MEMBER] = self._code
-        await super().__call__(scope, receive, send)
 
 
 def _details(error: LifesignError) -> dict[str, Any]:

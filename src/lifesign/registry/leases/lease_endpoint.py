@@ -15,7 +15,7 @@ from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import LifesignError
 from lifesign.registry.api.batcher import Batcher
 from lifesign.registry.api.call import OperationDispatcher, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.leases.hold_lease import (
     Acquire,
     Answer,
@@ -25,6 +25,7 @@ from lifesign.registry.leases.hold_lease import (
     hold_leases,
 )
 from lifesign.registry.views.lease_records import LeaseRenewal, LeaseRequest, lease_json
+from lifesign.serving.error_body import problem
 
 LEASES_PATH = "/api/v1/leases"
 LEASE_PATH = "/api/v1/leases/{lease_id}"

@@ -21,10 +21,11 @@ from starlette.responses import Response
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in
-from lifesign.registry.api.error_responses import error_response, problem
+from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.work_counts import WorkCounts
 from lifesign.registry.events.archive_events import archive_directory
 from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.error_body import problem
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable

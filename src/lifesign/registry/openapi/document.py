@@ -29,6 +29,7 @@ from lifesign.registry.events.manage_webhooks import WebhookDelivery
 from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, JSON_TYPE, EndpointDoc, described
 from lifesign.registry.openapi.examples import EXAMPLES, EXAMPLES_IN_PATH
 from lifesign.registry.openapi.schemas import WireSchemas, with_one_name_each, without_direction
+from lifesign.registry.operation_table import OPERATIONS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -367,8 +368,6 @@ Writer = Callable[[bytes], object]
 
 def main(write: Writer) -> None:
     """Write the document."""
-    from lifesign.registry.app import OPERATIONS  # noqa: PLC0415 - it serves what this makes
-
     write(openapi_json(OPERATIONS))
 
 

@@ -19,10 +19,11 @@ from lifesign.domain.errors import NotAllowed
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import OURS, error_response, problem
+from lifesign.registry.api.error_responses import OURS, error_response
 from lifesign.registry.errors import TooManyClaims
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task, look_for_task
 from lifesign.registry.tasks.task_notifier import TaskNews
+from lifesign.serving.error_body import problem
 from lifesign.storage.engine.transaction import Transaction
 
 CLAIM_PATH = "/api/v1/tasks/claim"

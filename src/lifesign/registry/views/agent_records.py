@@ -20,8 +20,11 @@ from lifesign.domain.models.agents import (
 )
 from lifesign.domain.models.base import moment, moment_text
 from lifesign.domain.observation.evidence_age import shown_health
+from lifesign.registry.errors import AgentNotFound
+from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent, tasks_of
 from lifesign.storage.agents.search import ListedAgent
+from lifesign.storage.engine.transaction import Transaction
 
 
 def etag(agent: StoredAgent) -> str:
@@ -161,3 +164,11 @@ def _override(agent: StoredAgent, now_s: float) -> OverrideShown | None:
     if agent.override_status is None or not is_in_force(agent.override_until_s, now_s):
         return None
     return OverrideShown(status=Status(agent.override_status), until=moment(agent.override_until_s))
+
+
+def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent:
+    """Return an agent, or raise AgentNotFound; `to_change` keeps others from changing it meanwhile."""
+    agent = agent_rows.find(transaction, agent_id, to_change=to_change)
+    if agent is None:
+        raise AgentNotFound(agent_id)
+    return agent

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.cli.options.ending_signals import ending_signals
+from lifesign.serving.ending_signals import ending_signals
 
 SPEAKS_AFTERWARDS = """
 import sys
-from lifesign.cli.options.ending_signals import leave_closed_terminal
+from lifesign.serving.ending_signals import leave_closed_terminal
 print("begun", flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "left":

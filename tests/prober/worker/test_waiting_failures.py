@@ -11,8 +11,8 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer
 from lifesign.prober.results.ledger import Contact, ProbeReport, ShardClaim, TargetEntry
-from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.worker.shards import Shard, TargetSlot
+from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 URL = "https://a.example/"
 MEMORY = ProbeMemory(probed_at_s=500.0, result=ResultClass.OK, alive_at_s=500.0)

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.prober.witness.test_waiting_failures import failure
+from tests.prober.worker.test_waiting_failures import failure
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.network.host_limiter import HostLimiter, admit
 from lifesign.prober.results.ledger import Answered, WitnessNews
-from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.witness.witness_requests import WitnessReply
-from lifesign.prober.witness.witnesses import MAX_KNOWN_HOSTS, Witnesses
+from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
+from lifesign.prober.worker.witnesses import MAX_KNOWN_HOSTS, Witnesses
 
 PRIVATE = "10.1.0.0/16"
 FIVE = tuple(Canary(url=f"https://canary-{number}.example/") for number in range(5))

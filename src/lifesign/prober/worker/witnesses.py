@@ -24,8 +24,8 @@ from lifesign.domain.observation.witness_rule import (
 )
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import Answered, WitnessNews, WitnessStanding
-from lifesign.prober.witness.waiting_failures import WaitingFailure, WaitingFailures
 from lifesign.prober.witness.witness_requests import AsksWitnesses, WitnessReply
+from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 MAX_KNOWN_HOSTS: Final = 16
 """Hosts of one network class that are remembered as having answered last."""

@@ -11,8 +11,8 @@ from typing import Final, TextIO
 
 from lifesign.census.document import Census
 from lifesign.census.page import as_html
+from lifesign.census.targets_csv import write_targets
 from lifesign.census.text_formats import as_csv, as_json, as_markdown
-from lifesign.cli.output.targets_csv import write_targets
 from lifesign.client.registry_targets import PagedTargets, all_pages
 from lifesign.domain.models.census import Deadlines
 from lifesign.errors import InvalidValue

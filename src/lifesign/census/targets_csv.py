@@ -6,8 +6,8 @@ from typing import Final, TextIO
 
 from lifesign.census.result_groups import Group, life_of
 from lifesign.census.text_formats import cell
-from lifesign.cli.output.agent_page import time_text
 from lifesign.domain.models.targets import TargetList, TargetSummary
+from lifesign.domain.text.times import utc_text
 
 HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
 """As `GET /api/v1/targets` calls them; `is` follows from the result."""
@@ -36,6 +36,6 @@ def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
         cell(target.url),
         shown_life(target, is_continuous=is_continuous),
         Group.NEVER_MEASURED if target.result is None else target.result,
-        *("" if at is None else time_text(at) for at in times),
+        *("" if at is None else utc_text(at, "seconds") for at in times),
         cell(target.why or ""),
     )

@@ -1,0 +1,57 @@
+"""All operations of the API, in the order of the OpenAPI document."""
+
+from lifesign.registry.agents import (
+    drain_agent,
+    erase_agent,
+    find_agents,
+    override_status,
+    register_agent,
+    send_command,
+    show_history,
+    update_agent,
+)
+from lifesign.registry.api.operations import Operation
+from lifesign.registry.events import manage_webhooks, read_events
+from lifesign.registry.keys import manage_keys
+from lifesign.registry.leases import find_leases, write_state
+from lifesign.registry.probing import accept_observations, claim_shards, monitor_api, show_census
+from lifesign.registry.targets import (
+    claim_target,
+    feed_targets,
+    import_directory,
+    list_targets,
+    opt_out_origins,
+    recheck_target,
+)
+from lifesign.registry.tasks import charge_calls, create_task, find_tasks, run_task, steer_task
+
+OPERATIONS: tuple[Operation, ...] = (
+    register_agent.REGISTER_AGENT,
+    *find_agents.OPERATIONS,
+    *show_history.OPERATIONS,
+    *update_agent.OPERATIONS,
+    *drain_agent.OPERATIONS,
+    *send_command.OPERATIONS,
+    *read_events.OPERATIONS,
+    *erase_agent.OPERATIONS,
+    *find_leases.OPERATIONS,
+    *write_state.OPERATIONS,
+    *create_task.OPERATIONS,
+    *find_tasks.OPERATIONS,
+    *run_task.OPERATIONS,
+    *charge_calls.OPERATIONS,
+    *steer_task.OPERATIONS,
+    *manage_keys.OPERATIONS,
+    *manage_webhooks.OPERATIONS,
+    *accept_observations.OPERATIONS,
+    *claim_target.OPERATIONS,
+    *claim_shards.OPERATIONS,
+    *feed_targets.OPERATIONS,
+    *list_targets.OPERATIONS,
+    *recheck_target.OPERATIONS,
+    *show_census.OPERATIONS,
+    *opt_out_origins.OPERATIONS,
+    *import_directory.OPERATIONS,
+    *override_status.OPERATIONS,
+    *monitor_api.OPERATIONS,
+)
