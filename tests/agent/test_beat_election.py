@@ -101,8 +101,8 @@ def test_what_was_begun_by_a_worker_that_was_killed_goes_once_nobody_is_there(tm
 def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path\n"
-        "from lifesign.agent.beat_election import WorkerCrew\n"
-        "crew = WorkerCrew.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_life(7)\n"
+        "from lifesign.agent.beat_election import BeatElection\n"
+        "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_life(7)\n"
         "print('leads', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:

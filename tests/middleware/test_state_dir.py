@@ -161,12 +161,12 @@ def test_an_agent_starts_on_a_disk_that_an_error_made_read_only(
 START_AS_NOBODY = """
 import os, sys
 from lifesign import AgentHealth
-from lifesign.errors import InvalidSetting
+from lifesign.errors import InvalidValue
 os.setgid(65534)
 os.setuid(65534)
 try:
     AgentHealth(agent_id="agent", state_dir=sys.argv[1])
-except InvalidSetting as error:
+except InvalidValue as error:
     print(error.name)
 """
 

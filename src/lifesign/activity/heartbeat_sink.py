@@ -58,7 +58,7 @@ class HeartbeatSink(Protocol):
 class RegistryHeartbeatSink:
     """A registry, asked with one key per agent. `async with` lets its connections go.
 
-    InvalidSetting for a URL or a key that cannot be right.
+    InvalidValue for a URL or a key that cannot be right.
     """
 
     def __init__(self, url: str, keys: Mapping[str, str], *, allow_plain_http: bool = False) -> None:

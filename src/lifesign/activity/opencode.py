@@ -68,7 +68,7 @@ class OpencodeServer:
     """An opencode server, asked from outside. `async with` lets its connections go.
 
     `directory` is where the sessions work that are to be followed; None: all of the server's.
-    InvalidSetting for a URL or a directory that cannot be right, and for a password that would travel in
+    InvalidValue for a URL or a directory that cannot be right, and for a password that would travel in
     the clear to another machine, unless `allow_plain_http`.
     """
 

@@ -89,7 +89,7 @@ class Watcher:
         """Watch until cancelled.
 
         Raises what will not mend by waiting, if it shows at the very beginning: NotOpencode, AgentRefused,
-        InvalidSetting. The same later is told, and waited for.
+        InvalidValue. The same later is told, and waited for.
         """
         for agent_id, sessions in self._mapped.items():
             self._intervals_s[agent_id] = HeartbeatConfig().interval_seconds

@@ -19,7 +19,7 @@ _LOCK: Final = ".lock"
 
 
 def own_key_file(root: Path, agent_id: str) -> Path:
-    """Return where an agent's own key is, or will be; InvalidSetting if nothing can be kept there."""
+    """Return where an agent's own key is, or will be; InvalidValue if nothing can be kept there."""
     directory = root / OWN_KEYS
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -30,7 +30,7 @@ def own_key_file(root: Path, agent_id: str) -> Path:
 
 @contextmanager
 def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
-    """Let nobody else live as an agent with these workspaces; InvalidSetting if somebody does.
+    """Let nobody else live as an agent with these workspaces; InvalidValue if somebody does.
 
     The kernel lets go of the lock when this process ends, however it ends.
     """

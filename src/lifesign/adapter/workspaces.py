@@ -140,7 +140,7 @@ class Workspaces:
     def __init__(
         self, root: Path, *, user: AgentUser | None = None, wall_s: Callable[[], float] = time.time
     ) -> None:
-        """Make it if it is not there; InvalidSetting if it cannot be ours alone, or shuts the user out."""
+        """Make it if it is not there; InvalidValue if it cannot be ours alone, or shuts the user out."""
         self.root = root.resolve() if ".." in root.parts else root.absolute()
         self._wall_s = wall_s
         missing_ones = _missing(self.root)

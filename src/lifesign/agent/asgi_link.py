@@ -51,7 +51,7 @@ class AgentLink:
     lock_dir: a directory of this agent's workers alone, which only their user may write to. None: one
         below the system's directory for temporary files, named for the registry and the agent.
 
-    InvalidSetting for what cannot be right.
+    InvalidValue for what cannot be right.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class AgentKeys:
 
         The file need not be there: the agent's own key is put into it when the registry tells it.
         `comes_back`: whether a later process may live as this agent, and would need that key.
-        InvalidSetting if there is no key at all, or one that cannot stand in a header.
+        InvalidValue if there is no key at all, or one that cannot stand in a header.
         """
         self._file = None if key_file is None else Path(key_file).absolute()
         self._given = environment.get(KEY_VARIABLE) or None if key is None else key

@@ -144,7 +144,7 @@ class Agent:
         run_agent(Billing())
 
     The arguments are those of `AgentRunner`. The class gets a class method `run` unless it has one: see
-    `run_class`. InvalidSetting or InvalidAgent, where the class is declared, for what cannot be; whether
+    `run_class`. InvalidValue or InvalidAgent, where the class is declared, for what cannot be; whether
     there is a registry and a key is looked at when it is run.
     """
 

@@ -26,7 +26,7 @@ class _MadeUpId(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProfile:
-    """What one agent declares; InvalidSetting, named as on the wire, for what a registry would refuse."""
+    """What one agent declares; InvalidValue, named as on the wire, for what a registry would refuse."""
 
     agent_id: str = field(default_factory=lambda: _MadeUpId(f"agent_{uuid4().hex}"))
     """Chosen before it is registered: an answer that is lost must not leave a second agent behind."""

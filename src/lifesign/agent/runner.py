@@ -49,10 +49,10 @@ class AgentRunner:
     on_drain: called once, without arguments, when the agent begins to leave.
     source: where work comes from; None: what `assign` hands in.
     tasks: whether the registry gives it tasks, at most `capacity` at once, one if that is not said;
-        `on_assignment` is called with a `HeldTask`, and what it returns is handed in.
+        `on_assignment` is called with a `ClaimedTask`, and what it returns is handed in.
     auto_heartbeat: False leaves it to `beat` when; the registry calls an agent unhealthy that does not.
 
-    InvalidSetting for what cannot be right. A registry that is away or refuses stops nothing: the log
+    InvalidValue for what cannot be right. A registry that is away or refuses stops nothing: the log
     (`lifesign.agent`) says so once.
     """
 

@@ -26,7 +26,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = MappingProxyType({
 
 
 def check_kinds(**given: object) -> None:
-    """Raise InvalidSetting for the first setting of another kind than it has to be."""
+    """Raise InvalidValue for the first setting of another kind than it has to be."""
     for name, value in given.items():
         if name in _SWITCHES:
             is_right, expected = isinstance(value, bool), "True or False"
@@ -40,7 +40,7 @@ def check_kinds(**given: object) -> None:
 
 
 def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | None) -> None:
-    """Raise InvalidSetting for a file that would keep the key of an agent that never comes back."""
+    """Raise InvalidValue for a file that would keep the key of an agent that never comes back."""
     if key_file is not None and not profile.comes_back:
         expected = (
             "one beside key_file: without it each start is another agent, which the key that is kept for "

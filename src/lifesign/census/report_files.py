@@ -37,7 +37,7 @@ class Report:
 
 
 def check_directory(directory: Path, option: str) -> None:
-    """Make the directory of a report before anybody is probed for it; InvalidSetting if it cannot be."""
+    """Make the directory of a report before anybody is probed for it; InvalidValue if it cannot be."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -55,7 +55,7 @@ async def write_report(taken: Census, targets: PagedTargets, directory: Path) ->
     """Write a census in all its forms, and all targets beside it; return the files. OSError.
 
     A file appears whole, in place of the one before: whoever serves them may do so all the time.
-    RegistryError or AgentHealthError if `targets` cannot be asked.
+    RegistryError or LifesignError if `targets` cannot be asked.
     """
     files = []
     for suffix, write in FORMS.items():

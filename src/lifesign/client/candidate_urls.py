@@ -91,7 +91,7 @@ ANOTHERS_DOCUMENT: Final = "a document is at the origin's root, but nothing ther
 
 
 def read_place(url: str) -> GivenUrl:
-    """Understand an agent's base URL, card URL or health URL; InvalidSetting if it is none of them."""
+    """Understand an agent's base URL, card URL or health URL; InvalidValue if it is none of them."""
     given = _parse(url)
     path = given.raw_path
     for card_path in CARD_PATHS:
@@ -150,7 +150,7 @@ def _refused(url: str, shown: str) -> InvalidValue:
 
 
 def _in_ascii(url: str, shown: str) -> str:
-    """Return a URL whose host is spelled in ASCII; InvalidSetting if it is no name."""
+    """Return a URL whose host is spelled in ASCII; InvalidValue if it is no name."""
     # Most hosts are, and a check need not pay for it.
     from lifesign.domain.net.international_host import with_ascii_host  # noqa: PLC0415
 

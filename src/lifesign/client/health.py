@@ -107,7 +107,7 @@ async def fetch_health(
     for where the card announces it, then at `/.well-known/agent-health` below the same prefix; never on
     another origin than the card's. The card at the origin's root counts for a path only if it names an
     address at or below it, and so does the document there: else that is a finding, and the agent is unknown.
-    Whatever the peer does, there is a result: InvalidSetting is raised only for what the caller gave.
+    Whatever the peer does, there is a result: InvalidValue is raised only for what the caller gave.
 
     `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
     the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
@@ -135,7 +135,7 @@ async def fetch_document(
 ) -> tuple[Answer, tuple[Finding, ...]]:
     """Get what stands at `url`, unjudged but for the way it came; a URL without a path means its health path.
 
-    For whoever wants to know why something is no health document. InvalidSetting as in `fetch_health`.
+    For whoever wants to know why something is no health document. InvalidValue as in `fetch_health`.
     """
     given = read_given_place(url)
     _check_settings(timeout_seconds, None)

@@ -35,7 +35,7 @@ class RegistryClient:
     wait that was asked for fits into that time; anything else only if it could not even be sent.
 
     A session of your own keeps its cookies, proxies and default headers, and stays open; ours has none.
-    InvalidSetting for what cannot be right; everything else that is raised is a RegistryError.
+    InvalidValue for what cannot be right; everything else that is raised is a RegistryError.
     """
 
     def __init__(

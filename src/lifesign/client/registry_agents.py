@@ -97,7 +97,7 @@ class MaintenanceChange(BaseModel):
 
 
 class RegistryAgents:
-    """`client.agents`. Everything raises RegistryError, and InvalidSetting for what cannot be sent."""
+    """`client.agents`. Everything raises RegistryError, and InvalidValue for what cannot be sent."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection

@@ -89,7 +89,7 @@ class RegistryReply:
 
 
 def path_of(*segments: str) -> str:
-    """Return `/api/v1` and the segments below it, percent-encoded; InvalidSetting if one leads elsewhere."""
+    """Return `/api/v1` and the segments below it, percent-encoded; InvalidValue if one leads elsewhere."""
     for segment in segments:
         if segment in {"", ".", ".."}:
             # Whatever is on the way may take them for directories.
@@ -107,7 +107,7 @@ def query_of(**members: object) -> dict[str, str]:
 
 
 def made(model: type[M], **members: object) -> M:
-    """Make a body of what the caller gave; InvalidSetting names the first member that is wrong."""
+    """Make a body of what the caller gave; InvalidValue names the first member that is wrong."""
     try:
         return model.model_validate(members)
     except ValidationError as error:
@@ -120,7 +120,7 @@ def body_of(model: type[BaseModel], **members: object) -> bytes:
 
 
 def texts(name: str, given: object) -> list[str]:
-    """Return texts that the caller gave as a list; InvalidSetting, naming `name`, for a single text too.
+    """Return texts that the caller gave as a list; InvalidValue, naming `name`, for a single text too.
 
     A text is a sequence of texts to Python: taken for one it would fall into its letters.
     """
@@ -360,7 +360,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_key(key: str | None) -> None:
-    """Raise InvalidSetting, which does not show it, for a key that cannot stand in a header."""
+    """Raise InvalidValue, which does not show it, for a key that cannot stand in a header."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
         expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters"
         raise InvalidValue("key", "something else (not shown)", expected)

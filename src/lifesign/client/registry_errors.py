@@ -15,7 +15,7 @@ MAX_TEXT_CHARS = 500
 
 
 class RegistryError(LifesignError):
-    """Root of what a `RegistryClient` raises, but for what the caller itself gave (InvalidSetting)."""
+    """Root of what a `RegistryClient` raises, but for what the caller itself gave (InvalidValue)."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ Complain = Callable[[str], None]
 
 
 def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
-    """Return what a file holds, without the space around it; InvalidSetting if it cannot be read.
+    """Return what a file holds, without the space around it; InvalidValue if it cannot be read.
 
     A file that others may read is used nevertheless, and complained of in words in which it is called
     `what`: "key" or "token". What is no ASCII comes as U+FFFD, which no header and no check lets through.

@@ -339,7 +339,7 @@ async def open_local_home(
     `report` says where a census is written now and then, and at the end. `is_once`: an SQLite
     file that was made here goes again if no list came to stand in it; one that was there before never does.
 
-    InvalidSetting if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
+    InvalidValue if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
     """
     file = sqlite_file(url)
     with _alone_with(file):

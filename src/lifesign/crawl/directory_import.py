@@ -90,7 +90,7 @@ class DirectoryImporter:
     def __init__(
         self, definition: ProbeDefinition, lists: TakesLists, get: Get, *, is_shared: bool = False
     ) -> None:
-        """Read the lists of those who opted out; InvalidSetting if one cannot be.
+        """Read the lists of those who opted out; InvalidValue if one cannot be.
 
         `is_shared`: others read what `lists` has, and are not told where a file lies on this machine.
         """
@@ -264,7 +264,7 @@ def inline_findings(definition: ProbeDefinition) -> list[Finding]:
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
-    """Return who is not to be asked, by the definition and by the files that it names. InvalidSetting."""
+    """Return who is not to be asked, by the definition and by the files that it names. InvalidValue."""
     found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
     for name in definition.opt_out.files:
         if why := unreadable(name):

@@ -36,7 +36,7 @@ class KnowsLists(Protocol):
 async def refuse_other_lists(
     definition: ProbeDefinition, lists: KnowsLists, place: str, *, is_shared: bool = False
 ) -> None:
-    """Refuse to let a list take the place of another one that is only called alike. InvalidSetting.
+    """Refuse to let a list take the place of another one that is only called alike. InvalidValue.
 
     Lists are told apart by their names, which files in two directories may share, and files whose names
     differ in case alone; `place` is where they are kept, for people. `is_shared`: other machines tell of

@@ -50,7 +50,7 @@ class LocalRegistry:
         query: Any = None,
         is_write: bool = True,
     ) -> Any:
-        """Do what the server would for a request, and return what it would answer. AgentHealthError."""
+        """Do what the server would for a request, and return what it would answer. LifesignError."""
         call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
         run = self.database.write if is_write else self.database.read
         reply = await run(lambda transaction: deed(transaction, call))
@@ -59,14 +59,14 @@ class LocalRegistry:
         return reply.content
 
     async def read(self, deed: Callable[[Transaction], T]) -> T:
-        """Look something up. AgentHealthError."""
+        """Look something up. LifesignError."""
         return await self.database.read(deed)
 
 
 def run_locally(url: str, role: Role, deed: Callable[[LocalRegistry], Awaitable[T]]) -> T:
-    """Run what may take several transactions; InvalidSetting if the database is not there.
+    """Run what may take several transactions; InvalidValue if the database is not there.
 
-    AgentHealthError if it is not of this version, or if a deed is refused.
+    LifesignError if it is not of this version, or if a deed is refused.
     """
 
     async def ran() -> T:
@@ -88,22 +88,22 @@ class LocalDirectories:
         self._registry = registry
 
     async def all(self) -> list[DirectoryRecord]:
-        """Return all directories. AgentHealthError."""
+        """Return all directories. LifesignError."""
         found = await self._registry.do(list_directories, is_write=False)
         return list(found.directories)
 
     async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
-        """Hand over one page of what a directory lists; the first one is 1. AgentHealthError."""
+        """Hand over one page of what a directory lists; the first one is 1. LifesignError."""
         path = {"directory": directory, "import_id": import_id, "page": str(page)}
         return _record(await self._registry.do(put_page, path=path, body=body))
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
-        """Do one part of what is left to do for an import. AgentHealthError."""
+        """Do one part of what is left to do for an import. LifesignError."""
         path = {"directory": directory, "import_id": import_id}
         return _record(await self._registry.do(apply_import, path=path, body=ImportEnd(pages=pages)))
 
     async def confirm(self, directory: str) -> ImportRecord:
-        """Let go what left a directory that has shrunk; one part of it. AgentHealthError."""
+        """Let go what left a directory that has shrunk; one part of it. LifesignError."""
         return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
 
 
@@ -116,26 +116,26 @@ class LocalTargets:
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
     ) -> TargetList:
-        """Return one page, at most 1000, as a registry does. AgentHealthError."""
+        """Return one page, at most 1000, as a registry does. LifesignError."""
         query = TargetListing.model_validate({"limit": limit, "cursor": cursor, **wanted})
         found = await self._registry.do(list_targets, query=query, is_write=False)
         assert isinstance(found, TargetList)  # noqa: S101 - it is what the deed answers
         return found
 
     async def get(self, target_id: str) -> TargetRecord:
-        """Return one target. AgentHealthError."""
+        """Return one target. LifesignError."""
         found = await self._registry.do(show_target, path={"target_id": target_id}, is_write=False)
         assert isinstance(found, TargetRecord)  # noqa: S101 - see above
         return found
 
     async def recheck(self, target_id: str) -> RecheckRecord:
-        """Have a target probed now. AgentHealthError."""
+        """Have a target probed now. LifesignError."""
         asked = await self._registry.do(recheck_target, path={"target_id": target_id})
         assert isinstance(asked, RecheckRecord)  # noqa: S101 - see above
         return asked
 
     async def has_prober(self) -> bool:
-        """Whether anybody probes what this database holds. AgentHealthError."""
+        """Whether anybody probes what this database holds. LifesignError."""
         shown = await self._registry.do(show_shards, query=ShardChanges(), is_write=False)
         assert isinstance(shown, ShardsShown)  # noqa: S101 - see above
         return bool(shown.probers)

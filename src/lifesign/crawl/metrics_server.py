@@ -23,7 +23,7 @@ EXPECTED: Final = "an address and a port, such as 127.0.0.1:9109 or [::1]:9109"
 
 
 def place_in(text: str) -> tuple[str, int]:
-    """Return the address and the port of `HOST:PORT`; InvalidSetting for anything else."""
+    """Return the address and the port of `HOST:PORT`; InvalidValue for anything else."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not (colon and host and port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))):
@@ -39,7 +39,7 @@ async def serving_metrics(
 ) -> AsyncIterator[int | None]:
     """Serve numbers until the end of the block, and yield the port; without a place nothing is served.
 
-    InvalidSetting for what is no place, CannotListen if it is taken.
+    InvalidValue for what is no place, CannotListen if it is taken.
     """
     if place is None:
         yield None

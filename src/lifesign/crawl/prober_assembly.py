@@ -28,7 +28,7 @@ class OpenProber:
 async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
     """Open what a definition asks for; at the end of the block its sockets and files are closed.
 
-    InvalidSetting for a directory of evidence, a resolver or a list of those who opted out that cannot be.
+    InvalidValue for a directory of evidence, a resolver or a list of those who opted out that cannot be.
     """
     evidence = EvidenceStore.from_settings(definition.evidence)
     opt_outs = opt_outs_of(definition)

@@ -90,13 +90,13 @@ class Crawl:
         """Of the last reading of each directory."""
 
     async def watch(self, *, processes: int) -> Crawled:
-        """Probe every target again and again, each at its own time. AgentHealthError if it cannot go on."""
+        """Probe every target again and again, each at its own time. LifesignError if it cannot go on."""
         if not self._definition.canaries_by_class:
             self._progress.say(NO_CANARIES)
         return await self._run(processes)
 
     async def once(self, *, processes: int) -> Crawled:
-        """Probe every target once, or those that are left of a pass that was broken off. AgentHealthError."""
+        """Probe every target once, or those that are left of a pass that was broken off. LifesignError."""
         run = await self._home.begin_run(self._definition.name, self._definition.timeouts.deadlines)
         if run.is_set_back:
             self._progress.say(SET_BACK)

@@ -80,7 +80,7 @@ async def answer(
 
 
 def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
-    """Return what a tool takes; InvalidSetting if these arguments are none of its."""
+    """Return what a tool takes; InvalidValue if these arguments are none of its."""
     try:
         return tool.takes.model_validate_json(json.dumps(arguments))
     except ValidationError as error:

@@ -111,7 +111,7 @@ class CheckedAgent(QuotesAgents):
 async def check_agent(asked: AgentToCheck, reach: ToolContext) -> ToolAnswer:
     """Ask an agent for its card and its health document, and decide.
 
-    ToolFailed for an address that is not contacted, InvalidSetting for what is no URL.
+    ToolFailed for an address that is not contacted, InvalidValue for what is no URL.
     """
     checked = await fetch_health(asked.url, get=reach.get, timeout_seconds=asked.timeout_seconds)
     if checked.card_result is checked.document_result is ResultClass.BLOCKED_ADDRESS:

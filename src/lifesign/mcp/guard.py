@@ -44,7 +44,7 @@ def new_token() -> str:
 
 
 def check_token(token: str, name: str) -> str:
-    """Return a token that was given; InvalidSetting, naming `name` and not the token, for a weak one."""
+    """Return a token that was given; InvalidValue, naming `name` and not the token, for a weak one."""
     if not (MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS and _TOKEN.fullmatch(token)):
         expected = f"a token of {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} visible ASCII characters"
         raise InvalidValue(name, None, expected)

@@ -34,7 +34,7 @@ class ListenAddress:
         return False
 
     def known_as(self) -> list[str]:
-        """Return the hosts that requests may name; InvalidSetting if nobody could name any."""
+        """Return the hosts that requests may name; InvalidValue if nobody could name any."""
         is_everywhere = self.host in {"", "0.0.0.0", "::"}  # noqa: S104 - they are compared, not listened on
         if is_everywhere and not self.names:
             raise InvalidValue("--allow-host", None, f"a name by which clients reach {self.host}")

@@ -90,7 +90,7 @@ def run_of(asked: TaskArguments, reach: ToolContext) -> HeldRun:
 def run_in(environment: Mapping[str, str]) -> HeldRun | None:
     """Return the run that a process under a lease is told of by its environment; None if it is under none.
 
-    InvalidSetting for one that is told of by halves.
+    InvalidValue for one that is told of by halves.
     """
     names = (TASK_VARIABLE, RUN_VARIABLE, TOKEN_VARIABLE)
     given = [environment.get(name) for name in names]

@@ -79,7 +79,7 @@ class Tool:
     takes: type[BaseModel]
     gives: type[BaseModel]
     run: Callable[[Any, ToolContext], Awaitable[ToolAnswer]]
-    """Takes an object of `takes`; raises ToolFailed, RegistryError and InvalidSetting."""
+    """Takes an object of `takes`; raises ToolFailed, RegistryError and InvalidValue."""
     needs_registry: bool = True
     is_in_run: bool = False
     """Whether it writes in the name of a run."""

@@ -33,7 +33,7 @@ class AgentHealthMiddleware:
     routes are there, or give the class to `add_middleware` of Starlette or FastAPI. A compression goes around
     the middleware: an answer that is compressed before it comes here cannot be inspected.
 
-    Settings (InvalidSetting for a wrong one, and for an `app` that cannot be called). Those of the
+    Settings (InvalidValue for a wrong one, and for an `app` that cannot be called). Those of the
     recorder, which stands in `health`, are `agent_id`, `window_seconds`, `refresh_seconds`,
     `baseline_p99_ms`, `counting`, `state_dir`, `model_changed_at`, `capabilities_updated_at` and `clock`:
     see `AgentHealth`. The others:

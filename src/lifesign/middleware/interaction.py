@@ -36,7 +36,7 @@ class Interaction:
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
         """Return the function with each of its calls counted.
 
-        InvalidSetting for a generator function: its call ends before its work begins.
+        InvalidValue for a generator function: its call ends before its work begins.
         """
         health = self._health
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -62,7 +62,7 @@ class Interaction:
     def outcome(self) -> Outcome | None:
         """How it ended, if the body's own end does not tell; may be set by name, such as "task_failed".
 
-        Raises InvalidSetting, when it is set, for what is no outcome.
+        Raises InvalidValue, when it is set, for what is no outcome.
         """
         return self._outcome
 

@@ -49,7 +49,7 @@ class AgentHealth:
     Safe to use from many threads. After a fork the child begins to count anew, as a worker of its
     own. Recording takes about a microsecond and never raises for anything but wrong arguments.
 
-    Settings (InvalidSetting for a wrong one):
+    Settings (InvalidValue for a wrong one):
 
     agent_id: stable name, best the URL of the agent's card (draft 4.2).
     window_seconds: length of the window in seconds, 86400 by default; 300 to 604800 (draft 4.4).
@@ -128,7 +128,7 @@ class AgentHealth:
         `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...);
         `latency_ms` how long it took, in milliseconds; `first_byte_ms`, of a streamed answer, how long
         its first byte took. What you record counts as inspected, unless it is "not_inspected".
-        Raises InvalidSetting for an outcome that is none and a latency that is no number; negative
+        Raises InvalidValue for an outcome that is none and a latency that is no number; negative
         latencies count as 0, those above an hour as an hour.
         """
         known = outcome_named(outcome)

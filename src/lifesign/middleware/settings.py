@@ -59,7 +59,7 @@ class _DescribedSettings(BaseModel):
 
     @classmethod
     def checked(cls, **given: Any) -> Self:
-        """Return the settings. Raises InvalidSetting for the first that is wrong."""
+        """Return the settings. Raises InvalidValue for the first that is wrong."""
         try:
             return cls(**given)
         except ValidationError as error:
@@ -161,7 +161,7 @@ class MiddlewareSettings(_DescribedSettings):
 def moment_now(moment: Moment) -> datetime | None:
     """Return the time that a setting stands for at this moment, in UTC; None if it is unknown.
 
-    Raises InvalidSetting if a function returned a time without a zone.
+    Raises InvalidValue if a function returned a time without a zone.
     """
     value = moment() if callable(moment) else moment
     if value is None:

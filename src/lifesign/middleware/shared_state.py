@@ -16,7 +16,7 @@ from lifesign.middleware.private_file import allocate, lock_held, map_shared, op
 MOST_DOCUMENT_BYTES = 32_768
 """The published document must fit into this."""
 
-_MAGIC = b"lifesign brd"
+_MAGIC = b"lifesign board 1"
 _LAYOUT_VERSION = 1
 # magic, layout version, boot id, time base offset in ns; then the checksum of these
 _TIME_BASE = struct.Struct("<16sQ40sq")

@@ -43,7 +43,7 @@ from lifesign.middleware.shared_state import PublishedDocument, SharedState
 MOST_WORKERS = 256
 """How many worker processes of one agent share a state directory at most."""
 
-_MAGIC = b"lifesign win"
+_MAGIC = b"lifesign window1"
 _LAYOUT_VERSION = 2
 """2: rows have a count for each `Inspection`."""
 # magic, layout version, window length (ns); then their checksum; then the start of the owner (ns)

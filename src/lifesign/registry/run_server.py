@@ -110,7 +110,7 @@ def run_server(
     `face` is what people see of it in a browser; each process makes its own. `may_show_key`: the first admin
     key is made only where a person sees it. `say_ready` is told the URL once it answers.
 
-    InvalidSetting, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
+    InvalidValue, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
     DatabaseMismatch if it cannot begin.
     """
     # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
@@ -135,7 +135,7 @@ def run_server(
 
 
 def check(settings: RegistrySettings, listening: Listening) -> None:
-    """Return if a server can begin with these settings, as far as they tell; InvalidSetting."""
+    """Return if a server can begin with these settings, as far as they tell; InvalidValue."""
     _check_database(settings.database)
     check_host(listening.host)
     _check_tls(listening)

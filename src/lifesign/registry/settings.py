@@ -43,7 +43,7 @@ Network = Annotated[str, AfterValidator(_take_network)]
 
 
 class RegistrySettings(BaseModel):
-    """The server's settings; InvalidSetting names the first one that is wrong."""
+    """The server's settings; InvalidValue names the first one that is wrong."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

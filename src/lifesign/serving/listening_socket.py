@@ -11,7 +11,7 @@ BACKLOG = 4_096
 
 
 def check_host(host: str) -> None:
-    """Return if this may be an address or a name, known or not; InvalidSetting."""
+    """Return if this may be an address or a name, known or not; InvalidValue."""
     try:
         is_name = bool(host.encode("idna")) and host.isprintable()
     except UnicodeError:

@@ -28,7 +28,7 @@ NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_t
 SILENT = """
 import asyncio, sys
 import aiohttp
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
@@ -38,7 +38,7 @@ HEAVY = {"mcp", "mcp_types", "uvicorn", "yaml", "sqlalchemy", "cryptography", "s
 async def main():
     run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
     async with RegistryClient("http://127.0.0.1:9") as client:
-        held = HeldWork(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
+        held = ToolProxyContext(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
         async with open_tool_proxy(held, None) as opened, aiohttp.ClientSession() as session:
             await asyncio.sleep(0)
             print(sorted(HEAVY & set(sys.modules)))
@@ -52,7 +52,7 @@ asyncio.run(main())
 
 LOADED = """
 import asyncio, sys
-from lifesign.adapter.tools.proxy_context import HeldWork
+from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.adapter.tools.upstreams import Upstreams
 from lifesign.client import RegistryClient
@@ -62,7 +62,7 @@ async def main():
     run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
     search = {"command": ["true"], "tools": {"search": {"usd_per_call": 0}}}
     async with RegistryClient("http://127.0.0.1:9") as client:
-        held = HeldWork(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
+        held = ToolProxyContext(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
         async with open_tool_proxy(held, Upstreams.model_validate({"upstreams": {"search": search}})):
             while "lifesign.adapter.tools.proxy_server" not in sys.modules:
                 await asyncio.sleep(0.01)

@@ -17,10 +17,10 @@ MORE_THAN_ONE = (
     # Reached by so many as make a verdict or fill a page.
     "dashboard/templates/agents.html",
     "dashboard/templates/agent.html",
-    "prober/self_check.py",
-    "prober/census_plots.py",
-    "cli/crawl_processes.py",
-    "verdict.py",
+    "prober/definition/slowness.py",
+    "census/plots.py",
+    "crawl/process_pool.py",
+    "domain/lifecycle/verdict.py",
 )
 
 

@@ -121,7 +121,7 @@ def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> N
 # ── formats of other packages ──
 
 GOOD = """
-from lifesign.prober.directories import Document, Listed, NotReadable, Page, Skipped
+from lifesign.prober.directories import Document, Listed, NotReadable, DirectoryPage, Skipped
 
 class YellowPages:
     name = "yellow_pages"
@@ -134,7 +134,7 @@ class YellowPages:
         if not self.recognises(document):
             raise NotReadable("expected YELLOW")
         lines = document.body.decode().split("\\n")[1:]
-        return Page(entries=[Listed(line) if "." in line else Skipped(line, "no_url") for line in lines])
+        return DirectoryPage(entries=[Listed(line) if "." in line else Skipped(line, "no_url") for line in lines])
 
 PAGES = YellowPages()
 """
@@ -207,7 +207,7 @@ BROKEN = {
     "it cannot look": (GOOD.replace("return document.body", "return document.bodies"), "PAGES"),
     "it cannot read": (GOOD.replace("lines = ", "lines = 1 / 0 or "), "PAGES"),
     "it reads a list": (
-        GOOD.replace("return Page(entries=", "return (").replace("lines])", "lines])"),
+        GOOD.replace("return DirectoryPage(entries=", "return (").replace("lines])", "lines])"),
         "PAGES",
     ),
     "it lists texts": (GOOD.replace("Listed(line)", "line"), "PAGES"),
@@ -216,7 +216,10 @@ BROKEN = {
     "its next page is a number": (GOOD.replace("return Page(", "return Page(next_page=7, "), "PAGES"),
     "its total is a text": (GOOD.replace("return Page(", "return Page(total='7', "), "PAGES"),
     "its catalogs are a list": (GOOD.replace("return Page(", "return Page(nested=['x'], "), "PAGES"),
-    "it breaks midway": (GOOD.replace("return Page(entries=[", "return Page(entries=[1 / 0, "), "PAGES"),
+    "it breaks midway": (
+        GOOD.replace("return DirectoryPage(entries=[", "return Page(entries=[1 / 0, "),
+        "PAGES",
+    ),
 }
 
 

@@ -311,9 +311,9 @@ def test_a_disk_in_trouble_is_a_warning_and_no_failure(
 FILE_LIMIT = """
 import resource, sys
 from pathlib import Path
-from lifesign.prober.results.evidence import Evidence
+from lifesign.prober.results.evidence import EvidenceStore
 
-evidence = Evidence(Path(sys.argv[1]), max_bytes=10**9, keep_s=60)
+evidence = EvidenceStore(Path(sys.argv[1]), max_bytes=10**9, keep_s=60)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
 print(evidence.keep(b"a body that does not fit in twenty bytes"))
 evidence.close()
@@ -364,12 +364,12 @@ def test_a_definition_says_whether_where_and_how_long(tmp_path: Path) -> None:
 KEEPER = """
 import sys
 from pathlib import Path
-from lifesign.prober import evidence_room
-from lifesign.prober.results.evidence import Evidence
+from lifesign.prober.results import evidence_store
+from lifesign.prober.results.evidence import EvidenceStore
 
 # On a machine that is busy with others it may be long until a lock's holder goes on.
-evidence_room.LOCK_TRIES = 100_000
-evidence = Evidence(Path(sys.argv[1]), max_bytes=int(sys.argv[2]), keep_s=86400)
+evidence_store.LOCK_TRIES = 100_000
+evidence = EvidenceStore(Path(sys.argv[1]), max_bytes=int(sys.argv[2]), keep_s=86400)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(400):

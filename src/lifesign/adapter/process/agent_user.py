@@ -27,7 +27,7 @@ class AgentUser:
 
     @classmethod
     def called(cls, name: str) -> "AgentUser":
-        """Return the user of that name; InvalidSetting if nothing can be started as that one."""
+        """Return the user of that name; InvalidValue if nothing can be started as that one."""
         if os.geteuid() != 0:
             raise InvalidValue("--user", name, "to be started by root, who alone may start another's process")
         try:

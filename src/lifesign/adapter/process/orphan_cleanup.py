@@ -17,14 +17,14 @@ from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
 
 KILL_SECONDS: Final = 10.0
 """For the kernel, to end processes that were killed; who is stuck in it is left."""
-_WARDEN: Final = b"/adapter/warden.py"
+_WATCHER: Final = b"/adapter/process/process_watcher.py"
 
 
 def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
     """Whether a process was started for one of these runs, or watches over one."""
     arguments = _parts_of(f"/proc/{pid}/cmdline")
     *_, program, _, _, mark = (b"", b"", b"", b"", *arguments)
-    if program.endswith(_WARDEN):
+    if program.endswith(_WATCHER):
         return any(run_id.encode() == mark for run_id in run_ids)
     environment = _parts_of(f"/proc/{pid}/environ")
     return any(f"{RUN_ID_VARIABLE}={run_id}".encode() in environment for run_id in run_ids)

@@ -108,7 +108,7 @@ class UpstreamServer:
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         """Have a tool called; ToolFailed if there is no answer that can be handed on.
 
-        NotCarriedOut if that is sure, NotHandedOn with the answer that there is.
+        CallNotExecuted if that is sure, ResultWithheld with the answer that there is.
         """
         await self.ready()
         client, end = self._client, self._end

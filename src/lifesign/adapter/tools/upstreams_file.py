@@ -24,7 +24,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     """Read a tools file; the paths in what is returned lead to where it says.
 
     InvalidTools says all that is wrong, and on which line, a secret or a program that is not there included;
-    InvalidSetting, that there is no such file.
+    InvalidValue, that there is no such file.
     """
     try:
         with path.open("rb") as opened:
@@ -50,7 +50,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
 
 
 def secret_of(source: SecretSource, environment: Mapping[str, str] = os.environ) -> str:
-    """Return a secret with what stands before it; InvalidSetting, without showing it, if there is none."""
+    """Return a secret with what stands before it; InvalidValue, without showing it, if there is none."""
     if source.variable is not None:
         secret = environment.get(source.variable, "")
         if not secret:

@@ -147,7 +147,7 @@ def list_agents(
 
 
 def _statuses(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the statuses that are meant; `any` is what the dashboard calls all of them. InvalidSetting."""
+    """Return the statuses that are meant; `any` is what the dashboard calls all of them. InvalidValue."""
     if not _ALL.isdisjoint(given):
         return STATUSES
     for status in given:

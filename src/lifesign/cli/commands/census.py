@@ -170,7 +170,7 @@ def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool)
 def _database(source: str) -> str | None:
     """Return the URL of the database that was named; None if it is something else.
 
-    InvalidSetting if that is hidden: a database that may not be read is not taken for a list.
+    InvalidValue if that is hidden: a database that may not be read is not taken for a list.
     """
     if source.startswith(("sqlite:", "postgresql:", "postgres:")):
         return source
@@ -220,7 +220,7 @@ def _definition(
 
 
 def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
-    """Refuse to tell of one list under the name of another. InvalidSetting."""
+    """Refuse to tell of one list under the name of another. InvalidValue."""
     from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
     from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
@@ -232,7 +232,7 @@ def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
 
 
 def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
-    """Take the census of what a database or a registry knows. InvalidSetting if there is no database."""
+    """Take the census of what a database or a registry knows. InvalidValue if there is no database."""
     import asyncio  # noqa: PLC0415 - see below
     from functools import partial  # noqa: PLC0415
 

@@ -124,7 +124,7 @@ def check(
 
 @contextmanager
 def _as_typed(url: str) -> Iterator[None]:
-    """Let InvalidSetting for the URL show it without the scheme that was put before it."""
+    """Let InvalidValue for the URL show it without the scheme that was put before it."""
     try:
         yield
     except InvalidValue as error:

@@ -227,7 +227,7 @@ def place_of(
 
 
 def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
-    """Refuse to keep results in one of the lists that are read. InvalidSetting."""
+    """Refuse to keep results in one of the lists that are read. InvalidValue."""
     file = sqlite_file(place)
     for source in definition.directories:
         if file is not None and source.file is not None and file.resolve() == source.file.resolve():
@@ -253,7 +253,7 @@ def run_crawl(
 
     `report` is a directory where a census is written now and then. `has_moved`: a list that is known there
     from elsewhere is the same one. `metrics` is where numbers are served, as `HOST:PORT`.
-    AgentHealthError if it cannot go on.
+    LifesignError if it cannot go on.
     """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415

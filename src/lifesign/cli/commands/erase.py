@@ -72,7 +72,7 @@ def erase(
 
 
 def _is_wanted(agent_id: str) -> bool:
-    """Ask whoever sits at the terminal; InvalidSetting if nobody does."""
+    """Ask whoever sits at the terminal; InvalidValue if nobody does."""
     if not sys.stdin.isatty():
         raise InvalidValue("--yes", None, "given where there is no terminal to ask at: it is for ever")
     sys.stderr.write(f"Erase {printable(agent_id)} for ever? [y/N] ")

@@ -318,7 +318,7 @@ def _show_new(
 
 
 def _checked(model: Any, **members: object) -> Any:
-    """Return what was asked for, checked; InvalidSetting names the first member that is wrong."""
+    """Return what was asked for, checked; InvalidValue names the first member that is wrong."""
     from pydantic import ValidationError  # noqa: PLC0415 - takes 60 ms
 
     from lifesign.domain.files.validation_messages import invalid_setting  # noqa: PLC0415 - imports pydantic

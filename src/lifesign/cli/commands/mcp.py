@@ -183,7 +183,7 @@ async def _serve(
 
 
 def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None) -> _Front:
-    """Return where it is served; InvalidSetting for a place or a token that cannot be right."""
+    """Return where it is served; InvalidValue for a place or a token that cannot be right."""
     from lifesign.mcp.guard import check_token, new_token  # noqa: PLC0415 - see mcp
     from lifesign.mcp.listen_address import ListenAddress  # noqa: PLC0415
 

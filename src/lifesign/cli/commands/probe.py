@@ -113,7 +113,7 @@ def probe(
 
 
 def check_timeout(seconds: float | None) -> None:
-    """Refuse a deadline that no request can have. InvalidSetting."""
+    """Refuse a deadline that no request can have. InvalidValue."""
     if seconds is not None and not 0 < seconds <= MAX_TIMEOUT_SECONDS:
         raise InvalidValue("--timeout", seconds, f"above 0, up to {MAX_TIMEOUT_SECONDS:g}")
 

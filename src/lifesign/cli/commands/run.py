@@ -298,7 +298,7 @@ def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
 
 
 def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
-    """Return as whom the command runs; InvalidSetting if it cannot start where it is to."""
+    """Return as whom the command runs; InvalidValue if it cannot start where it is to."""
     if name is None:
         return None
     from lifesign.adapter.process.agent_user import AgentUser  # noqa: PLC0415 - see `run`
@@ -341,7 +341,7 @@ def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -
 
 
 def _found(command: list[str], user: "AgentUser | None") -> list[str]:
-    """Return the command with its program's whole path; InvalidSetting if whoever runs it can start none."""
+    """Return the command with its program's whole path; InvalidValue if whoever runs it can start none."""
     from lifesign.adapter.process.program import program_called  # noqa: PLC0415 - see `run`
 
     try:

@@ -157,7 +157,7 @@ def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
 
 
 def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
-    """Return what is asked for; InvalidSetting for a class that is none."""
+    """Return what is asked for; InvalidValue for a class that is none."""
     from lifesign.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
 

@@ -401,7 +401,7 @@ def _done(
 
 
 def _object_in(file: Path, option: str) -> dict[str, Any]:
-    """Return the JSON object in a file; InvalidSetting if there is none."""
+    """Return the JSON object in a file; InvalidValue if there is none."""
     try:
         with file.open("rb") as opened:
             text = opened.read(MAX_FILE_BYTES + 1)

@@ -28,7 +28,7 @@ class Watched:
 
 
 def read_watched(maps: Collection[str], key_files: Collection[str]) -> Watched:
-    """Read `--map` and `--key-file`; InvalidSetting for what cannot be meant.
+    """Read `--map` and `--key-file`; InvalidValue for what cannot be meant.
 
     Who has a key file of its own is watched, with or without sessions.
     """

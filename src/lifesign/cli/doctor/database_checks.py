@@ -165,7 +165,7 @@ def _try_a_change(transaction: Transaction) -> None:
 
 
 def _check_changes(file: Path) -> None:
-    """Return if a server of this user could change an SQLite file. InvalidSetting, StoreUnavailable.
+    """Return if a server of this user could change an SQLite file. InvalidValue, StoreUnavailable.
 
     It is not tried: whoever opens the file for it takes up the log that a crash has left.
     """

@@ -31,7 +31,7 @@ def is_url(given: str) -> bool:
 
 
 def check_id(given: str) -> None:
-    """InvalidSetting for a URL where an agent is to be changed: it says what is looked at, not who it is."""
+    """InvalidValue for a URL where an agent is to be changed: it says what is looked at, not who it is."""
     if is_url(given):
         raise InvalidValue("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
 
@@ -40,7 +40,7 @@ async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, g
     """Do a deed for the one who is meant, and return what it returns; `deed` takes an id.
 
     What can be an id is first taken for one. A URL is known if it is probed: listed by a directory, or the
-    card's URL of an agent that registered itself so; it may be spelled in any way. InvalidSetting if it is
+    card's URL of an agent that registered itself so; it may be spelled in any way. InvalidValue if it is
     none, or that of several. TargetNotFound if nobody has it; else what `deed` raises, which must be
     NotFound or TargetNotFound for an unknown id.
     """

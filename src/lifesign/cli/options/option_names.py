@@ -11,7 +11,7 @@ from lifesign.errors import InvalidValue
 
 @contextmanager
 def options(**names: str) -> Iterator[None]:
-    """Let InvalidSetting for one of these settings name the option that it was given by."""
+    """Let InvalidValue for one of these settings name the option that it was given by."""
     try:
         yield
     except InvalidValue as error:

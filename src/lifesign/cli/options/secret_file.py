@@ -29,7 +29,7 @@ def read_secret(file: Path, option: str, what: str) -> str:
 def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
     """Create a file that its owner alone may read, before there is a key, since that is told only once.
 
-    Given is what keeps a key in it, or None without a file. InvalidSetting if there is such a file, or none
+    Given is what keeps a key in it, or None without a file. InvalidValue if there is such a file, or none
     can be made; one in which no key was kept is removed.
     """
     if file is None:

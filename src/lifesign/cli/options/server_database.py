@@ -70,7 +70,7 @@ def run_deed(
 ) -> T:
     """Run one deed in a transaction of its own.
 
-    `is_left_alone`: no file of an SQLite database is changed or made. InvalidSetting for a database that
+    `is_left_alone`: no file of an SQLite database is changed or made. InvalidValue for a database that
     cannot be, or is not there although it must; StoreUnavailable.
     """
     # SQLAlchemy takes 150 ms, which `--help` need not pay.

@@ -102,7 +102,7 @@ def announce_health(
 
     A signature covers the card: sign a signed card anew afterwards.
 
-    InvalidSetting if `path` leads off the card's origin, if only one of `registry` and `agent_id` is given or
+    InvalidValue if `path` leads off the card's origin, if only one of `registry` and `agent_id` is given or
     one of them is invalid, or if the card, its `capabilities` or their
     `extensions` have a type that cannot take the entry. Null counts as absent.
     """
@@ -185,7 +185,7 @@ def _entry(path: str) -> dict[str, Any]:
 
 
 def _entry_of(path: str, registry: object, agent_id: object) -> dict[str, Any]:
-    """Return the entry of a registered agent; InvalidSetting."""
+    """Return the entry of a registered agent; InvalidValue."""
     if not _is_registry(registry):
         raise InvalidValue("registry", registry, "the http or https URL of a registry")
     if not _is_agent_id(agent_id):

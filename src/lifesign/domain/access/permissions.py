@@ -232,7 +232,7 @@ def _extent(principal: Principal, action: Permission) -> Extent | None:
 
 
 def key_of(random_bytes: bytes) -> str:
-    """Make a key of `KEY_BYTES` bytes from a source fit for secrets; InvalidSetting for more or fewer.
+    """Make a key of `KEY_BYTES` bytes from a source fit for secrets; InvalidValue for more or fewer.
 
     `ahk_` and 43 characters of the URL-safe base64 alphabet.
     """

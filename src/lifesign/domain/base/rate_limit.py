@@ -20,7 +20,7 @@ TOLERANCE_RATIO = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """How often one caller may ask; InvalidSetting for what would allow nothing.
+    """How often one caller may ask; InvalidValue for what would allow nothing.
 
     Within any span of t seconds at most `burst + per_second * t` requests pass.
     """

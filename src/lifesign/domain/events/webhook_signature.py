@@ -28,7 +28,7 @@ GONE_STATUS: Final = 410
 
 
 def secret_of(random_bytes: bytes) -> str:
-    """Return the secret made of 24 to 64 random bytes: `whsec_` and their base64; else InvalidSetting."""
+    """Return the secret made of 24 to 64 random bytes: `whsec_` and their base64; else InvalidValue."""
     if not MIN_SECRET_BYTES <= len(random_bytes) <= MAX_SECRET_BYTES:
         expected = f"{MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
         raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", expected)

@@ -66,7 +66,7 @@ class Counting(StrEnum):
 
 
 def outcome_named(outcome: object) -> Outcome:
-    """Return the outcome that is given, or named in lower case. Raises InvalidSetting for anything else."""
+    """Return the outcome that is given, or named in lower case. Raises InvalidValue for anything else."""
     if isinstance(outcome, str) and outcome.upper() in Outcome.__members__:
         return Outcome[outcome.upper()]
     if isinstance(outcome, Outcome):

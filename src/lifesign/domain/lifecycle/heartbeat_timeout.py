@@ -47,7 +47,7 @@ class Thresholds:
     """How long an agent may be silent, in seconds (RFC-0016 1.1); the defaults are the RFC's.
 
     Unhealthy takes at least twice the interval, dead at least twice unhealthy (RFC-0016 3.3);
-    anything else is InvalidSetting, named as it is on the wire.
+    anything else is InvalidValue, named as it is on the wire.
     """
 
     interval_s: float = 30.0

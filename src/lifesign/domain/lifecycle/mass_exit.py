@@ -28,7 +28,7 @@ def _within(name: str, given: float, least: float, most: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorPolicy:
-    """When the monitor doubts itself, and for how long; InvalidSetting outside of a range."""
+    """When the monitor doubts itself, and for how long; InvalidValue outside of a range."""
 
     cadence_seconds: float = 60.0
     """The time in which exits are counted together, 1 to 3600.

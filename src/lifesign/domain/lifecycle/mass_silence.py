@@ -27,7 +27,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilencePolicy:
-    """Which addresses are counted; InvalidSetting outside of a range."""
+    """Which addresses are counted; InvalidValue outside of a range."""
 
     expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
     """An address that answered within this time is expected to answer, 1 to 2,592,000."""

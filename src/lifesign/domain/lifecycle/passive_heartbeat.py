@@ -100,7 +100,7 @@ class PassiveHeartbeats:
         self._heard_s = -math.inf
 
     def watch(self, agent_id: str, sessions: Collection[str], interval_s: float) -> None:
-        """Watch these sessions for an agent, instead of those it had; InvalidSetting for somebody else's.
+        """Watch these sessions for an agent, instead of those it had; InvalidValue for somebody else's.
 
         `interval_s` is how often the agent is to beat when it has nothing to do.
         """

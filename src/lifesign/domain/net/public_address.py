@@ -41,7 +41,7 @@ class PublicAddress:
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Read a URL of a whole host, for pages lead to `/`; InvalidSetting for anything else."""
+        """Read a URL of a whole host, for pages lead to `/`; InvalidValue for anything else."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port

@@ -278,7 +278,7 @@ def _end_of_password(word: str, start: int, last: int) -> int:
 def read_networks(texts: Iterable[str], name: str = "networks") -> tuple[Network, ...]:
     """Read networks such as `10.1.0.0/16`, `fd12::/16` or a single address.
 
-    InvalidSetting, naming the setting `name`, for what is none, for host bits, for all addresses at
+    InvalidValue, naming the setting `name`, for what is none, for host bits, for all addresses at
     once, and for what would never match: a zone, and IPv4 in the clothes of IPv6.
     """
     networks: list[Network] = []

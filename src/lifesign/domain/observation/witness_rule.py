@@ -24,7 +24,7 @@ MIN_PUBLIC_CANARY_HOSTS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessPolicy:
-    """Durations of the witness rule in seconds; InvalidSetting, named as in a definition, below 0."""
+    """Durations of the witness rule in seconds; InvalidValue, named as in a definition, below 0."""
 
     round_s: float = 30.0
     """The witnesses of one network class are asked at most once in this time, for all waiting failures."""

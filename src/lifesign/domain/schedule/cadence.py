@@ -46,7 +46,7 @@ _OF_A_RESULT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """How often one looks, in seconds; InvalidSetting, named as on the wire, for what makes no sense."""
+    """How often one looks, in seconds; InvalidValue, named as on the wire, for what makes no sense."""
 
     interval_s: float = PROBE_THRESHOLDS.interval_s
     """From one tick of a target to its next."""

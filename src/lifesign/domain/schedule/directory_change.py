@@ -31,7 +31,7 @@ def judge_change(*, size_before: int, removed: int) -> DirectoryChange:
     """Judge a new list by how many of a directory's targets are not on it any more.
 
     What was added does not count: a list of other targets altogether has lost all of its own, and is
-    as suspicious as an empty one. InvalidSetting for counts that cannot be: a caller's defect.
+    as suspicious as an empty one. InvalidValue for counts that cannot be: a caller's defect.
     """
     if size_before < 0:
         raise InvalidValue("size_before", size_before, "0 or more")

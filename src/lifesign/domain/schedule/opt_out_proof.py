@@ -40,7 +40,7 @@ def origin_of(url: str) -> str | AddressRefused:
 
 
 def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
-    """Make a token of `TOKEN_BYTES` bytes that nobody can guess; InvalidSetting for more or fewer."""
+    """Make a token of `TOKEN_BYTES` bytes that nobody can guess; InvalidValue for more or fewer."""
     if len(random_bytes) != TOKEN_BYTES:
         raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
     return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")

@@ -28,7 +28,7 @@ NOTHING = Division((), (), ())
 
 
 def fair_share(workers: int) -> int:
-    """Return how many shards each of so many living workers may have at most; InvalidSetting below 1.
+    """Return how many shards each of so many living workers may have at most; InvalidValue below 1.
 
     Together they may have all of them, and a few more, so that none is ever left over.
     """

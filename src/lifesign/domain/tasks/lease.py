@@ -223,7 +223,7 @@ def shard_resource(shard: int) -> str:
 def fencing_token(epoch: int, counter: int) -> int:
     """Return epoch · 2^32 + counter: any token of an epoch is above all those of the one before.
 
-    Epoch 0 to 2^31 - 1, else InvalidSetting; counter 1 to 2^32 - 1, else TokensExhausted.
+    Epoch 0 to 2^31 - 1, else InvalidValue; counter 1 to 2^32 - 1, else TokensExhausted.
     """
     if not 0 <= epoch <= MAX_EPOCH:
         raise InvalidValue("epoch", epoch, f"0 to {MAX_EPOCH}")
@@ -237,7 +237,7 @@ def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
 
     A store that is lost twice may be restored twice from one backup: the epoch in between is in neither.
     So an epoch is at least the number of 10 minutes since 2026, which lasts until 2065; later it only
-    counts on. InvalidSetting beyond MAX_EPOCH.
+    counts on. InvalidValue beyond MAX_EPOCH.
     """
     by_time = min(int((now_s - _EPOCHS_BEGAN_AT_S) // _EPOCH_SECONDS), _LAST_EPOCH_BY_TIME)
     epoch = max(*(known + 1 for known in epochs), by_time, 1)

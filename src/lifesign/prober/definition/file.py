@@ -22,7 +22,7 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     """Read a definition; the paths in it lead from the directory in which it stands.
 
     InvalidDefinition says all that is wrong, and where, a list that cannot be read included, be it of agents
-    or of those who opted out, or a key in what is no regular file; InvalidSetting, that there is no
+    or of those who opted out, or a key in what is no regular file; InvalidValue, that there is no
     such file.
     """
     try:

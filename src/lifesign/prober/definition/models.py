@@ -502,7 +502,7 @@ class ProbeDefinition(_DefinitionMapping):
     ) -> "ProbeDefinition":
         """Return the definition of a look at these URLs that no file describes.
 
-        InvalidSetting, naming the argument, for what a definition may not say.
+        InvalidValue, naming the argument, for what a definition may not say.
         """
         targets = []
         for url in urls:
@@ -534,7 +534,7 @@ class ProbeDefinition(_DefinitionMapping):
     ) -> "ProbeDefinition":
         """Return the definition of a census of one list, at a URL or in a file, that no file describes.
 
-        Who is alive for `for_urls` is alive here: the deadlines are the same. InvalidSetting, naming the
+        Who is alive for `for_urls` is alive here: the deadlines are the same. InvalidValue, naming the
         argument, for what a definition may not say.
         """
         is_url = "://" in source

@@ -145,7 +145,7 @@ def names() -> tuple[str, ...]:
 
 
 def format_called(name: str) -> Format:
-    """Return the format of this name. InvalidSetting if there is none, BrokenPlugIn."""
+    """Return the format of this name. InvalidValue if there is none, BrokenPlugIn."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     entry_point = plug_ins().get(name)

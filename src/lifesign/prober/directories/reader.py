@@ -80,7 +80,7 @@ async def read_directory(
 
     `tell` hears now and then how many entries were read, from whichever thread reads them.
     `known` is the version of the last snapshot. Without `get` only a file is read, and not what it names.
-    InvalidSetting for a format that nobody knows, and for a URL without `get`.
+    InvalidValue for a format that nobody knows, and for a URL without `get`.
     """
     place = source.url or str(source.file)
     try:

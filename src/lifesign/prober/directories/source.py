@@ -117,7 +117,7 @@ Get = Callable[[WantedDocument], Awaitable[Got]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSource:
-    """One directory, as somebody named it. InvalidSetting if it cannot be one."""
+    """One directory, as somebody named it. InvalidValue if it cannot be one."""
 
     url: str | None = None
     """Where it is, in any spelling; of a host alone, its places for directories are asked."""

@@ -85,7 +85,7 @@ def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
     """Start c-ares, or else threads; within a running loop.
 
     `servers`: addresses with an optional port, asked in this order; none: those of the system.
-    InvalidSetting for a server that is no address, and where only threads are left, which know no others.
+    InvalidValue for a server that is no address, and where only threads are left, which know no others.
     """
     try:
         return _Cares(servers, timeout_s)

@@ -85,7 +85,7 @@ def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
     """Read a list: hosts, domains (`.example.org`, also `*.example.org`) and URLs, `#` for comments.
 
     A URL opts out its path and all below, of that host and port, by http and https alike; without a path
-    that is the whole host and port. InvalidSetting, naming list and line, for anything else:
+    that is the whole host and port. InvalidValue, naming list and line, for anything else:
     who cannot be read here would be probed against their will.
     """
     hosts: set[str] = set()

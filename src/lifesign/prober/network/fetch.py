@@ -301,7 +301,7 @@ class Fetcher:
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
 
     def _written(self, hop: _Hop) -> bytes:
-        """Return a request as it is sent; InvalidSetting for headers that are none."""
+        """Return a request as it is sent; InvalidValue for headers that are none."""
         url, request = hop.url, hop.request
         fields = _asked_for(request.accept) + _header(request.headers, "headers")
         # What a peer sent once, or what remembers it, may be no field at all.
@@ -317,7 +317,7 @@ class Fetcher:
 
 
 def _header(fields: Mapping[str, str], setting: str) -> str:
-    """Return header fields as they are sent; InvalidSetting for what would be more than these."""
+    """Return header fields as they are sent; InvalidValue for what would be more than these."""
     for name, value in fields.items():
         if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
             raise InvalidValue(setting, None, "header fields of printable ASCII")

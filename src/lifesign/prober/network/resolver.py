@@ -104,7 +104,7 @@ class Resolver:
     def __init__(self, servers: Iterable[str] = (), *, timeout_s: float = 5.0) -> None:
         """`servers`: addresses with an optional port, asked in this order; none: those of the system.
 
-        InvalidSetting for servers that cannot be asked.
+        InvalidValue for servers that cannot be asked.
         """
         self.lookups = 0
         """Questions that memory could not answer."""

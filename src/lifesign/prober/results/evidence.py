@@ -54,7 +54,7 @@ class EvidenceStore:
     def __init__(
         self, directory: Path, *, max_bytes: int, keep_s: float, clock_s: Callable[[], float] = time.time
     ) -> None:
-        """Open a directory, which is made if it is not there; InvalidSetting if that cannot be.
+        """Open a directory, which is made if it is not there; InvalidValue if that cannot be.
 
         `max_bytes` on disk in all, each body for `keep_s` seconds after it was seen last.
         """

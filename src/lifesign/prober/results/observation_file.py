@@ -42,7 +42,7 @@ class ResultsFile:
     """A file of observations that only grows. Any thread may append; close it at the end."""
 
     def __init__(self, path: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Open a file, which is made if it is not there; InvalidSetting if that cannot be."""
+        """Open a file, which is made if it is not there; InvalidValue if that cannot be."""
         self._path = path
         self._sleep = sleep
         self._lock = Lock()

@@ -45,7 +45,7 @@ class Jobs:
     def add(self, name: str, every_seconds: float, deed: Deed, *, is_due_now: bool = False) -> None:
         """Let something be done every so often, from one second, and at once if that is asked for.
 
-        InvalidSetting for a name that is taken, and for times that are none.
+        InvalidValue for a name that is taken, and for times that are none.
         """
         if name in self._jobs or len(self._jobs) >= MAX_JOBS:
             raise InvalidValue("name", name, f"a name of its own, for at most {MAX_JOBS} jobs")

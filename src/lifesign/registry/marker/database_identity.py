@@ -35,7 +35,7 @@ class Known:
 
     @classmethod
     def read(cls, file: MarkerFile) -> "Known":
-        """Read it; InvalidSetting if this user cannot."""
+        """Read it; InvalidValue if this user cannot."""
         try:
             return cls(file.path, found_marker(file))
         except InvalidMarker as error:

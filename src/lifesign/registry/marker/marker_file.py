@@ -41,7 +41,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def state_directory(given: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where markers lie: as given, else below the user's state. InvalidSetting without a home."""
+    """Return where markers lie: as given, else below the user's state. InvalidValue without a home."""
     if given is not None:
         return given
     try:
@@ -120,7 +120,7 @@ class MarkerFile:
         _give_to_owner_of(self.directory, self.path)
 
     def check_writable(self) -> None:
-        """Return if a marker can be written. InvalidSetting says what is wrong with the directory."""
+        """Return if a marker can be written. InvalidValue says what is wrong with the directory."""
         try:
             self._make_directory()
             probe = self.directory / f".{os.getpid()}.probe"
@@ -148,7 +148,7 @@ class MarkerFile:
 
 
 def marker_file(database: str, given: Path | None) -> MarkerFile:
-    """Return the marker's file of a database by its URL. InvalidSetting for one in memory."""
+    """Return the marker's file of a database by its URL. InvalidValue for one in memory."""
     url = make_url(database)
     file = MarkerFile.of(url, state_directory(given))
     if file is None:
@@ -157,7 +157,7 @@ def marker_file(database: str, given: Path | None) -> MarkerFile:
 
 
 def put_marker(file: MarkerFile, marker: DatabaseMarker) -> None:
-    """Write a marker; InvalidSetting if it cannot be written."""
+    """Write a marker; InvalidValue if it cannot be written."""
     try:
         file.write(marker)
     except OSError as error:
@@ -165,7 +165,7 @@ def put_marker(file: MarkerFile, marker: DatabaseMarker) -> None:
 
 
 def found_marker(file: MarkerFile) -> DatabaseMarker | None:
-    """Return the marker, None if there is none; InvalidSetting if this user cannot read it, InvalidMarker."""
+    """Return the marker, None if there is none; InvalidValue if this user cannot read it, InvalidMarker."""
     try:
         return file.read()
     except OSError as error:

@@ -56,7 +56,7 @@ def open_database(
     `clock` replaces the database's own time, for tests. `is_only_read`: nothing will be written, so that an
     SQLite file need not be writable. `is_left_alone`: nor is a log taken up that a crash has left, or any
     file made beside it; for a short look, since a server that starts meanwhile is not noticed.
-    `must_exist`: an SQLite file is not created. InvalidSetting for any other URL, and for what must exist.
+    `must_exist`: an SQLite file is not created. InvalidValue for any other URL, and for what must exist.
     """
     parsed = read_url(url)
     if parsed.drivername != "sqlite":
@@ -66,7 +66,7 @@ def open_database(
 
 
 def read_url(url: str) -> URL:
-    """Read the URL of a database that can be opened; InvalidSetting for any other."""
+    """Read the URL of a database that can be opened; InvalidValue for any other."""
     try:
         parsed = make_url(url)
     except SQLAlchemyError:

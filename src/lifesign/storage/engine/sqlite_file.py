@@ -26,7 +26,7 @@ def sealed_url(url: URL, *, is_left_alone: bool = False) -> URL | None:
 
     It may not if `is_left_alone`, or if this user may read it and not write. Where no log lies beside it
     nobody is at work on it: it is read as it is, for SQLite could not make there the files by which readers
-    and writers know of each other. InvalidSetting if it may not be read, or its log may not, which holds the
+    and writers know of each other. InvalidValue if it may not be read, or its log may not, which holds the
     latest changes; if it is no file and may not be made either.
     """
     file = Path(str(url.database or "")).absolute()
@@ -93,7 +93,7 @@ def make_private(file: Path, *, may_create: bool) -> None:
 
 
 def check_writable(file: Path) -> int:
-    """Return the mode of a file that this user may write to; InvalidSetting if it is not such a one."""
+    """Return the mode of a file that this user may write to; InvalidValue if it is not such a one."""
     try:
         mode = file.stat().st_mode
     except OSError as error:

@@ -96,7 +96,7 @@ class BackupWriter:
 def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
     """Write a backup that appears in its place once it is whole, checked and on disk; else nothing does.
 
-    Only its owner may read it. InvalidSetting if something else than a backup is in its place;
+    Only its owner may read it. InvalidValue if something else than a backup is in its place;
     BackupFailed if it cannot be written.
     """
     check_place(file)
@@ -128,7 +128,7 @@ def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
 def check_place(file: Path, database: Path | None = None) -> None:
     """Return if a backup may be put there: nothing is there yet, or an older backup, a damaged one too.
 
-    InvalidSetting else: what is there may be the database itself. `database` is an SQLite file, in whose
+    InvalidValue else: what is there may be the database itself. `database` is an SQLite file, in whose
     companions' places nothing may be put, whether they are there or not.
     """
     expected = "a new file, or an older backup that is to be replaced"
