@@ -43,25 +43,6 @@ def test_a_source_file_begins_with_a_docstring(source: Path) -> None:
     assert text.startswith('"""')
 
 
-@pytest.mark.parametrize("package", [path for path in SOURCES if path.name == "__init__.py"], ids=name)
-def test_the_map_of_a_package_names_only_what_is_there(package: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(package.read_text())) or ""
-    named = re.findall(r"^ {4}(\w+\.py) ", docstring, re.MULTILINE)
-    assert [file for file in named if not (package.parent / file).is_file()] == []
-
-
-@pytest.mark.parametrize("package", [path for path in SOURCES if path.name == "__init__.py"], ids=name)
-def test_the_map_of_a_package_leads_to_every_file(package: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(package.read_text())) or ""
-    # Or it says how they are named; the steps of a database are numbered.
-    if "other files" in docstring.lower() or "versions/" in docstring:
-        return
-    heads = re.findall(r"^ {4}([^\s,]+(?:, [^\s,]+)*)", docstring, re.MULTILINE)
-    named = {file.removesuffix(".py") for head in heads for file in head.split(", ")}
-    files = {path.stem for path in package.parent.glob("*.py")} - {"__init__"}
-    assert sorted(files - named) == []
-
-
 def test_only_the_http_package_makes_connections_of_aiohttp() -> None:
     made = re.compile(r"\b(?:ClientSession|TCPConnector|UnixConnector)\(|\baiohttp\.request\b")
     found = [name(path) for path in SOURCES if made.search(path.read_text())]

@@ -4,12 +4,14 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from lifesign import AgentHealthMiddleware, errors
+import lifesign
+from lifesign import AgentHealthMiddleware
 from lifesign.cli import application
 from lifesign.domain.events.event import PAYLOADS
 from lifesign.domain.events.event_type import EventType
@@ -34,6 +36,9 @@ Each stands in the log as `{sequence, id, type, actor, intent_id?, payload, crea
 API = """\
 `{"error": {"code", "message", "details"}, "message"}`; what is not listed is `internal`, 500."""
 MADE = "<!-- Drawn from the code by `make schemas`; a test holds it equal. -->"
+
+ERROR_PACKAGES = sorted(path.parent.name for path in Path(lifesign.__file__).parent.glob("*/errors.py"))
+"""Those that have errors of their own."""
 
 
 def pages() -> dict[str, str]:
@@ -163,12 +168,13 @@ def errors_page() -> str:
     ]
     lines += _table(("status", "code", "means"), rows)
     lines += ["## In Python", "", "All are below `lifesign.errors.LifesignError`.", ""]
-    kinds = [
-        kind
-        for kind in vars(errors).values()
-        if inspect.isclass(kind) and issubclass(kind, LifesignError) and kind is not LifesignError
+    rows = [
+        (f"`{kind.__module__}.{kind.__name__}`", _first_sentence(kind))
+        for module in ("lifesign.errors", *(f"lifesign.{package}.errors" for package in ERROR_PACKAGES))
+        for kind in vars(import_module(module)).values()
+        if inspect.isclass(kind) and issubclass(kind, LifesignError) and kind.__module__ == module
     ]
-    lines += _table(("error", "means"), [(f"`{kind.__name__}`", _first_sentence(kind)) for kind in kinds])
+    lines += _table(("error", "means"), rows[1:])
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -38,7 +38,9 @@ HEAVY = {"mcp", "mcp_types", "uvicorn", "yaml", "sqlalchemy", "cryptography", "s
 async def main():
     run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
     async with RegistryClient("http://127.0.0.1:9") as client:
-        held = ToolProxyContext(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
+        held = ToolProxyContext(
+            registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print
+        )
         async with open_tool_proxy(held, None) as opened, aiohttp.ClientSession() as session:
             await asyncio.sleep(0)
             print(sorted(HEAVY & set(sys.modules)))
@@ -62,7 +64,9 @@ async def main():
     run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
     search = {"command": ["true"], "tools": {"search": {"usd_per_call": 0}}}
     async with RegistryClient("http://127.0.0.1:9") as client:
-        held = ToolProxyContext(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
+        held = ToolProxyContext(
+            registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print
+        )
         async with open_tool_proxy(held, Upstreams.model_validate({"upstreams": {"search": search}})):
             while "lifesign.adapter.tools.proxy_server" not in sys.modules:
                 await asyncio.sleep(0.01)

@@ -121,7 +121,7 @@ def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> N
 # ── formats of other packages ──
 
 GOOD = """
-from lifesign.prober.directories import Document, Listed, NotReadable, DirectoryPage, Skipped
+from lifesign.prober.directories import Document, Listed, DirectoryPage, NotReadable, Skipped
 
 class YellowPages:
     name = "yellow_pages"
@@ -134,7 +134,8 @@ class YellowPages:
         if not self.recognises(document):
             raise NotReadable("expected YELLOW")
         lines = document.body.decode().split("\\n")[1:]
-        return DirectoryPage(entries=[Listed(line) if "." in line else Skipped(line, "no_url") for line in lines])
+        entries = [Listed(line) if "." in line else Skipped(line, "no_url") for line in lines]
+        return DirectoryPage(entries=entries)
 
 PAGES = YellowPages()
 """
@@ -207,17 +208,17 @@ BROKEN = {
     "it cannot look": (GOOD.replace("return document.body", "return document.bodies"), "PAGES"),
     "it cannot read": (GOOD.replace("lines = ", "lines = 1 / 0 or "), "PAGES"),
     "it reads a list": (
-        GOOD.replace("return DirectoryPage(entries=", "return (").replace("lines])", "lines])"),
+        GOOD.replace("DirectoryPage(entries=entries)", "entries"),
         "PAGES",
     ),
     "it lists texts": (GOOD.replace("Listed(line)", "line"), "PAGES"),
     "it lists without text": (GOOD.replace("Listed(line)", "Listed(7)"), "PAGES"),
     "it skips for a reason of its own": (GOOD.replace('"no_url"', '"because"'), "PAGES"),
-    "its next page is a number": (GOOD.replace("return Page(", "return Page(next_page=7, "), "PAGES"),
-    "its total is a text": (GOOD.replace("return Page(", "return Page(total='7', "), "PAGES"),
-    "its catalogs are a list": (GOOD.replace("return Page(", "return Page(nested=['x'], "), "PAGES"),
+    "its next page is a number": (GOOD.replace("Page(e", "Page(next_page=7, e"), "PAGES"),
+    "its total is a text": (GOOD.replace("Page(e", "Page(total='7', e"), "PAGES"),
+    "its catalogs are a list": (GOOD.replace("Page(e", "Page(nested=['x'], e"), "PAGES"),
     "it breaks midway": (
-        GOOD.replace("return DirectoryPage(entries=[", "return Page(entries=[1 / 0, "),
+        GOOD.replace("entries = [", "entries = [1 / 0, "),
         "PAGES",
     ),
 }
