@@ -1,4 +1,4 @@
-"""Do the maps of this repository lead to what is there?"""
+"""The documents and the source tree agree."""
 
 import ast
 import re
@@ -20,12 +20,19 @@ def name(path: Path) -> str:
     return str(path.relative_to(REPOSITORY))
 
 
-def test_every_file_of_the_newcomers_table_exists() -> None:
+def test_every_file_and_folder_of_the_architecture_page_exists() -> None:
     text = (REPOSITORY / "docs" / "architecture.md").read_text()
-    rows = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")][1:]
-    named = [path for row in rows for path in re.findall(r"`([^`]+)`", row)]
+    package = REPOSITORY / "src" / "lifesign"
+    folders, questions = text.split("## First questions")
+    rows = re.findall(r"^\| `(\w+)/` \|(.*)\|$", folders, re.MULTILINE)
+    assert {folder for folder, _ in rows} == {path.parent.name for path in package.glob("*/__init__.py")}
+    inner = [(folder, name) for folder, row in rows for name in re.findall(r"`(\w+)/`", row)]
+    assert [(folder, name) for folder, name in inner if not (package / folder / name).is_dir()] == []
+    named = re.findall(r"`([\w/.-]+\.\w+)`", questions.split("Why things")[0])
     assert len(named) >= 20
-    assert [path for path in named if not (REPOSITORY / path).is_file()] == []
+    assert [
+        path for path in named if not any((root / path).is_file() for root in (package, REPOSITORY))
+    ] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
