@@ -168,13 +168,13 @@ def errors_page() -> str:
     ]
     lines += _table(("status", "code", "means"), rows)
     lines += ["## In Python", "", "All are below `lifesign.errors.LifesignError`.", ""]
-    rows = [
+    errors = [
         (f"`{kind.__module__}.{kind.__name__}`", _first_sentence(kind))
         for module in ("lifesign.errors", *(f"lifesign.{package}.errors" for package in ERROR_PACKAGES))
         for kind in vars(import_module(module)).values()
         if inspect.isclass(kind) and issubclass(kind, LifesignError) and kind.__module__ == module
     ]
-    lines += _table(("error", "means"), rows[1:])
+    lines += _table(("error", "means"), errors[1:])
     return "\n".join(lines).rstrip() + "\n"
 
 

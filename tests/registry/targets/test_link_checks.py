@@ -1,7 +1,7 @@
 """Proofs of links by a token that the target's origin serves."""
 
 import pytest
-from tests.registry.test_links import PUBLIC_URL, crawl, link_events, links
+from tests.registry.targets.test_link_decisions import PUBLIC_URL, crawl, link_events, links
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.hostile_server import HostileServer, answer, redirect, serving
