@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage test-opencode test-sdks check format schemas docs faults fleet bench clean
+.PHONY: help demo test coverage mirror test-opencode test-sdks check format schemas docs faults fleet bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -30,6 +30,10 @@ test: check .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.insta
 
 coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## the tests, and which lines of src none of them runs
 	$(TESTS) --cov --cov-report=term:skip-covered
+
+mirror: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## whether each test file alone covers 60 % of the source file that it mirrors
+	$(TESTS) --cov --cov-context=test --cov-report=
+	$(BIN)/python tools/mirror_coverage.py
 
 test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
 	$(BIN)/pytest -m opencode
