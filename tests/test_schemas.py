@@ -36,7 +36,8 @@ REPOSITORY = Path(__file__).parents[1]
 SCHEMAS = REPOSITORY / "schemas"
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-PUBLISHED_AT = "https://lifesign.github.io/schemas/"
+# A name, not an address: the schemas are read from files and refer to nothing outside.
+NAMESPACE = "urn:lifesign:schema:"
 
 # The rules of an observation that no single member has.
 ONE_SUBJECT = {"oneOf": [{"required": ["agent_id"]}, {"required": ["target_url"]}]}
@@ -123,7 +124,7 @@ def generated() -> dict[str, dict[str, Any]]:
         "probe.schema.json": schema_of(
             models_in(models_module, ProbeDefinition),
             FileSchema,
-            **{"$id": PUBLISHED_AT + "probe.schema.json"},
+            **{"$id": NAMESPACE + "probe"},
             title="Probe definition",
             description="What a file of probes/ says: whom to probe, what to ask, how often, within which "
             "limits. Durations are in seconds; paths lead from the directory of the file.",
@@ -131,7 +132,7 @@ def generated() -> dict[str, dict[str, Any]]:
         "observation.schema.json": schema_of(
             models_in(results, Observation),
             WireSchema,
-            **{"$id": PUBLISHED_AT + "observation.schema.json"},
+            **{"$id": NAMESPACE + "observation"},
             title="Observation",
             description="What one probe of one agent saw: a line of a results file, or a member of what is "
             "sent to the registry. What does not exist is left out, never null; so is a layer that was not "
@@ -141,7 +142,7 @@ def generated() -> dict[str, dict[str, Any]]:
         "tools.schema.json": schema_of(
             models_in(upstreams, Upstreams),
             FileSchema,
-            **{"$id": PUBLISHED_AT + "tools.schema.json"},
+            **{"$id": NAMESPACE + "tools"},
             title="Tools file",
             description="Which tools an agent gets while it works at a task, from which servers, at which "
             "price. Durations are in seconds; paths lead from the directory of the file.",
@@ -149,7 +150,7 @@ def generated() -> dict[str, dict[str, Any]]:
         "census.schema.json": schema_of(
             models_in(document, Census),
             FileSchema,
-            **{"$id": PUBLISHED_AT + "census.schema.json"},
+            **{"$id": NAMESPACE + "census"},
             title="Census",
             description="What share of a directory is alive, as `lifesign census` writes it.",
         ),

@@ -109,7 +109,7 @@ def schema_of_the_models() -> dict[str, Any]:
     event["properties"]["payload"] = {"description": "What happened; which members it has depends on `type`."}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://lifesign.github.io/schemas/event.schema.json",
+        "$id": "urn:lifesign:schema:event",
         "title": "Event of the registry's log",
         "description": "One fact in its place in the log. hash is the SHA-256 of the RFC 8785 form of this "
         "object with payload_hash in place of payload and without hash; payload_hash is the SHA-256 of the "

@@ -11,7 +11,7 @@ from lifesign.domain.base.finding import Finding, json_pointer
 from lifesign.domain.health.document import SCHEMA_VERSION
 from lifesign.errors import InvalidValue
 
-HEALTH_EXTENSION_URI: Final = "https://lifesign.github.io/extensions/health/v1"
+HEALTH_EXTENSION_URI: Final = "urn:lifesign:extension:health:v1"
 """Identifier of the health extension; it names and need not resolve."""
 CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 """Where A2A agents serve their card: since 0.3, and until 0.2.6."""
