@@ -96,7 +96,7 @@ def test_the_definition_that_is_shown_is_one(tmp_path: Path) -> None:
     (tmp_path / "opted-out.txt").write_text("opted-out.example\n")
     (tmp_path / "agents.txt").write_text("agent.example\n")
     definition = read_definition_file(tmp_path / "census.yml")
-    assert definition.user_agent in shown.replace("mailto:...", definition.contact)
+    assert definition.user_agent in shown.replace("mailto:...", definition.contact or "")
 
 
 def test_operators_read_how_long_the_replacement_of_a_lost_prober_takes() -> None:

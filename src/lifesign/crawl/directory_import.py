@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from lifesign.client.registry_errors import Conflict
 from lifesign.client.secret_file import read_secret
+from lifesign.crawl.contact_rule import first_public
 from lifesign.crawl.list_identity import KnowsLists, listed_in, told_place, whole_path
 from lifesign.crawl.progress import ImportStep
 from lifesign.domain.base.finding import Finding
@@ -173,6 +174,11 @@ class DirectoryImporter:
             # Without what the server gave: the next reading costs more, and finds as much.
             version = " ".join(version.split(" ")[:4])
         urls = [entry.url for entry in read.entries]
+        if not self._definition.has_contact:
+            public = first_public(urls, self._definition.networks_allowed)
+            if public is not None:
+                told = f"{name}: not read: {public} is public, and no contact is configured"
+                return ImportOutcome(directory=name, told=told, has_failed=True)
         place = told_place(printable(read.url), source, is_shared=self._is_shared)
         outcome = await self._hand_over(name, urls, version, source=place, allow_shrink=source.allow_shrink)
         return _with_findings(outcome, read)

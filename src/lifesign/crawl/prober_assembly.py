@@ -25,9 +25,12 @@ class OpenProber:
 
 
 @asynccontextmanager
-async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
+async def open_prober(
+    definition: ProbeDefinition, *, is_public_allowed: bool = True
+) -> AsyncIterator[OpenProber]:
     """Open what a definition asks for; at the end of the block its sockets and files are closed.
 
+    `is_public_allowed`: False to contact `networks.allow` only, for want of a contact.
     InvalidValue for a directory of evidence, a resolver or a list of those who opted out that cannot be.
     """
     evidence = EvidenceStore.from_settings(definition.evidence)
@@ -38,6 +41,7 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
             Fetcher(
                 timeouts=definition.timeouts,
                 networks=definition.networks_allowed,
+                is_public_allowed=is_public_allowed,
                 user_agent=definition.user_agent,
                 resolver=resolver,
                 opt_outs=opt_outs,

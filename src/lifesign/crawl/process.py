@@ -69,7 +69,11 @@ async def probe_share(share: WorkerConfig, stop: asyncio.Event, tell: Callable[[
 
     PassHeldUp if a census can store nothing for too long.
     """
-    async with open_ledger(share) as ledger, open_prober(share.definition) as opened:
+    definition = share.definition
+    async with (
+        open_ledger(share) as ledger,
+        open_prober(definition, is_public_allowed=definition.has_contact) as opened,
+    ):
         worker = ProbeWorker(
             ledger,
             opened.prober,

@@ -258,6 +258,7 @@ class Crawl:
             Fetcher(
                 timeouts=TIMEOUTS,
                 networks=definition.networks_allowed,
+                is_public_allowed=definition.has_contact,
                 user_agent=definition.user_agent,
                 resolver=resolver,
                 opt_outs=opt_outs_of(definition),

@@ -14,6 +14,7 @@ from lifesign.domain.net.target_address import (
     AddressRefused,
     Network,
     TargetUrl,
+    is_in,
     judge_address,
     judge_url,
 )
@@ -35,24 +36,36 @@ class PrivateAddressRefused(aiohttp.ClientError):
 class AddressGuard:
     """Vets URLs and addresses: those of the public internet, and those of allowed networks."""
 
-    def __init__(self, allowed: Sequence[Network] = ()) -> None:
-        """`allowed`: networks that may be contacted besides the public internet."""
+    def __init__(self, allowed: Sequence[Network] = (), *, is_public_allowed: bool = True) -> None:
+        """`allowed`: networks that may be contacted besides the public internet.
+
+        `is_public_allowed`: False if the public internet may not be contacted, for want of a contact.
+        """
         self._allowed = tuple(allowed)
+        self._is_public_allowed = is_public_allowed
 
     def vet_url(self, url: URL) -> TargetUrl | AddressRefused:
         """Return whom a URL leads to, or why that is not contacted."""
-        return _read_alike(url, judge_url(str(url), self._allowed))
+        target = _read_alike(url, judge_url(str(url), self._allowed))
+        if isinstance(target, AddressRefused) or target.address is None:
+            return target
+        return self._refuse_public(target.address) or target
 
     def vetted(self, found: Iterable[Address]) -> tuple[list[Address], AddressRefused | None]:
         """Return the addresses that may be contacted, and why the first of the others may not be."""
         vetted: list[Address] = []
         first_refused: AddressRefused | None = None
         for address in found:
-            refused = judge_address(address, self._allowed)
+            refused = judge_address(address, self._allowed) or self._refuse_public(address)
             if refused is None:
                 vetted.append(address)
             first_refused = first_refused or refused
         return vetted, first_refused
+
+    def _refuse_public(self, address: Address) -> AddressRefused | None:
+        if self._is_public_allowed or is_in(address, self._allowed):
+            return None
+        return AddressRefused("blocked_address", f"{address} is public, and no contact is configured")
 
 
 def _read_alike(url: URL, target: TargetUrl | AddressRefused) -> TargetUrl | AddressRefused:

@@ -12,6 +12,7 @@ from time import perf_counter
 import aiohttp
 from yarl import URL
 
+from lifesign.domain.base.project import project_suffix
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
 from lifesign.http.bounded_body import read_bounded
@@ -38,12 +39,12 @@ class Ask:
 
 @cache
 def user_agent() -> str:
-    """Return the `User-Agent` of all requests but those of the prober, which names its operator."""
+    """Return the `User-Agent` of all requests except the prober's, which names a contact."""
     try:
         version = metadata.version("lifesign")
     except metadata.PackageNotFoundError:
         version = "0"
-    return f"lifesign/{version} (+https://github.com/lifesign)"
+    return f"lifesign/{version}{project_suffix()}"
 
 
 async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:

@@ -496,22 +496,41 @@ async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_
 
 
 @pytest.mark.parametrize(
-    ("options", "is_told"),
+    ("listed", "options", "code"),
     [
-        ((), True),
-        (("--contact", "mailto:me@agent.example"), False),
-        (("--allow-network", "127.0.0.1/32"), False),
-        (("--no-crawl",), False),
+        ("https://agent.example", (), 3),
+        ("http://93.184.215.14/", ("--allow-network", "127.0.0.0/8"), 3),
+        ("http://127.0.0.1:9/", (), 0),
+        ("http://localhost:9/", ("--allow-network", "127.0.0.0/8"), 0),
+        ("https://agent.example", ("--no-crawl",), 3),
     ],
 )
-def test_whoever_asks_strangers_without_a_contact_is_told_once(
-    options: tuple[str, ...], *, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_census_of_public_addresses_requires_contact(
+    listed: str, options: tuple[str, ...], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
-    main(["census", "list.txt", *options])
-    shown = capsys.readouterr()
-    assert shown.err.count("--contact mailto:you@example.org") == is_told
-    assert "--contact" not in shown.out
+    (tmp_path / "list.txt").write_text(f"http://127.0.0.1:9/one\n{listed}\n")
+    assert main(["census", "list.txt", *options]) == code
+    refused = code == 3 and "--no-crawl" not in options
+    assert ("--contact: expected" in capsys.readouterr().err) is refused
+    assert not (refused and (tmp_path / "list.db").exists())
+
+
+async def test_census_of_public_addresses_sends_no_request_without_contact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving({}) as server:
+        (tmp_path / "list.txt").write_text(f"{server.url}/\nagent.example\n")
+        assert await census("list.txt", *ALLOW) == 3
+        assert "mailto:you@example.org" in capsys.readouterr().err
+        assert server.heads == []
+
+
+async def test_local_directory_of_public_agents_is_not_probed_without_contact(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with serving({"/list.txt": answer(200, b"https://agent.example\n")}) as server:
+        assert await census(f"{server.url}/list.txt", *ALLOW) == 1
+        assert "https://agent.example/ is public" in capsys.readouterr().err
 
 
 def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:

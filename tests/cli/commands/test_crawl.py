@@ -434,6 +434,16 @@ def test_wrong_usage_is_told_on_one_line(
     assert complaint.count("\n") == 1
 
 
+@pytest.mark.parametrize("options", [("--check",), ("--once",), ()])
+def test_crawl_of_public_addresses_requires_contact(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.yml").write_text("name: one\ntargets: [agent.example]\n")
+    assert main(["crawl", "one.yml", *options]) == 3
+    assert "one.yml: contact: expected" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["one.yml"]
+
+
 def test_a_definition_is_checked_without_probing_anybody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -463,9 +463,9 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     (tmp_path / "prose.yml").write_text(
         "name: a\ncontact: mailto:a@b.example\ndirectories: [{file: prose.txt}]\n"
     )
-    files = [
-        word for name in ("good", "bad", "bare", "prose", "none") for word in ("--definition", f"{name}.yml")
-    ]
+    (tmp_path / "mute.yml").write_text("name: a\ntargets: [https://a.example/]\n")
+    names = ("good", "bad", "bare", "prose", "none", "mute")
+    files = [word for name in names for word in ("--definition", f"{name}.yml")]
     found = examine(capsys, "--port", port, *files)
     assert found.code == 1
     assert found.of("definition", "ok") == ["good.yml: a; "]
@@ -473,6 +473,7 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     faults = "".join(found.of("definition", "fault"))
     assert "contcat" in faults
     assert "none.yml" in faults
+    assert "mute.yml: contact: " in faults
     assert "prose.yml: the list prose.txt: " in faults
     assert "bare.yml: line 3: /directories/0/file: expected a list that can be read: nope.txt" in faults
 

@@ -114,7 +114,6 @@ opt_out:
 networks: {allow: [10.0.0.1/8]}
 """
     assert told(text) == [
-        "line 1: /contact: expected this key",
         "line 2: /name: expected 1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
         (
             "line 5: /directories/0/formt: no such key; expected one of "

@@ -1,5 +1,6 @@
 """The probe definition."""
 
+from importlib import metadata
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
+from lifesign.domain.base import project
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import (
-    DEFAULT_CONTACT,
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
     PRODUCT,
@@ -73,6 +74,14 @@ def test_nobody_can_change_what_was_read() -> None:
 def test_whoever_is_probed_sees_who_it_is_and_whom_to_ask() -> None:
     assert defined().user_agent.startswith(f"{PRODUCT}/0.")
     assert defined().user_agent.endswith(" (+mailto:ops@agent.example)")
+
+
+def test_user_agent_without_contact_names_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = defined(contact=None)
+    assert definition.user_agent == f"{PRODUCT}/{metadata.version('lifesign')}"
+    assert not definition.has_contact
+    monkeypatch.setattr(project, "PROJECT_URL", "https://project.example/")
+    assert definition.user_agent.endswith(" (+https://project.example/)")
 
 
 # --- whom ----------------------------------------------------------------------------------------
@@ -275,7 +284,7 @@ def test_a_look_at_some_urls_needs_no_file() -> None:
     definition = ProbeDefinition.for_urls(["agent.example", "http://127.0.0.1:80"], networks=["127.0.0.0/8"])
     assert definition.targets == ("https://agent.example/", "http://127.0.0.1/")
     assert definition.networks_allowed == (ip_network("127.0.0.0/8"),)
-    assert definition.contact == DEFAULT_CONTACT
+    assert definition.contact is None
     assert definition.ask.message is None
 
 

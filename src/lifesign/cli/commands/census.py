@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from lifesign.prober.definition.models import ProbeDefinition
 
 FORMATS: Final = ("md", "json", "csv", "html")
-NO_CONTACT: Final = (
-    "without --contact those who are probed are not told how to reach you: --contact mailto:you@example.org\n"
-)
-"""For who names no network of their own: whoever does is taken to count their own agents."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 T = TypeVar("T")
@@ -70,7 +66,8 @@ def census(
         typer.Option(
             "--contact",
             metavar="ADDRESS",
-            help="For a list: where those who are probed reach you, mailto:...",
+            help="For a list: your address for the operators of the agents, mailto:...; required if any "
+            "agent is public.",
         ),
     ] = None,
     allow_network: Annotated[
@@ -144,9 +141,9 @@ def census(
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
-        if contact is None and not allow_network and not source.endswith((".yml", ".yaml")):
-            sys.stderr.write(NO_CONTACT)
-        crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
+        is_definition = source.endswith((".yml", ".yaml"))
+        with options(contact=f"{source}: contact" if is_definition else "--contact"):
+            crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
         code = ended(crawled, is_once=True)
         if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
             return code

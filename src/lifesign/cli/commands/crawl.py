@@ -8,6 +8,7 @@ import typer
 
 from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.config_file import take_prober_config
+from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import PlainHttp, read_key
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
@@ -181,8 +182,11 @@ def crawl(
     if check:
         import asyncio  # noqa: PLC0415 - takes 20 ms
 
+        from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415 - see above
         from lifesign.crawl.directory_import import look_at_lists, opt_outs_of  # noqa: PLC0415 - see above
 
+        with options(contact=f"{definition}: contact"):
+            asyncio.run(require_contact(read))
         opt_outs_of(read)
         lists = asyncio.run(look_at_lists(read))
         for name, why in lists.unread.items():
@@ -191,16 +195,17 @@ def crawl(
             sys.stderr.write(printable(f"{definition}: {told}") + "\n")
         sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
         return 0
-    crawled = run_crawl(
-        read,
-        place,
-        is_once=once,
-        processes=workers,
-        report=report,
-        has_moved=moved,
-        metrics=metrics,
-        log_format=log_format,
-    )
+    with options(contact=f"{definition}: contact"):
+        crawled = run_crawl(
+            read,
+            place,
+            is_once=once,
+            processes=workers,
+            report=report,
+            has_moved=moved,
+            metrics=metrics,
+            log_format=log_format,
+        )
     return ended(crawled, is_once=once)
 
 
@@ -259,6 +264,7 @@ def run_crawl(
     import asyncio  # noqa: PLC0415
 
     from lifesign.crawl.backend import open_local_home, open_registry_home  # noqa: PLC0415
+    from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415
     from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
     from lifesign.crawl.metric_families import crawl_families  # noqa: PLC0415
     from lifesign.crawl.metrics_server import serving_metrics  # noqa: PLC0415
@@ -273,6 +279,7 @@ def run_crawl(
         wanted = Report(directory=report, name=definition.name, deadlines=definition.timeouts.deadlines)
 
     async def ran(progress: "ProgressDisplay") -> "Crawled":
+        await require_contact(definition)
         stop = asyncio.Event()
         opened = (
             open_local_home(place, wanted, is_once=is_once)

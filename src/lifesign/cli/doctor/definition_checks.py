@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.domain.errors import InvalidFile
 from lifesign.domain.text.pluralize import plural
-from lifesign.errors import LifesignError
+from lifesign.errors import InvalidValue, LifesignError
 
 if TYPE_CHECKING:
     from lifesign.prober.definition.models import ProbeDefinition
@@ -31,8 +31,14 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
         return
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
+    from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415 - another extra
     from lifesign.crawl.directory_import import look_at_lists  # noqa: PLC0415 - another extra
 
+    try:
+        asyncio.run(require_contact(definition))
+    except InvalidValue as error:
+        yield CheckResult("definition", "fault", f"{file}: {error}", "add contact to the definition")
+        return
     unread = asyncio.run(look_at_lists(definition)).unread
     for name, why in unread.items():
         yield CheckResult(

@@ -197,6 +197,24 @@ def judge_address(address: Address, allowed: Sequence[Network] = ()) -> AddressR
     return None
 
 
+def is_in(address: Address, networks: Sequence[Network]) -> bool:
+    """Return whether an address lies in one of the networks; ::ffff:10.0.0.1 is 10.0.0.1."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return any((mapped or address) in network for network in networks)
+
+
+def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
+    """Return whether a URL may lead to a public address that is in none of the allowed networks.
+
+    Every host name except localhost counts as public, because its address is not known yet. A URL that is
+    never contacted is not public.
+    """
+    target = judge_url(url)
+    if isinstance(target, AddressRefused):
+        return False
+    return target.address is None or not is_in(target.address, allowed)
+
+
 def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
     """Say whom a URL leads to, or why that is not contacted.
 

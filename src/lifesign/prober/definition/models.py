@@ -1,8 +1,8 @@
 """The probe definition: which targets, what to ask, how often, and within which limits.
 
 The names of the attributes are the keys of `probes/*.yml`; `definition_file` reads them from there, and
-`schemas/probe.schema.json` is made of them. Every setting has a default but `name` and `contact`; every
-duration is in seconds.
+`schemas/probe.schema.json` is made of them. Every setting except `name` has a default. Every duration is in
+seconds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
+from lifesign.domain.base.project import PROJECT_URL, project_suffix
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.models.census import Deadlines
@@ -69,8 +70,6 @@ FLUSH_SECONDS: Final = 5.0
 """No result waits longer for others, unless a definition says otherwise."""
 PRODUCT: Final = "lifesign-prober"
 """What we call ourselves: in the User-Agent, and where a robots.txt names us."""
-DEFAULT_CONTACT: Final = "https://github.com/lifesign"
-"""Of probes that no file describes."""
 
 MIN_INTERVAL_SECONDS: Final = 300
 """Draft 7: nobody is asked more often without having agreed to it."""
@@ -408,8 +407,11 @@ class ProbeDefinition(_DefinitionMapping):
 
     name: Name
     """What this probe is called in results and reports."""
-    contact: Contact
-    """Where those who are probed reach you: mailto: or https:. It goes into the User-Agent."""
+    contact: Contact | None = None
+    """Your address for the operators of probed agents: mailto: or https:. It is part of the User-Agent.
+
+    Required to crawl public addresses: everything except literal addresses in `networks.allow` and localhost.
+    """
     directories: Annotated[tuple[DirectorySource, ...], Field(max_length=MAX_DIRECTORIES)] = ()
     """Lists of agents."""
     targets: Annotated[
@@ -467,8 +469,13 @@ class ProbeDefinition(_DefinitionMapping):
 
     @property
     def user_agent(self) -> str:
-        """Who we say that we are, with a contact."""
-        return f"{PRODUCT}/{metadata.version('lifesign')} (+{self.contact})"
+        """The User-Agent of every request, with the contact if there is one."""
+        return f"{PRODUCT}/{metadata.version('lifesign')}{project_suffix(self.contact)}"
+
+    @property
+    def has_contact(self) -> bool:
+        """Whether the User-Agent tells the operator of an agent whom to write to."""
+        return bool(self.contact or PROJECT_URL)
 
     @property
     def canaries_by_class(self) -> dict[str, tuple[Canary, ...]]:
@@ -495,7 +502,7 @@ class ProbeDefinition(_DefinitionMapping):
         cls,
         urls: Iterable[str],
         *,
-        contact: str = DEFAULT_CONTACT,
+        contact: str | None = None,
         networks: Sequence[str] = (),
         message: str | None = None,
         total_seconds: float | None = None,
@@ -550,7 +557,7 @@ class ProbeDefinition(_DefinitionMapping):
             )
             return cls.model_validate({
                 "name": directory.label if is_url else name_from(Path(source).stem),
-                "contact": contact or DEFAULT_CONTACT,
+                "contact": contact,
                 "directories": [directory],
                 "timeouts": Timeouts.within(total_seconds),
                 "limits": {"concurrency": 1000},

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from lifesign.domain.net.target_address import Address, Network, TargetUrl
+from lifesign.domain.net.target_address import Address, TargetUrl
 from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import in_ms
@@ -75,12 +75,12 @@ class Unreached:
 class JudgedConnector:
     """Makes connections to addresses that were judged."""
 
-    def __init__(self, resolver: Resolver, timeouts: "Timeouts", allowed: Sequence[Network] = ()) -> None:
-        """`allowed`: networks that may be contacted besides the public internet."""
+    def __init__(self, resolver: Resolver, timeouts: "Timeouts", guard: AddressGuard) -> None:
+        """`guard` vets each address before the connection."""
         self._loop = asyncio.get_running_loop()
         self._resolver = resolver
         self._timeouts = timeouts
-        self.guard = AddressGuard(allowed)
+        self.guard = guard
 
     async def open(self, target: TargetUrl, deadline_s: float) -> HttpConnection | Unreached:
         """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.

@@ -23,6 +23,7 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target_address import Address, AddressRefused, Network, TargetUrl
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
+from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
 from lifesign.http.bounded_body import read_beginning, read_bounded
 from lifesign.http.failures import FAILURES, judge_failure, too_large
@@ -145,15 +146,18 @@ class Fetcher:
         *,
         timeouts: "Timeouts",
         networks: Sequence[Network] = (),
+        is_public_allowed: bool = True,
         user_agent: str,
         resolver: Resolver,
         opt_outs: OptOuts | None = None,
     ) -> None:
         """`networks`: those that may be contacted besides the public internet; the resolver stays open.
 
+        `is_public_allowed`: False to contact `networks` only, for want of a contact.
         `opt_outs`: who is not contacted, neither at once nor where a card or a redirect leads.
         """
-        self.connector = JudgedConnector(resolver, timeouts, networks)
+        guard = AddressGuard(networks, is_public_allowed=is_public_allowed)
+        self.connector = JudgedConnector(resolver, timeouts, guard)
         self._timeouts = timeouts
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
