@@ -29,7 +29,7 @@ Those of the server and of a crawl, and which of file, variable and option count
 [`probes/reference.yml`](../../probes/reference.yml)."""
 API_INTRODUCTION = """\
 [`openapi.json`](../../schemas/openapi.json) has every body, bound and example; a running server serves it at
-`/openapi.json`, and a page of it at `/docs`."""
+`/openapi.json`. To read or try the API, load that document into any OpenAPI viewer."""
 LOG = """\
 Each stands in the log as `{sequence, id, type, actor, intent_id?, payload, created_at, previous_hash, hash}`
 ([schema](../../schemas/event.schema.json)). Members that do not exist are left out."""

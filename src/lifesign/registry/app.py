@@ -37,7 +37,7 @@ from lifesign.registry.leases.lease_endpoint import LEASE_PATH, LEASES_PATH, REN
 from lifesign.registry.log_decisions import DecisionLog
 from lifesign.registry.marker.marker_updates import MarkerTracker
 from lifesign.registry.metrics.show_metrics import METRICS_PATH, MetricsEndpoint
-from lifesign.registry.openapi.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocuments
+from lifesign.registry.openapi.api_documents import OPENAPI_PATH, OpenapiEndpoint
 from lifesign.registry.openapi.endpoints import JSON_TYPE, ROOT_LINKS, ROOT_PATH
 from lifesign.registry.openintent_dialect import dialect_routes
 from lifesign.registry.operation_table import OPERATIONS
@@ -314,9 +314,7 @@ def _routes(registry: Registry) -> Iterable[BaseRoute]:
     yield Route(ROOT_PATH, _signpost, methods=["GET"])
     yield Route("/healthz", _healthz(registry), methods=["GET"])
     yield Route(METRICS_PATH, registry.metrics.answer, methods=["GET"])
-    documents = ApiDocuments(OPERATIONS)
-    yield Route(OPENAPI_PATH, documents.openapi, methods=["GET"])
-    yield Route(PAGE_PATH, documents.page, methods=["GET"])
+    yield Route(OPENAPI_PATH, OpenapiEndpoint(OPERATIONS).answer, methods=["GET"])
     yield Route(STREAM_PATH, registry.streams.answer, methods=["GET"])
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:

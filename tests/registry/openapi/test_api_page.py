@@ -4,9 +4,9 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+from lifesign.registry.openapi.api_page import HEADERS, STYLE, api_page
 from tests.support.registry_api import RegistryApi
 
-from lifesign.registry.openapi.api_page import HEADERS, STYLE, api_page
 from lifesign.registry.openapi.document import openapi_document
 from lifesign.registry.operation_table import OPERATIONS
 

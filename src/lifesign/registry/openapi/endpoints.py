@@ -26,7 +26,6 @@ ROOT_PATH = "/"
 ROOT_LINKS: Mapping[str, str] = MappingProxyType(
     {
         "name": "lifesign registry",
-        "docs": "/docs",
         "openapi": "/openapi.json",
         "healthz": "/healthz",
         "metrics": "/metrics",
@@ -210,17 +209,6 @@ EXTRA_ENDPOINTS = (
         summary="Get this document",
         needs_key=False,
         answer=MappingProxyType({"type": "object"}),
-        headers=("If-None-Match",),
-        errors=(304,),
-    ),
-    EndpointDoc(
-        method="GET",
-        path="/docs",
-        name="show_docs",
-        summary="Read this document as a page",
-        needs_key=False,
-        answer=MappingProxyType({"type": "string"}),
-        media_type="text/html",
         headers=("If-None-Match",),
         errors=(304,),
     ),
