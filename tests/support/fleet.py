@@ -14,13 +14,6 @@ LIVED_S = 3_600.0
 """How long they have been there: their silence may be ours."""
 
 
-def older_columns(agent_id: str, **columns: Any) -> dict[str, Any]:
-    """Return what the first version of a registry stored of an active agent, and its `capabilities`."""
-    made = {**_columns(agent_id, 1e9), **columns}
-    del made["max_concurrent_tasks"], made["target_url"]
-    return {**made, "capabilities": "[]", "metadata": "{}", "recoveries_s": "[]"}
-
-
 async def add_agents(database: Database, count: int, prefix: str = "agent", **columns: Any) -> list[str]:
     """Store active agents whose last heartbeat came just now; thresholds are those of RFC-0016."""
     names = [f"{prefix}-{number}" for number in range(count)]

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.support.databases import bare_url, migrated_url
+from tests.support.next_version import AFTER, BEFORE, use_next_version
 from tests.support.registry_server import RegistryServer
 
 from lifesign.cli import main
-from lifesign.storage.engine import schema
+from lifesign.storage.engine.tables import keys
 from lifesign.storage.maintenance.backup_file import BackupHeader, writing
 
 
@@ -78,23 +79,26 @@ def test_a_file_that_is_no_backup_ends_with_one_and_makes_no_database(
 def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
     database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # First: it may start PostgreSQL, which keeps its files in the usual place.
+    empty = bare_url(database_kind, tmp_path)
     file = tmp_path / "before.gz"
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    older, newest = "0013", schema.newest_revision()
-    columns = ["key_id", "digest", "role", "name", "created_at_s", "agent_id", "expires_at_s", "revoked_at_s"]
-    with writing(file, BackupHeader(revision=older, created_at_s=1.0)) as writer:
-        writer.begin_table("keys", columns)
-        writer.add_row(["key_1", "0" * 64, "admin", "alice", 1.0, None, None, None])
-    empty = bare_url(database_kind, tmp_path)
+    use_next_version(monkeypatch, tmp_path)
+    key = dict.fromkeys(keys.columns.keys()) | {
+        "key_id": "key_1", "digest": "0" * 64, "role": "admin", "name": "alice", "created_at_s": 1.0,
+    }  # fmt: skip
+    with writing(file, BackupHeader(revision=BEFORE, created_at_s=1.0)) as writer:
+        writer.begin_table("keys", list(key))
+        writer.add_row(list(key.values()))
     assert main(["restore", str(file), "--database", empty]) == 0
     said = capsys.readouterr()
-    assert f"brought from revision {older} to {newest}\n" in said.out
+    assert f"brought from revision {BEFORE} to {AFTER}\n" in said.out
     assert "  key_1 admin alice\n" in said.err
     assert main(["keys", "list", "--database", empty]) == 0
     assert "alice" in capsys.readouterr().out
     assert main(["restore", str(file), "--database", empty, "--force", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["revision"] == older
+    assert json.loads(capsys.readouterr().out)["revision"] == BEFORE
     # What was written on the way holds secrets.
     assert list((tmp_path / "temporary").iterdir()) == []
 

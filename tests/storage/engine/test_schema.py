@@ -1,33 +1,26 @@
 """Does every database become what tables.py says, once, whatever happens meanwhile?"""
 
 import asyncio
-import base64
 import multiprocessing
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import insert, text
+from sqlalchemy import text
 from tests.support.databases import bare_url, create_tables
-from tests.support.fleet import older_columns
+from tests.support.fleet import add_agents
+from tests.support.next_version import AFTER, AGENT_NAME, BEFORE, use_next_version
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.domain.events.webhook_signature import secret_of
-from lifesign.domain.net.target import host_of, shard_of, target_id
-from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.storage.engine import schema, tables
+from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.ownership import REVISION_TABLE
 from lifesign.storage.engine.tables import metadata
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
-from lifesign.storage.events import webhooks
-from lifesign.storage.targets import census_counts, target_rows
 
 
 @pytest.fixture
@@ -83,141 +76,6 @@ async def test_a_column_that_no_migration_makes_is_seen(bare: Database) -> None:
     assert len(await bare.read(_differences)) == 1
 
 
-def _add_older(transaction: Transaction, agent_id: str, columns: Mapping[str, object]) -> None:
-    """Store an agent as the first version did."""
-    row = older_columns(agent_id, **columns)
-    names = ", ".join(row)
-    values = ", ".join(f":{name}" for name in row)
-    transaction.connection.execute(text(f"INSERT INTO agents ({names}) VALUES ({values})"), row)  # noqa: S608
-
-
-async def test_agents_that_wanted_to_be_probed_are_targets_of_the_next_version(bare: Database) -> None:
-    def set_up_as_before(transaction: Transaction) -> None:
-        command.upgrade(schema.alembic_config(transaction.connection), "0001")
-
-    await bare.write(set_up_as_before)
-    for agent_id, columns in {
-        "probed": {"monitoring": "probe", "card_url": "https://AGENT.example:443/card"},
-        "both": {"monitoring": "both", "card_url": "http://10.0.0.1"},
-        "dead": {"monitoring": "probe", "card_url": "https://dead.example/", "status": "dead"},
-        "beats": {"card_url": "https://beats.example/"},
-        "gone": {"monitoring": "probe", "card_url": "https://gone.example/", "status": "deregistered"},
-        "odd": {"monitoring": "probe", "card_url": "https://a..example/"},
-    }.items():
-        await bare.write(partial(_add_older, agent_id=f"{agent_id}-0", columns=columns))
-    await bare.write(schema.upgrade)
-    whole = partial(target_rows.feed, after=None, until=1, place=None, limit=10)
-    found: dict[str, str] = {}
-    for host in ("agent.example", "10.0.0.1", "dead.example", "beats.example", "gone.example"):
-        rows = await bare.read(partial(whole, shard=shard_of(host)))
-        found |= {row.subject_id: row.url for row in rows}
-    assert found == {
-        "probed-0": "https://agent.example/card",
-        "both-0": "http://10.0.0.1/",
-        "dead-0": "https://dead.example/",
-    }
-    assert await bare.read(target_rows.last_version) == 1
-    # The next change is told to whoever has read all of these.
-    assert await bare.write(target_rows.next_version) == 2
-
-
-async def test_agents_that_probers_found_are_told_apart_from_their_cards_by_the_next_version(
-    bare: Database,
-) -> None:
-    found = {"with": "https://with.example/", "without": "https://without.example/"}
-    own = "https://own.example/card"
-    card = "https://with.example/.well-known/agent.json"
-
-    def set_up_as_before(transaction: Transaction) -> None:
-        connection = transaction.connection
-        command.upgrade(schema.alembic_config(connection), "0010")
-        for number, (agent_id, url, is_registered) in enumerate(
-            [
-                *((target_id(url), url, False) for url in found.values()),
-                ("own", own, True),
-                (target_id(own), own, True),
-            ]
-        ):
-            _add_older(transaction, agent_id, {"monitoring": "probe", "card_url": url})
-            row = {"id": number + 1, "subject_id": agent_id, "url": url, "host": host_of(url), "shard": 1}
-            row |= {"version": 1, "is_registered": is_registered, "added_at_s": 1.0}
-            connection.execute(insert(tables.targets).values(row))
-        memory = ProbeMemory(card_url=card, probed_at_s=1.0).to_json()
-        connection.execute(insert(tables.probed).values(target=1, observed_at_s=1.0, memory=memory))
-
-    await bare.write(set_up_as_before)
-    await bare.write(schema.upgrade)
-    statement = text("SELECT agent_id, target_url, card_url FROM agents")
-    after = await bare.read(lambda transaction: transaction.connection.execute(statement).all())
-    assert sorted(tuple(row) for row in after) == sorted(
-        [
-            (target_id(found["with"]), found["with"], card),
-            (target_id(found["without"]), found["without"], None),
-            ("own", None, own),
-            (target_id(own), None, own),
-        ]
-    )
-
-
-async def test_a_pass_of_an_older_version_tells_nothing_that_was_not_noted_then(bare: Database) -> None:
-    def set_up_as_before(transaction: Transaction) -> None:
-        command.upgrade(schema.alembic_config(transaction.connection), "0011")
-        row = {"run_id": "old", "name": "census", "began_at_s": 1.0}
-        transaction.connection.execute(insert(tables.census_runs).values(row))
-
-    await bare.write(set_up_as_before)
-    await bare.write(schema.upgrade)
-    run = await bare.read(partial(census_counts.find_run, run_id="old"))
-    assert run is not None
-    assert (run.began_at_s, run.deadlines, run.not_read) == (1.0, None, ())
-
-
-async def test_secrets_of_webhooks_are_standard_base64_of_the_same_bytes_in_the_next_version(
-    bare: Database,
-) -> None:
-    random_bytes = bytes(range(224, 256))
-    older = "whsec_" + base64.urlsafe_b64encode(random_bytes).decode().rstrip("=")
-    assert {"-", "_"} & set(older.removeprefix("whsec_"))
-
-    def set_up_as_before(transaction: Transaction) -> None:
-        connection = transaction.connection
-        command.upgrade(schema.alembic_config(connection), "0014")
-        columns = "id, url, types, secret, created_by, created_at_s, delivered_sequence, failures"
-        connection.execute(
-            text(
-                f"INSERT INTO webhooks ({columns}, next_try_at_s, is_disabled)"  # noqa: S608 - constants only
-                " VALUES ('w', 'https://hook.example/', '[]', :secret, 'k', 1, 2, 0, 1, false)"
-            ),
-            {"secret": older},
-        )
-
-    await bare.write(set_up_as_before)
-    await bare.write(schema.upgrade)
-    (webhook,) = await bare.read(lambda transaction: webhooks.listing(transaction, 10))
-    assert webhook.secrets_at(1.0) == [secret_of(random_bytes)]
-    assert (webhook.delivered_sequence, webhook.message_id) == (2, None)
-
-
-async def test_thresholds_of_heartbeats_are_whole_seconds_in_the_next_version(bare: Database) -> None:
-    names = ("interval_s", "unhealthy_after_s", "dead_after_s")
-    before = {"whole": (30, 90, 300), "odd": (10.5, 21.25, 42.5), "near": (1.5, 3.0, 6.0)}
-
-    def set_up_as_before(transaction: Transaction) -> None:
-        command.upgrade(schema.alembic_config(transaction.connection), "0014")
-        for agent_id, thresholds in before.items():
-            _add_older(transaction, agent_id, dict(zip(names, thresholds, strict=True)))
-
-    await bare.write(set_up_as_before)
-    await bare.write(schema.upgrade)
-    statement = text(f"SELECT agent_id, {', '.join(names)} FROM agents")  # noqa: S608 - constants only
-    after = await bare.read(lambda transaction: transaction.connection.execute(statement).all())
-    assert {row[0]: tuple(row[1:]) for row in after} == {
-        "whole": (30, 90, 300),
-        "odd": (10, 22, 44),
-        "near": (1, 3, 6),
-    }
-
-
 async def test_an_empty_database_is_set_up_once(bare: Database) -> None:
     assert await bare.read(schema.revision) is None
     assert await bare.write(schema.set_up_or_check) is True
@@ -249,14 +107,31 @@ async def test_a_database_of_a_newer_version_is_left_alone(bare: Database) -> No
     assert await bare.read(schema.revision) == "9999"
 
 
-async def test_a_database_of_an_older_version_is_not_upgraded_unasked(
-    bare: Database, monkeypatch: pytest.MonkeyPatch
+async def test_older_database_is_upgraded_only_on_request(
+    bare: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await bare.write(schema.upgrade)
-    current = schema.newest_revision()
-    monkeypatch.setattr(schema, "newest_revision", lambda: "9998")
-    with pytest.raises(SchemaOutdated, match=current):
-        await bare.write(schema.set_up_or_check)
+    await add_agents(bare, 2)
+    use_next_version(monkeypatch, tmp_path)
+    for deed in (schema.check, schema.set_up_or_check):
+        with pytest.raises(SchemaOutdated, match=BEFORE):
+            await bare.write(deed)
+    assert await bare.read(schema.is_behind)
+    done = await bare.write(schema.upgrade)
+    assert (done.before, done.after) == (BEFORE, AFTER)
+    await bare.read(schema.check)
+    statement = text("SELECT name, of_the_next_version FROM agents")
+    rows = await bare.read(lambda transaction: transaction.connection.execute(statement).all())
+    assert [tuple(row) for row in rows] == [(AGENT_NAME, None)] * 2
+
+
+async def test_empty_database_gets_all_migrations(
+    bare: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_next_version(monkeypatch, tmp_path)
+    done = await bare.write(schema.upgrade)
+    assert (done.before, done.after) == (None, AFTER)
+    assert schema.known_revisions() == {BEFORE, AFTER}
 
 
 def _done(*statements: str) -> Callable[[Transaction], None]:

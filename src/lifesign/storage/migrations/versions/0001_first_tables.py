@@ -1,4 +1,7 @@
-"""What did the first version's tables look like?"""
+"""Create all tables of the first release.
+
+Until that release, change this file with `storage/engine/tables.py`. After the release, write another step.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,19 +14,57 @@ _ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create all tables."""
+    """Create all tables, each after those that it refers to."""
+    _create_agent_requests()
     _create_agents()
+    _create_archive_erasures()
+    _create_census_runs()
+    _create_directories()
     _create_event_log()
     _create_events()
     _create_keys()
     _create_leases()
+    _create_opt_outs()
+    _create_prober_reports()
+    _create_probers()
     _create_registry()
+    _create_result_sums()
+    _create_sessions()
     _create_states()
+    _create_target_log()
+    _create_targets()
     _create_webhooks()
+    _create_agent_history()
     _create_beats()
     _create_capabilities()
     _create_commands()
+    _create_imports()
+    _create_links()
+    _create_listings()
+    _create_liveness()
     _create_observed()
+    _create_probed()
+    _create_result_changes()
+    _create_target_claims()
+    _create_tasks()
+    _create_import_pages()
+    _create_task_budgets()
+    _create_task_calls()
+    _create_task_comments()
+    _create_task_creations()
+    _create_task_needs()
+    _create_task_reports()
+    _create_task_runs()
+    _create_task_writes()
+
+
+def _create_agent_requests() -> None:
+    op.create_table(
+        "agent_requests",
+        sa.Column("process", sa.String(64), nullable=False, comment="of a server; each notes its own"),
+        sa.Column("at_s", sa.Double(), nullable=False, comment="the last authenticated request of any agent"),
+        sa.PrimaryKeyConstraint("process", name="pk_agent_requests"),
+    )
 
 
 def _create_agents() -> None:
@@ -58,13 +99,67 @@ def _create_agents() -> None:
         sa.Column("override_status", sa.String(16)),
         sa.Column("override_until_s", sa.Double()),
         sa.Column("recoveries_s", sa.JSON(), nullable=False, comment="when it last came back, latest last"),
+        sa.Column("target_url", sa.String(2048), comment="of a record that began with what a prober found"),
         sa.PrimaryKeyConstraint("id", name="pk_agents"),
         sa.UniqueConstraint("agent_id", name="uq_agents_agent_id"),
     )
+    op.create_index("ix_agents_agent_id_name", "agents", ["agent_id", "name"])
     op.create_index("ix_agents_health_status_id", "agents", ["health", "status", "id"])
     op.create_index("ix_agents_judge_at_s", "agents", ["judge_at_s"])
     op.create_index("ix_agents_role_id_status_id", "agents", ["role_id", "status", "id"])
     op.create_index("ix_agents_status_id", "agents", ["status", "id"])
+    op.create_index("ix_agents_status_status_since_s_id", "agents", ["status", "status_since_s", "id"])
+
+
+def _create_archive_erasures() -> None:
+    op.create_table(
+        "archive_erasures",
+        sa.Column(
+            "sequence", sa.BigInteger(), autoincrement=False, nullable=False, comment="of its agent.erased"
+        ),
+        sa.Column("agent_id", sa.String(128), nullable=False),
+        sa.Column(
+            "remaining",
+            sa.Text(),
+            nullable=False,
+            comment="from and to which sequence archives may tell of it, as JSON",
+        ),
+        sa.PrimaryKeyConstraint("sequence", name="pk_archive_erasures"),
+    )
+
+
+def _create_census_runs() -> None:
+    op.create_table(
+        "census_runs",
+        sa.Column("run_id", sa.String(64), nullable=False, comment="as whoever runs it calls it"),
+        sa.Column("name", sa.String(128), nullable=False, comment="of the probe definition"),
+        sa.Column("began_at_s", sa.Double(), nullable=False),
+        sa.Column("ended_at_s", sa.Double()),
+        sa.Column("counts", sa.Text(), comment="targets by result at its end, as JSON"),
+        sa.Column(
+            "sums",
+            sa.Text(),
+            comment="of its probes, as JSON; until its end: of those of its first hour before it",
+        ),
+        sa.Column(
+            "deadlines", sa.Text(), comment="of its requests, as JSON; null: not known, or different ones"
+        ),
+        sa.Column("not_read", sa.Text(), comment="directories that could not be read for it, as JSON"),
+        sa.PrimaryKeyConstraint("run_id", name="pk_census_runs"),
+    )
+    op.create_index("ix_census_runs_name_began_at_s", "census_runs", ["name", "began_at_s"])
+
+
+def _create_directories() -> None:
+    op.create_table(
+        "directories",
+        sa.Column("id", _ROW_NUMBER, nullable=False),
+        sa.Column("name", sa.String(128), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False, comment="how many targets it lists"),
+        sa.Column("applied_import", sa.BigInteger(), comment="the last one that was applied whole"),
+        sa.PrimaryKeyConstraint("id", name="pk_directories"),
+        sa.UniqueConstraint("name", name="uq_directories_name"),
+    )
 
 
 def _create_event_log() -> None:
@@ -119,6 +214,7 @@ def _create_keys() -> None:
         sa.Column("created_at_s", sa.Double(), nullable=False),
         sa.Column("expires_at_s", sa.Double()),
         sa.Column("revoked_at_s", sa.Double()),
+        sa.Column("max_workers", sa.Integer(), comment="that may probe with it at a time; null: the default"),
         sa.PrimaryKeyConstraint("key_id", name="pk_keys"),
         sa.UniqueConstraint("digest", name="uq_keys_digest"),
     )
@@ -130,7 +226,7 @@ def _create_leases() -> None:
         "leases",
         sa.Column("number", _ROW_NUMBER, nullable=False),
         sa.Column("resource", sa.String(512), nullable=False),
-        sa.Column("lease_id", sa.String(64), comment="of the last grant: lease_<number>_<token>"),
+        sa.Column("lease_id", sa.String(64), comment="of the last grant; see lease_id.py"),
         sa.Column("holder", sa.String(128)),
         sa.Column("holder_incarnation", sa.BigInteger()),
         sa.Column("token", sa.BigInteger(), nullable=False, comment="the last one granted; rises for ever"),
@@ -138,6 +234,7 @@ def _create_leases() -> None:
         sa.Column("expires_at_s", sa.Double()),
         sa.Column("ended_at_s", sa.Double()),
         sa.Column("end_reason", sa.String(32)),
+        sa.Column("id_secret", sa.String(32), comment="from which the ids of its leases follow; hexadecimal"),
         sa.PrimaryKeyConstraint("number", name="pk_leases"),
         sa.UniqueConstraint("resource", name="uq_leases_resource"),
     )
@@ -151,6 +248,53 @@ def _create_leases() -> None:
     )
 
 
+def _create_opt_outs() -> None:
+    op.create_table(
+        "opt_outs",
+        sa.Column("origin", sa.String(512), nullable=False),
+        sa.Column("token", sa.String(128), nullable=False, comment="to be served by the origin as a proof"),
+        sa.Column("asked_at_s", sa.Double(), nullable=False),
+        sa.Column("checked_at_s", sa.Double(), comment="when somebody last looked whether it is served"),
+        sa.Column("proven_at_s", sa.Double(), comment="since when it is probed no more"),
+        sa.PrimaryKeyConstraint("origin", name="pk_opt_outs"),
+    )
+
+
+def _create_prober_reports() -> None:
+    op.create_table(
+        "prober_reports",
+        sa.Column(
+            "holder",
+            sa.String(128),
+            nullable=False,
+            comment="as in probers; the key alone: workers that left",
+        ),
+        sa.Column("reported_at_s", sa.Double(), nullable=False, comment="its last result of any kind"),
+        sa.Column(
+            "answered", sa.BigInteger(), nullable=False, comment="results of living agents, like the next two"
+        ),
+        sa.Column("failed", sa.BigInteger(), nullable=False),
+        sa.Column("unmeasured", sa.BigInteger(), nullable=False),
+        sa.Column("idle", sa.Text(), comment="prober_standing.Idleness as JSON"),
+        sa.PrimaryKeyConstraint("holder", name="pk_prober_reports"),
+    )
+
+
+def _create_probers() -> None:
+    op.create_table(
+        "probers",
+        sa.Column(
+            "holder", sa.String(128), nullable=False, comment="as its leases name it: key, slash, worker"
+        ),
+        sa.Column("joined_at_s", sa.Double(), nullable=False),
+        sa.Column("expires_at_s", sa.Double(), nullable=False),
+        sa.Column("interval_s", sa.Double(), comment="of its crawl"),
+        sa.Column("reached", sa.Text(), comment="network classes in which a witness answered it, as JSON"),
+        sa.Column("offset_s", sa.Double(), comment="its wall clock minus ours"),
+        sa.PrimaryKeyConstraint("holder", name="pk_probers"),
+    )
+
+
 def _create_registry() -> None:
     op.create_table(
         "registry",
@@ -161,8 +305,42 @@ def _create_registry() -> None:
         sa.Column("excused", sa.Text(), nullable=False, comment="time that is nobody's silence, as JSON"),
         sa.Column("sweeper", sa.String(64), comment="which server process sweeps"),
         sa.Column("sweeper_until_s", sa.Double(), comment="then another one may"),
+        sa.Column("installation_id", sa.String(64), comment="ins_...; null: no server yet"),
+        sa.Column("mass_silence", sa.Text(), comment="mass_silence.Silence as JSON"),
+        sa.Column("confirmed", sa.Text(), comment="network classes, each with when, as JSON"),
+        sa.Column("watched", sa.Text(), comment="monitor_watch.Watched as JSON"),
         sa.PrimaryKeyConstraint("id", name="pk_registry"),
     )
+
+
+def _create_result_sums() -> None:
+    op.create_table(
+        "result_sums",
+        sa.Column("hour", sa.Integer(), autoincrement=False, nullable=False, comment="since the epoch"),
+        sa.Column(
+            "directory", _ROW_NUMBER, autoincrement=False, nullable=False, comment="0: every target once"
+        ),
+        sa.Column("layer", sa.String(16), nullable=False, comment="or overall"),
+        sa.Column("result", sa.String(24), nullable=False),
+        sa.Column(
+            "bucket", sa.Integer(), autoincrement=False, nullable=False, comment="of the latency; -1: none"
+        ),
+        sa.Column("count", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("hour", "directory", "layer", "result", "bucket", name="pk_result_sums"),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_sessions() -> None:
+    op.create_table(
+        "sessions",
+        sa.Column("digest", sa.String(64), nullable=False, comment="SHA-256 of the token, hexadecimal"),
+        sa.Column("key_id", sa.String(64), nullable=False),
+        sa.Column("created_at_s", sa.Double(), nullable=False),
+        sa.Column("expires_at_s", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_sessions"),
+    )
+    op.create_index("ix_sessions_key_id_created_at_s", "sessions", ["key_id", "created_at_s"])
 
 
 def _create_states() -> None:
@@ -176,6 +354,57 @@ def _create_states() -> None:
         sa.Column("written_at_s", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("resource", name="pk_states"),
     )
+
+
+def _create_target_log() -> None:
+    op.create_table(
+        "target_log",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False, comment="always 1"),
+        sa.Column("version", sa.BigInteger(), nullable=False, comment="the highest in targets"),
+        sa.PrimaryKeyConstraint("id", name="pk_target_log"),
+    )
+
+
+def _create_targets() -> None:
+    op.create_table(
+        "targets",
+        sa.Column("id", _ROW_NUMBER, nullable=False),
+        sa.Column("subject_id", sa.String(128), nullable=False, comment="tgt_..., or the agent's id"),
+        sa.Column("url", sa.String(2048), nullable=False, comment="as target.read_target spells it"),
+        sa.Column("host", sa.String(255), nullable=False),
+        sa.Column("shard", sa.Integer(), nullable=False, comment="of the host"),
+        sa.Column("left_shard", sa.Integer(), comment="where it lay before its host became another one"),
+        sa.Column(
+            "version", sa.BigInteger(), nullable=False, comment="rises with what its prober has to be told"
+        ),
+        sa.Column("is_registered", sa.Boolean(), nullable=False, comment="no directory has to list it"),
+        sa.Column("added_at_s", sa.Double(), nullable=False),
+        sa.Column("recheck_at_s", sa.Double(), comment="when somebody last asked for a look"),
+        sa.Column("gone_at_s", sa.Double(), comment="since when it is no target any more"),
+        sa.Column("gone_reason", sa.String(16)),
+        sa.Column("confirmed_at_s", sa.Double(), comment="when an operator last said that it may be down"),
+        sa.Column(
+            "counts_as", sa.BigInteger(), comment="the target whose card this one leads to; it is counted"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_targets"),
+        sa.UniqueConstraint("subject_id", name="uq_targets_subject_id"),
+    )
+    op.create_index(
+        "ix_targets_gone_at_s",
+        "targets",
+        ["gone_at_s"],
+        sqlite_where=sa.text("gone_at_s IS NOT NULL"),
+        postgresql_where=sa.text("gone_at_s IS NOT NULL"),
+    )
+    op.create_index("ix_targets_host_url_id", "targets", ["host", "url", "id"])
+    op.create_index(
+        "ix_targets_left_shard_version",
+        "targets",
+        ["left_shard", "version"],
+        sqlite_where=sa.text("left_shard IS NOT NULL"),
+        postgresql_where=sa.text("left_shard IS NOT NULL"),
+    )
+    op.create_index("ix_targets_shard_version", "targets", ["shard", "version"])
 
 
 def _create_webhooks() -> None:
@@ -195,7 +424,22 @@ def _create_webhooks() -> None:
         sa.Column("next_try_at_s", sa.Double(), nullable=False),
         sa.Column("claimed_until_s", sa.Double(), comment="a server process is delivering"),
         sa.Column("is_disabled", sa.Boolean(), nullable=False),
+        sa.Column("previous_secret", sa.String(64), comment="signs beside the new one after a rotation"),
+        sa.Column("previous_secret_until_s", sa.Double()),
+        sa.Column("message_id", sa.String(64), comment="of the delivery under way; the same over retries"),
+        sa.Column("message_sequence", sa.BigInteger(), comment="of the last event of that delivery"),
         sa.PrimaryKeyConstraint("id", name="pk_webhooks"),
+    )
+
+
+def _create_agent_history() -> None:
+    op.create_table(
+        "agent_history",
+        sa.Column("agent", _ROW_NUMBER, nullable=False),
+        sa.Column("half_hours", sa.Text(), nullable=False, comment="as agent_history.packed writes them"),
+        sa.Column("days", sa.Text(), nullable=False, comment="likewise; those that are over"),
+        sa.PrimaryKeyConstraint("agent", name="pk_agent_history"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_agent_history_agent", ondelete="CASCADE"),
     )
 
 
@@ -212,8 +456,8 @@ def _create_beats() -> None:
             comment="as the agent last said, as JSON; null: to be compared at the next beat",
         ),
         sa.Column("is_drifting", sa.Boolean(), server_default=sa.text("false"), nullable=False),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_beats_agent", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("agent", name="pk_beats"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_beats_agent", ondelete="CASCADE"),
         postgresql_with={"fillfactor": 60},
     )
 
@@ -224,8 +468,8 @@ def _create_capabilities() -> None:
         sa.Column("capability", sa.String(128), nullable=False),
         sa.Column("status", sa.String(16), nullable=False, comment="as in agents"),
         sa.Column("agent", _ROW_NUMBER, nullable=False),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_capabilities_agent", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("capability", "status", "agent", name="pk_capabilities"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_capabilities_agent", ondelete="CASCADE"),
         sqlite_with_rowid=False,
     )
     op.create_index("ix_capabilities_agent", "capabilities", ["agent"])
@@ -241,10 +485,85 @@ def _create_commands() -> None:
         sa.Column("drain_timeout_s", sa.Double()),
         sa.Column("created_at_s", sa.Double(), nullable=False),
         sa.Column("expires_at_s", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_commands_agent", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name="pk_commands"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_commands_agent", ondelete="CASCADE"),
     )
     op.create_index("ix_commands_agent", "commands", ["agent"])
+
+
+def _create_imports() -> None:
+    op.create_table(
+        "imports",
+        sa.Column("id", _ROW_NUMBER, nullable=False, comment="ascending: a later one overrules"),
+        sa.Column("directory", _ROW_NUMBER, nullable=False),
+        sa.Column("import_id", sa.String(64), nullable=False, comment="as its sender calls it"),
+        sa.Column("source", sa.String(2048)),
+        sa.Column("etag", sa.String(512)),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("state_since_s", sa.Double(), nullable=False),
+        sa.Column("began_at_s", sa.Double(), nullable=False),
+        sa.Column("allow_shrink", sa.Boolean(), nullable=False),
+        sa.Column("pages", sa.Integer(), nullable=False, comment="how many have come"),
+        sa.Column("place", sa.BigInteger(), nullable=False, comment="the page added last, then the target"),
+        sa.Column("size_before", sa.BigInteger(), nullable=False),
+        sa.Column("added", sa.BigInteger(), nullable=False),
+        sa.Column("removed", sa.BigInteger(), nullable=False),
+        sa.Column(
+            "counts", sa.Text(), nullable=False, comment="of what came and of what was refused, as JSON"
+        ),
+        sa.Column("explanation", sa.String(500), comment="why it is held"),
+        sa.PrimaryKeyConstraint("id", name="pk_imports"),
+        sa.UniqueConstraint("directory", "import_id", name="uq_imports_directory_import_id"),
+        sa.ForeignKeyConstraint(
+            ["directory"], ["directories.id"], name="fk_imports_directory", ondelete="CASCADE"
+        ),
+    )
+
+
+def _create_links() -> None:
+    op.create_table(
+        "links",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("agent", _ROW_NUMBER, nullable=False),
+        sa.Column("linked_at_s", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("target", name="pk_links"),
+        sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_links_target", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_links_agent", ondelete="CASCADE"),
+    )
+    op.create_index("ix_links_agent", "links", ["agent"])
+
+
+def _create_listings() -> None:
+    op.create_table(
+        "listings",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("directory", _ROW_NUMBER, nullable=False),
+        sa.Column("in_import", sa.BigInteger(), nullable=False, comment="the last one that named it"),
+        sa.PrimaryKeyConstraint("target", "directory", name="pk_listings"),
+        sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_listings_target", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["directory"], ["directories.id"], name="fk_listings_directory", ondelete="CASCADE"
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_listings_directory_target", "listings", ["directory", "target"])
+
+
+def _create_liveness() -> None:
+    op.create_table(
+        "liveness",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("network_class", sa.String(64), nullable=False),
+        sa.Column("address", sa.String(64), nullable=False, comment="IPv6: its /64 network"),
+        sa.Column("answered_at_s", sa.Double(), nullable=False, comment="the last liveness signal"),
+        sa.Column("silent_since_s", sa.Double(), comment="its first failure since, witnessed or not"),
+        sa.Column(
+            "handed_out_at_s", sa.Double(), comment="when a prober of another shard last got it as a witness"
+        ),
+        sa.PrimaryKeyConstraint("target", name="pk_liveness"),
+        sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_liveness_target", ondelete="CASCADE"),
+        postgresql_with={"fillfactor": 70},
+    )
 
 
 def _create_observed() -> None:
@@ -252,6 +571,265 @@ def _create_observed() -> None:
         "observed",
         sa.Column("agent", _ROW_NUMBER, nullable=False),
         sa.Column("facts", sa.Text(), nullable=False, comment="observed.Observed as JSON"),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_observed_agent", ondelete="CASCADE"),
+        sa.Column("evidence_at_s", sa.Double(), comment="the last measured result"),
+        sa.Column("evidence_until_s", sa.Double(), comment="until when it counts"),
+        sa.Column("results_until_s", sa.Double(), comment="then a prober would have sent another result"),
+        sa.Column("health_until_s", sa.Double(), comment="until when the last health document counts"),
+        sa.Column("unmeasured", sa.String(16), comment="why the last result measured nothing"),
         sa.PrimaryKeyConstraint("agent", name="pk_observed"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_observed_agent", ondelete="CASCADE"),
     )
+    op.create_index("ix_observed_evidence_until_s", "observed", ["evidence_until_s"])
+
+
+def _create_probed() -> None:
+    op.create_table(
+        "probed",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column(
+            "observed_at_s",
+            sa.Double(),
+            nullable=False,
+            comment="the time of the last observation that counted",
+        ),
+        sa.Column("result", sa.String(24), comment="of the last that told anything; null: never measured"),
+        sa.Column("result_since_s", sa.Double()),
+        sa.Column("layers", sa.String(128), comment="the last result of each layer that told anything"),
+        sa.Column("memory", sa.Text(), comment="probe_memory.ProbeMemory as JSON"),
+        sa.Column("seen", sa.Text(), comment="the last observation that told anything, as JSON"),
+        sa.Column("protocol_version", sa.String(64), comment="as its card says it, for counting"),
+        sa.Column("evidence_at_s", sa.Double()),
+        sa.Column("evidence_until_s", sa.Double()),
+        sa.Column("results_until_s", sa.Double()),
+        sa.Column("unmeasured", sa.String(16)),
+        sa.Column("token", sa.BigInteger(), comment="of its shard, under which the last result was measured"),
+        sa.Column("number", sa.BigInteger(), comment="of that result, counted per token"),
+        sa.PrimaryKeyConstraint("target", name="pk_probed"),
+        sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_probed_target", ondelete="CASCADE"),
+        postgresql_with={"fillfactor": 70},
+    )
+    op.create_index("ix_probed_result_target", "probed", ["result", "target"])
+
+
+def _create_result_changes() -> None:
+    op.create_table(
+        "result_changes",
+        sa.Column("id", _ROW_NUMBER, nullable=False),
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("at_s", sa.Double(), nullable=False),
+        sa.Column("layer", sa.String(16), nullable=False, comment="or overall"),
+        sa.Column("previous", sa.String(24), nullable=False),
+        sa.Column("result", sa.String(24), nullable=False),
+        sa.Column("evidence", sa.String(64), comment="SHA-256 under which the prober keeps the bytes"),
+        sa.PrimaryKeyConstraint("id", name="pk_result_changes"),
+        sa.ForeignKeyConstraint(
+            ["target"], ["targets.id"], name="fk_result_changes_target", ondelete="CASCADE"
+        ),
+    )
+    op.create_index("ix_result_changes_target_id", "result_changes", ["target", "id"])
+
+
+def _create_target_claims() -> None:
+    op.create_table(
+        "target_claims",
+        sa.Column("target", _ROW_NUMBER, nullable=False),
+        sa.Column("agent", _ROW_NUMBER, nullable=False),
+        sa.Column("registry", sa.String(2048), comment="that the target's card names, with the agent"),
+        sa.Column("card_at_s", sa.Double(), comment="when the card last named both; null: it does not"),
+        sa.Column("token", sa.String(128), comment="to be served by the target's origin as a proof"),
+        sa.Column("asked_at_s", sa.Double(), comment="when the agent asked for the token"),
+        sa.Column("checked_at_s", sa.Double(), comment="when the server last looked whether it is served"),
+        sa.Column("token_at_s", sa.Double(), comment="when it was last found; null: it is not served"),
+        sa.Column("unlinked_at_s", sa.Double(), comment="when the last link of the two ended"),
+        sa.Column("proof", sa.String(8), comment="what proves it, as of the last decision"),
+        sa.Column("due_at_s", sa.Double(), nullable=False, comment="when the link is to be decided anew"),
+        sa.PrimaryKeyConstraint("target", "agent", name="pk_target_claims"),
+        sa.ForeignKeyConstraint(
+            ["target"], ["targets.id"], name="fk_target_claims_target", ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_target_claims_agent", ondelete="CASCADE"),
+    )
+    op.create_index("ix_target_claims_agent", "target_claims", ["agent"])
+    op.create_index("ix_target_claims_due_at_s", "target_claims", ["due_at_s"])
+
+
+def _create_tasks() -> None:
+    op.create_table(
+        "tasks",
+        sa.Column("number", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("task_id", sa.String(32), nullable=False),
+        sa.Column("title", sa.String(256), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("status_since_s", sa.Double(), nullable=False),
+        sa.Column("explanation", sa.Text(), comment="why it has this status, where somebody said so"),
+        sa.Column("agent_id", sa.String(128), comment="who alone may have it"),
+        sa.Column("role_id", sa.String(128), comment="whose members alone may have it"),
+        sa.Column("capabilities", sa.JSON(), nullable=False, comment="as in task_needs"),
+        sa.Column("input", sa.Text(), nullable=False, comment="JSON"),
+        sa.Column("output", sa.Text(), comment="JSON"),
+        sa.Column("lease_s", sa.Double(), nullable=False),
+        sa.Column("max_attempts", sa.Integer(), nullable=False),
+        sa.Column("backoff_s", sa.Double(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False, comment="runs since people last queued it"),
+        sa.Column("runs", sa.Integer(), nullable=False, comment="the number of the last one"),
+        sa.Column("reports", sa.Integer(), nullable=False, comment="the number of the last one"),
+        sa.Column("writes", sa.Integer(), nullable=False, comment="how many stand in task_writes"),
+        sa.Column("not_before_s", sa.Double(), comment="while it is queued"),
+        sa.Column("progress_at_s", sa.Double(), comment="when the last run began, or last reported"),
+        sa.Column("parent", _ROW_NUMBER),
+        sa.Column("fix_of", _ROW_NUMBER),
+        sa.Column("created_by", sa.String(160), nullable=False),
+        sa.Column("created_at_s", sa.Double(), nullable=False),
+        sa.Column(
+            "lost_runs",
+            sa.Integer(),
+            server_default="0",
+            nullable=False,
+            comment="of the attempts, those whose run was lost",
+        ),
+        sa.PrimaryKeyConstraint("number", name="pk_tasks"),
+        sa.ForeignKeyConstraint(["number"], ["leases.number"], name="fk_tasks_number"),
+        sa.UniqueConstraint("task_id", name="uq_tasks_task_id"),
+        sa.ForeignKeyConstraint(["parent"], ["tasks.number"], name="fk_tasks_parent"),
+        sa.ForeignKeyConstraint(["fix_of"], ["tasks.number"], name="fk_tasks_fix_of"),
+    )
+    op.create_index("ix_tasks_fix_of", "tasks", ["fix_of"])
+    op.create_index("ix_tasks_parent_number", "tasks", ["parent", "number"])
+    op.create_index("ix_tasks_status_number", "tasks", ["status", "number"])
+    op.create_index("ix_tasks_status_status_since_s", "tasks", ["status", "status_since_s"])
+
+
+def _create_import_pages() -> None:
+    op.create_table(
+        "import_pages",
+        sa.Column("in_import", _ROW_NUMBER, nullable=False),
+        sa.Column("page", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("urls", sa.Text(), nullable=False, comment="as target.read_target spells them, as JSON"),
+        sa.PrimaryKeyConstraint("in_import", "page", name="pk_import_pages"),
+        sa.ForeignKeyConstraint(
+            ["in_import"], ["imports.id"], name="fk_import_pages_in_import", ondelete="CASCADE"
+        ),
+    )
+
+
+def _create_task_budgets() -> None:
+    op.create_table(
+        "task_budgets",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("carved_tokens", sa.BigInteger(), nullable=False, comment="out of the parent's envelope"),
+        sa.Column("carved_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("envelope_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("envelope_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("settled_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("settled_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("reserved_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("reserved_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("delegated_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("delegated_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("overrun_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("overrun_micro_usd", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("task", name="pk_task_budgets"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_budgets_task"),
+    )
+
+
+def _create_task_calls() -> None:
+    op.create_table(
+        "task_calls",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("call_id", sa.String(64), nullable=False),
+        sa.Column("tool", sa.String(256), nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("reserved_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("reserved_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("cost_tokens", sa.BigInteger(), comment="once it is settled"),
+        sa.Column("cost_micro_usd", sa.BigInteger()),
+        sa.PrimaryKeyConstraint("task", "call_id", name="pk_task_calls"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_calls_task"),
+    )
+
+
+def _create_task_comments() -> None:
+    op.create_table(
+        "task_comments",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("signal", sa.String(16), nullable=False, comment="what was decided, or asked for, with it"),
+        sa.Column("comment", sa.Text(), nullable=False),
+        sa.Column("said_by", sa.String(160), comment="null once the agent is erased"),
+        sa.Column("said_at_s", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("task", "number", name="pk_task_comments"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_comments_task"),
+    )
+    op.create_index("ix_task_comments_said_by", "task_comments", ["said_by"])
+
+
+def _create_task_creations() -> None:
+    op.create_table(
+        "task_creations",
+        sa.Column("creator", sa.String(160), nullable=False),
+        sa.Column("idempotency_key", sa.String(128), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False, comment="SHA-256 of what was asked for"),
+        sa.Column("task", _ROW_NUMBER, comment="null until it is there, in the same transaction"),
+        sa.PrimaryKeyConstraint("creator", "idempotency_key", name="pk_task_creations"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_creations_task"),
+    )
+    op.create_index("ix_task_creations_task", "task_creations", ["task"])
+
+
+def _create_task_needs() -> None:
+    op.create_table(
+        "task_needs",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("capability", sa.String(128), nullable=False),
+        sa.PrimaryKeyConstraint("task", "capability", name="pk_task_needs"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_needs_task"),
+        sqlite_with_rowid=False,
+    )
+
+
+def _create_task_reports() -> None:
+    op.create_table(
+        "task_reports",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("run_id", sa.String(32), nullable=False),
+        sa.Column("reported_at_s", sa.Double(), nullable=False),
+        sa.Column("report", sa.Text(), nullable=False, comment="JSON"),
+        sa.PrimaryKeyConstraint("task", "number", name="pk_task_reports"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_reports_task"),
+    )
+
+
+def _create_task_runs() -> None:
+    op.create_table(
+        "task_runs",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("run_id", sa.String(32), nullable=False),
+        sa.Column("holder", sa.String(128), comment="null: erased"),
+        sa.Column("token", sa.BigInteger(), nullable=False),
+        sa.Column("began_at_s", sa.Double(), nullable=False),
+        sa.Column("ended_at_s", sa.Double()),
+        sa.Column("exit_reason", sa.String(16)),
+        sa.Column("exit_code", sa.Integer()),
+        sa.Column("calls", sa.Integer(), nullable=False, comment="how many it has reserved for"),
+        sa.PrimaryKeyConstraint("task", "number", name="pk_task_runs"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_runs_task"),
+        sa.UniqueConstraint("run_id", name="uq_task_runs_run_id"),
+    )
+    op.create_index("ix_task_runs_holder_task", "task_runs", ["holder", "task"])
+
+
+def _create_task_writes() -> None:
+    op.create_table(
+        "task_writes",
+        sa.Column("task", _ROW_NUMBER, autoincrement=False, nullable=False),
+        sa.Column("run_id", sa.String(32), nullable=False),
+        sa.Column("idempotency_key", sa.String(128), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False, comment="SHA-256 of what was written"),
+        sa.Column("answer", sa.Text(), nullable=False, comment="JSON"),
+        sa.PrimaryKeyConstraint("task", "run_id", "idempotency_key", name="pk_task_writes"),
+        sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_writes_task"),
+    )
+    # ### end Alembic commands ###
