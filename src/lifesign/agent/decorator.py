@@ -28,7 +28,7 @@ EXIT_USAGE: Final = 2
 """Of a program that is started without what its agent needs; as argparse has it."""
 
 _log = logging.getLogger("lifesign.agent")
-_MARK = "__agent_health_part__"
+_MARK = "__lifesign_part__"
 
 
 class _Part(StrEnum):

@@ -108,7 +108,7 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 
 
 @_application.callback(invoke_without_command=True)
-def _agent_health(
+def _lifesign(
     context: typer.Context,
     *,
     _version: Annotated[

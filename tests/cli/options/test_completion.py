@@ -63,7 +63,7 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
     (tmp_path / "script").write_text(capsys.readouterr().out)
     typed = (
         f"source {tmp_path}/script; COMP_WORDS=(lifesign doc); COMP_CWORD=1; "
-        "_agent_health_completion lifesign; echo ${COMPREPLY[*]}"
+        "_lifesign_completion lifesign; echo ${COMPREPLY[*]}"
     )
     path = f"{SCRIPTS}:{os.environ['PATH']}"
     ran = subprocess.run(

@@ -193,5 +193,5 @@ def _write(found: "TargetRecord") -> None:
     write_seen(sys.stdout, found.url, found.result, found.seen, now=datetime.now(UTC), why=found.why)
     told = f"Seen {time_text(found.seen.observed_at)}."
     if found.agent_status is not None:
-        told += f" The registry calls it {found.agent_status}, its health {found.agent_health}."
+        told += f" The registry calls it {found.agent_status}, its health {found.health_status}."
     sys.stdout.write(printable(told) + "\n")

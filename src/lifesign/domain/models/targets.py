@@ -101,7 +101,8 @@ class TargetRecord(TargetSummary):
     """The last ones, the latest first."""
     agent_status: Status | None = None
     """Of its record as an agent; absent if it has none."""
-    agent_health: HealthStatus | None = None
+    health_status: HealthStatus | None = None
+    """Of its record as an agent, from its health documents; absent if it has none."""
 
 
 class RecheckRecord(BaseModel):

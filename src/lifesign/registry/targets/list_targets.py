@@ -166,7 +166,7 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
         seen=None if row.seen is None else _seen(row.seen),
         changes=[_change(change) for change in changes],
         agent_status=None if row.status is None else Status(row.status),
-        agent_health=None if row.health is None else HealthStatus(row.health),
+        health_status=None if row.health is None else HealthStatus(row.health),
     )
     return OperationReply(content=answer)
 
