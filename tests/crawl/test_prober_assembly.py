@@ -12,6 +12,20 @@ from lifesign.domain.observation.results import ResultClass
 AT_S = 1_790_000_000.0
 
 
+async def test_prober_without_contact_sends_nothing_to_public_addresses() -> None:
+    names: Names = {"public.example": ("93.184.215.14",), "local.example": ("127.0.0.2",)}
+    async with serving({}, host="127.0.0.2") as server, dns_serving(names) as dns:
+        wanted = definition(resolver={"servers": [dns.address]})
+        async with open_prober(wanted, is_public_allowed=False) as opened:
+            local, public = [
+                await opened.prober.probe(entry(f"http://{name}:{server.port}/"), AT_S)
+                for name in ("local.example", "public.example")
+            ]
+    assert local.result is not ResultClass.BLOCKED_ADDRESS
+    assert public.result is ResultClass.BLOCKED_ADDRESS
+    assert "no contact is configured" in (public.observation.discovery.reason or "")
+
+
 async def test_second_request_does_not_repeat_a_remembered_dns_failure() -> None:
     names: Names = {"back.example": Failure.NXDOMAIN}
     async with serving({}, host="127.0.0.2") as server, dns_serving(names) as dns:

@@ -7,7 +7,7 @@ from lifesign.crawl.list_identity import listed_in
 from lifesign.domain.net.target_address import Network, is_public
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.directories import NotRead, read_directory
+from lifesign.prober.directories import Snapshot, read_directory
 
 CONTACT_EXAMPLE: Final = "mailto:you@example.org"
 
@@ -48,5 +48,5 @@ async def _urls(definition: ProbeDefinition) -> AsyncIterator[str]:
             continue
         read = await read_directory(listed_in(source, definition))
         # The import reports a list that cannot be read.
-        for entry in () if isinstance(read, NotRead) else read.entries:
+        for entry in read.entries if isinstance(read, Snapshot) else ():
             yield entry.url
