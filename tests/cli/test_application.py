@@ -259,7 +259,6 @@ def test_a_file_that_is_wrong_is_told_line_by_line(
     told = capsys.readouterr().err.splitlines()
     assert [line.removeprefix(f"lifesign: {file}: ").partition(":")[0] for line in told] == [
         "line 1",
-        "line 1",
         "line 3",
     ]
 
