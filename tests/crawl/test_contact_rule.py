@@ -21,7 +21,7 @@ def definition(directory: Path, **settings: Any) -> ProbeDefinition:
     "settings",
     [
         {"targets": ["http://127.0.0.1:9/", "http://localhost:9/", "http://10.1.2.3/"]},
-        {"targets": ["http://192.168.1.1/"]},
+        {"targets": ["http://192.168.1.1/", "http://agent.invalid/"]},
         {"directories": [{"url": "http://127.0.0.1:9/list"}]},
         {"directories": [{"file": "local.txt"}]},
         {"directories": [{"file": "absent.txt"}]},

@@ -17,6 +17,7 @@ from lifesign.domain.net.target_address import (
     Network,
     SpecialRange,
     TargetUrl,
+    is_public,
     judge_address,
     judge_url,
     read_networks,
@@ -553,3 +554,28 @@ def test_an_ipv6_address_without_brackets_is_told_how_to_be_written() -> None:
     judged = judge_url("http://a.example:b/")
     assert isinstance(judged, AddressRefused)
     assert "brackets" not in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://agent.example/", True),
+        ("http://93.184.215.14/", True),
+        ("http://[2606:4700::1]/", True),
+        ("http://10.9.9.9/", False),
+        ("http://127.0.0.1:8000/", False),
+        ("http://localhost:8000/", False),
+        ("http://agent.invalid/", False),
+        ("http://198.51.100.7/", False),
+        ("https://invalid.example/", True),
+        ("ftp://agent.example/", False),
+    ],
+)
+def test_public_urls_are_names_and_global_addresses(url: str, *, expected: bool) -> None:
+    assert is_public(url) is expected
+    assert is_public(url, read_networks(["10.0.0.0/8"])) is expected
+
+
+def test_address_in_allowed_network_is_not_public() -> None:
+    assert not is_public("http://93.184.215.14/", read_networks(["93.184.215.0/24"]))
+    assert not is_public("http://[::ffff:93.184.215.14]/", read_networks(["93.184.215.0/24"]))

@@ -206,13 +206,16 @@ def is_in(address: Address, networks: Sequence[Network]) -> bool:
 def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
     """Return whether a URL may lead to a public address that is in none of the allowed networks.
 
-    Every host name except localhost counts as public, because its address is not known yet. A URL that is
-    never contacted is not public.
+    Every host name except localhost and those below .invalid counts as public, because its address is not
+    known yet. A URL that is never contacted is not public.
     """
     target = judge_url(url)
     if isinstance(target, AddressRefused):
         return False
-    return target.address is None or not is_in(target.address, allowed)
+    if target.address is None:
+        # RFC 6761 6.4: no such name has an address.
+        return target.host.rpartition(".")[2] != "invalid"
+    return not is_in(target.address, allowed)
 
 
 def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
