@@ -17,6 +17,7 @@ NAMES_OF_THE_STANDARD = (
     r"\bAgent health document\b",  # the title of that schema
     r"\bAgentHealth(Middleware)?\b",  # serve the health document
     r"\bAgentHealthChanged\b",  # the payload of agent.health_changed
+    r"\bAGENT_HEALTH_CHANGED\b",  # its type
     r"\bagent-health-changed\b",  # the example of that event
     r"\bexample\.com/ext/agent-health/v1\b",  # an extension in a captured card
 )

@@ -86,7 +86,11 @@ async def test_it_gets_the_lease_its_input_and_no_key(world: World, monkeypatch:
     environment, files, given, mode, at = json.loads(seen.read_text())
     assert (given, mode) == ({"brief": "b"}, 0o700)
     assert files == ["input.json", "stderr.log", "stdout.log"]
-    ours = {name[13:]: value for name, value in environment.items() if name.startswith("LIFESIGN_")}
+    ours = {
+        name.removeprefix("LIFESIGN_"): value
+        for name, value in environment.items()
+        if name.startswith("LIFESIGN_")
+    }
     lease = json.loads(ours.pop("LEASE"))
     assert ours == {
         "TASK_ID": world.task.task_id,

@@ -284,7 +284,7 @@ async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: W
     assert moment(began_s + 2).isoformat().startswith(shown["result_since"][:19])
     assert shown["result"] == "ok"
     assert shown["directories"] == ["a", "b"]
-    assert (shown["agent_status"], shown["lifesign"]) == ("active", "degraded")
+    assert (shown["agent_status"], shown["health_status"]) == ("active", "degraded")
     memory = {"probed_at_s": 7.5, "card_url": URLS[0], "protocol_version": "1.0"}
     assert memory.items() <= shown["memory"].items()
     assert shown["seen"]["transport"] == {"result": "gated", "reason": "", "status_code": 401}
