@@ -6,7 +6,7 @@ time, and each origin seldom. Whatever else is served there proves nothing, and 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from yarl import URL
 
@@ -27,7 +27,7 @@ from lifesign.storage.targets import opt_outs
 from lifesign.storage.targets.opt_outs import StoredOptOut
 
 ROUND_SECONDS = 5.0
-"""Between two looks for origins that are due: who has just asked does not wait for long."""
+"""Between two rounds: a request that has just arrived does not wait for long."""
 CHECK_SECONDS = 600.0
 """Between two looks at one origin, unless somebody asks again."""
 GET_SECONDS = 10.0
@@ -49,15 +49,8 @@ class OptOutChecker:
         self._allowed = read_networks(settings.webhook_networks, "webhook_networks")
 
     async def run(self) -> None:
-        """Look until cancelled; a round that fails is followed by the next one."""
-        while True:
-            try:
-                await self.check_some()
-            except StoreUnavailable as error:
-                _log.warning("no proofs of opt-outs are looked for: %s", error)
-            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
-                _log.exception("proofs of opt-outs could not be looked for")
-            await asyncio.sleep(ROUND_SECONDS)
+        """Check until cancelled."""
+        await repeat(self.check_some, "check proofs of opt-outs")
 
     async def check_some(self) -> None:
         """Look at some of the origins that are due, and note what was found. StoreUnavailable."""
@@ -75,6 +68,18 @@ class OptOutChecker:
         )
         if is_new:
             _log.info("%s opted out: its targets are probed no more", asked.origin)
+
+
+async def repeat(check: Callable[[], Awaitable[None]], what: str) -> None:
+    """Call `check` every ROUND_SECONDS until cancelled, also after a failure; `what` is for the log."""
+    while True:
+        try:
+            await check()
+        except StoreUnavailable as error:
+            _log.warning("could not %s: %s", what, error)
+        except Exception:  # noqa: BLE001 - the next round follows, whatever failed
+            _log.exception("could not %s", what)
+        await asyncio.sleep(ROUND_SECONDS)
 
 
 async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:

@@ -5,29 +5,24 @@ once a day. A token that was found is looked for again once a day, any other one
 """
 
 import asyncio
-import logging
 from functools import partial
 
 from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS
 from lifesign.domain.net.target_address import read_networks
 from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS, is_proven, origin_of
 from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.targets.check_opt_outs import served_file
+from lifesign.registry.targets.check_opt_outs import repeat, served_file
 from lifesign.registry.targets.link_decisions import settle
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.targets import target_links
 
-ROUND_SECONDS = 5.0
 OPEN_CHECK_SECONDS = 600.0
 """Between two looks for a token that was not found yet."""
 MAX_SETTLED = 500
 """Targets that are decided in one round."""
 MAX_CHECKS = 10
 """Targets whose origins are asked at once, per server process."""
-
-_log = logging.getLogger("lifesign.registry")
 
 
 class LinkKeeper:
@@ -39,15 +34,8 @@ class LinkKeeper:
         self._allowed = read_networks(settings.webhook_networks, "webhook_networks")
 
     async def run(self) -> None:
-        """Work until cancelled; a round that fails is followed by the next one."""
-        while True:
-            try:
-                await self.check_some()
-            except StoreUnavailable as error:
-                _log.warning("could not check links between agents and targets: %s", error)
-            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
-                _log.exception("could not check links between agents and targets")
-            await asyncio.sleep(ROUND_SECONDS)
+        """Check until cancelled."""
+        await repeat(self.check_some, "check links between agents and targets")
 
     async def check_some(self) -> None:
         """Look for some of the tokens that are due, then decide the claims that are due. StoreUnavailable."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
@@ -14,6 +14,32 @@ from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.engine.array_params import given, is_given
 from lifesign.storage.engine.tables import agents, beats, capabilities, observed
 from lifesign.storage.engine.transaction import Transaction
+
+
+class EvidenceRow(Protocol):
+    """A row with the columns EVIDENCE_COLUMNS."""
+
+    @property
+    def evidence_at_s(self) -> float | None: ...  # noqa: D102 - as `Evidence.at_s`
+    @property
+    def evidence_until_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def results_until_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def health_until_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def unmeasured(self) -> str | None: ...  # noqa: D102
+
+
+def evidence_in(row: EvidenceRow) -> Evidence:
+    """Return the evidence that the columns of a row hold."""
+    return Evidence(
+        at_s=row.evidence_at_s,
+        until_s=row.evidence_until_s,
+        results_until_s=row.results_until_s,
+        unmeasured=row.unmeasured,
+        health_until_s=row.health_until_s,
+    )
 
 
 @fast_dataclass(kw_only=True)
@@ -62,14 +88,8 @@ class StoredAgent:
 
     @property
     def evidence(self) -> Evidence:
-        """How old what was seen of it is."""
-        return Evidence(
-            at_s=self.evidence_at_s,
-            until_s=self.evidence_until_s,
-            results_until_s=self.results_until_s,
-            unmeasured=self.unmeasured,
-            health_until_s=self.health_until_s,
-        )
+        """The stored evidence about it."""
+        return evidence_in(self)
 
 
 _OWN_COLUMNS = tuple(column.name for column in agents.columns)

@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.storage.agents.agent_rows import evidence_in
 from lifesign.storage.engine.tables import agents, beats, capabilities, observed
 from lifesign.storage.engine.transaction import Transaction
 
@@ -74,14 +75,8 @@ class ListedAgent(NamedTuple):
 
     @property
     def evidence(self) -> Evidence:
-        """How old what was seen of it is."""
-        return Evidence(
-            at_s=self.evidence_at_s,
-            until_s=self.evidence_until_s,
-            results_until_s=self.results_until_s,
-            unmeasured=self.unmeasured,
-            health_until_s=self.health_until_s,
-        )
+        """The stored evidence about it."""
+        return evidence_in(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
