@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError, to_json
 
-from lifesign.domain.parsing.json_limits import is_finite, take_shallow, take_small
+from lifesign.domain.parsing.json_limits import is_finite, repeated_member, take_shallow, take_small
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -83,3 +83,24 @@ def numbers_of(value: Any) -> list[float]:
         inside = value.values() if isinstance(value, dict) else value
         return [number for one in inside for number in numbers_of(one)]
     return [value] if isinstance(value, float | int) else []
+
+
+@given(OBJECTS)
+def test_objects_whose_names_differ_repeat_none(value: dict[str, Any]) -> None:
+    assert repeated_member(to_json(value).decode()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"a": 1, "a": 1}', ("a",)),
+        ('{"a": 1, "\\u0061": 2}', ("a",)),
+        ('[{"a": 1}, {"b": {"c": [], "c": {}}}]', (1, "b", "c")),
+        ('{"a": 1, "A": 1}', None),
+        ('[{"a": 1}, {"a": 1}]', None),
+        ('"a"', None),
+        ("9" * 5_000, None),
+    ],
+)
+def test_place_of_a_repeated_name(text: str, place: tuple[str | int, ...] | None) -> None:
+    assert repeated_member(text) == place

@@ -152,3 +152,30 @@ async def test_name_that_stands_in_a_query_twice_has_one_error(
     assert answer.status == 422
     faults = answer.json()["error"]["details"]["faults"]
     assert [(fault["pointer"], fault["name"]) for fault in faults] == [(f"/{name}", "repeated")]
+
+
+async def test_every_operation_refuses_a_body_with_a_repeated_name(api: RegistryApi) -> None:
+    raw = b'{"a": {"b~": [1, {"x/y": 1, "x/y": 1}]}}'
+    agent_key = await api.add_agent_key("1")
+    for method, path in TAKES_BODY:
+        keys_of_callers = (Role.ADMIN, Role.PROBER, Role.COORDINATOR, agent_key)
+        answers = [await api.ask(method, path, raw=raw, key=key) for key in keys_of_callers]
+        allowed = [answer for answer in answers if answer.status != 403]
+        assert allowed, path
+        for answer in allowed:
+            # An answer of the dialect has the faults at its top, too.
+            assert answer.status == (400 if path.startswith("/dialects/") else 422), path
+            (fault,) = answer.json().get("errors") or answer.json()["error"]["details"]["faults"]
+            assert (fault["pointer"], fault["name"]) == ("/a/b~0/1/x~1y", "repeated"), path
+
+
+async def test_lean_endpoints_refuse_a_valid_body_with_a_repeated_name(api: RegistryApi) -> None:
+    record = await api.register("agent-1")
+    for path, raw in (
+        (BEAT, b'{"current_load": 1, "current_load": 2}'),
+        (LEASES, b'{"resource": "a", "ttl_seconds": 60, "ttl_seconds": 90}'),
+    ):
+        answer = await api.ask("POST", path, raw=raw, key=record["agent_key"])
+        assert answer.status == 422, answer.body
+        (fault,) = answer.json()["error"]["details"]["faults"]
+        assert fault["name"] == "repeated"

@@ -4,6 +4,7 @@ For pydantic's validators: what is refused is a PydanticCustomError, which shows
 """
 
 import re
+from json import JSONDecoder
 from sys import float_info
 from typing import Any, Final
 
@@ -81,3 +82,49 @@ def is_plain(value: Any) -> bool:
         return is_finite(value)
     except ValueError:
         return False
+
+
+def repeated_member(text: str) -> tuple[str | int, ...] | None:
+    """Return the place of a member whose name its object holds more than once; None if there is none.
+
+    Readers differ in which of the values they take. `text` is JSON that was read already, of bounded depth.
+    """
+    try:
+        _read_without_repetition(text)
+    except _Repeated:
+        return _place_of_repeated(_read_all_members(text), [])
+    return None
+
+
+class _Repeated(Exception):
+    """Ends the decoder; never leaves this module."""
+
+
+class _Members(list[tuple[str, Any]]):
+    """All members of one object."""
+
+
+def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
+    if len(dict(members)) < len(members):
+        raise _Repeated
+
+
+# Numbers stay text: Python refuses long ones, and takes long for them.
+_read_without_repetition = JSONDecoder(
+    object_pairs_hook=_refuse_repeated, parse_int=str, parse_float=str
+).decode
+_read_all_members = JSONDecoder(object_pairs_hook=_Members, parse_int=str, parse_float=str).decode
+
+
+def _place_of_repeated(value: list[Any], place: list[str | int]) -> tuple[str | int, ...] | None:
+    known: set[str | int] = set()
+    for name, inner in value if isinstance(value, _Members) else enumerate(value):
+        if name in known:
+            return (*place, name)
+        known.add(name)
+        if isinstance(inner, list):
+            place.append(name)
+            if (found := _place_of_repeated(inner, place)) is not None:
+                return found
+            place.pop()
+    return None

@@ -25,6 +25,7 @@ from lifesign.domain.base.rate_limit import RateLimiter
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.files.validation_messages import known_expectation
 from lifesign.domain.net.target_address import Network
+from lifesign.domain.parsing.json_limits import repeated_member
 from lifesign.errors import LifesignError
 from lifesign.registry.api.body_timeout import BodyTime
 from lifesign.registry.api.error_responses import error_response
@@ -173,13 +174,18 @@ class OperationDispatcher:
     ) -> Model:
         """Return a request's body as what it is read as; as `read_body`, BodyNotJson, or InvalidRequest."""
         body = await self.read_body(receive, headers, most)
+        read: Model | InvalidRequest
         try:
-            return model.model_validate_json(body)
+            read = model.model_validate_json(body)
         except ValidationError as error:
             faults = faults_of(error)
             if faults[0].name == "json_invalid":
                 raise BodyNotJson(faults[0].message) from None
-            raise InvalidRequest(faults) from None
+            read = InvalidRequest(faults)
+        _check_members(body)
+        if isinstance(read, InvalidRequest):
+            raise read
+        return read
 
     async def read_body(self, receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
         """Return a request's whole body.
@@ -211,6 +217,7 @@ class OperationDispatcher:
             raise BodyNotJson(str(error)) from None
         if _has_infinity(parsed):
             raise BodyNotJson("a number is larger than any that can be stored")
+        _check_members(body)
         return parsed
 
 
@@ -251,6 +258,14 @@ def _check_plain(headers: Mapping[str, str]) -> None:
             raise BodyNotPlain("Content-Type", _JSON)
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise BodyNotPlain("Content-Encoding", "none")
+
+
+def _check_members(body: bytes) -> None:
+    """Refuse a body, which was read as JSON already, if an object in it holds a name twice."""
+    if (place := repeated_member(body.decode())) is not None:
+        raise InvalidRequest(
+            [Finding("repeated", json_pointer(*place), "expected at most once in its object")]
+        )
 
 
 def headers_in(scope: Scope) -> dict[str, str]:
