@@ -263,6 +263,18 @@ async def test_who_does_not_speak_http_is_named_in_the_log(caplog: pytest.LogCap
     assert [vars(record)["client"] for record in told] == ["127.0.0.1"] * 2
 
 
+@on_both_loops
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_offer_of_another_protocol_is_ignored_without_a_line_in_the_log(
+    protocol: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: "
+    async with served() as server:
+        caller = await server.connect(offer + protocol + b"\r\n\r\n")
+        answer = await caller.end()
+    assert (answer.status, caplog.records) == (200, [])
+
+
 def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
     watch = connection_limits._Watch(set())
     told = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]

@@ -164,6 +164,9 @@ class BoundedProtocol(HttpToolsProtocol):
             if not self.transport.is_closing():
                 super().on_body(body)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: a server may ignore `Upgrade` (RFC 9110 7.8); uvicorn advises to install a library."""
+
     def shutdown(self) -> None:
         """Begin to end, with the server; who waits for news is let go before it waits for them."""
         if stops := self.app_state.get(STOPS):
