@@ -153,7 +153,7 @@ class Sweeper:
         waiting = await self._judge_all(sweep)
         if sweep.looking and waiting is not None:
             await self._database.write(partial(self._count, waiting=waiting, looking=sweep.looking))
-        await self._end_all_expired()
+        await self._end_all_expired(sweep.began_s)
         if sweep.is_watching:
             await self._watch()
         self._counts.note(WorkKind.SWEEPS)
@@ -322,9 +322,9 @@ class Sweeper:
                 event_log.append(transaction, monitor_turned(look, track, MONITOR))
         self._store(transaction, row, is_over=True)
 
-    async def _end_all_expired(self) -> None:
-        """End leases and commands whose time is over."""
-        await reap(self._database)
+    async def _end_all_expired(self, began_s: float) -> None:
+        """End leases whose time was over when the sweep began, and commands whose time is over."""
+        await reap(self._database, began_s)
         for _ in range(MAX_CHUNKS):
             if await self._database.write(_end_commands) < CHUNK:
                 return

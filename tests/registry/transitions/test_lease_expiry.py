@@ -176,6 +176,22 @@ async def test_case_19_the_reaper_leaves_leases_alone_until_a_sweep_has_mended_a
     assert (await task(api, made["task_id"]))["status"] == "queued"
 
 
+async def test_case_19_the_reaper_waits_for_two_sweeps_if_they_are_rare(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    await one.granted(ttl_seconds=600)
+    monotonic = WoundClock()
+    reaper = Reaper(api.database, 60.0, monotonic.now_s)
+    holders = []
+    for round_number in range(6):
+        await reaper.reap_once()
+        holders.append((await task(api, made["task_id"])).get("holder"))
+        monotonic.advance(60)
+        # The clock jumps before the round number 3, which notices that.
+        api.clock.advance(60 + (3_600 if round_number == 2 else 0))
+    assert holders == ["agent-1"] * 5 + [None]
+
+
 async def test_case_19_a_clock_that_jumps_ahead_ends_a_lease_once_and_one_set_back_ends_none(
     api: RegistryApi,
 ) -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from sqlalchemy import select, text
 from tests.support.databases import WoundClock
@@ -186,6 +188,28 @@ async def test_a_lease_keeps_its_remaining_time_when_the_clock_jumps(machine: Ma
         await machine.live(3)
         claim = await machine.claim(resource)
         assert claim.end_reason == "expired"
+
+
+async def test_clock_that_jumps_ahead_during_a_sweep_ends_no_lease(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_agents(machine.database, 1, prefix="holder")
+    await give_lease(machine.database, "holder-0", "task:t", ttl_s=50)
+    await machine.live(8)
+    judge_all = Sweeper._judge_all
+
+    async def judge_late(*given: Any) -> Any:
+        machine.set_clock(HOUR_S)
+        return await judge_all(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sweeper, "_judge_all", judge_late)
+        await machine.live(4)
+    assert (await machine.claim("task:t")).ended_at_s is None
+    await machine.live(36)
+    assert (await machine.claim("task:t")).ended_at_s is None
+    await machine.live(8)
+    assert (await machine.claim("task:t")).end_reason == "expired"
 
 
 async def test_a_clock_that_is_set_back_kills_nobody_and_leaves_nobody_unwatched(machine: Machine) -> None:

@@ -29,7 +29,9 @@ CHUNK = 2_000
 MAX_CHUNKS = 1_000
 """In one go; the next one goes on."""
 MEND_SECONDS = 10.0
-"""How long a sweep has to mend what a clock that was set has done to leases; also after a start."""
+"""Time that a sweep has to mend what a clock that was set has done to leases; also after a start."""
+MEND_SWEEPS = 2
+"""The same in sweep periods: if sweeps are rare, the longer of both times counts."""
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -40,6 +42,7 @@ class Reaper:
     def __init__(self, database: Database, period_s: float, monotonic_s: Clock) -> None:
         self._database = database
         self._period_s = period_s
+        self._mend_s = max(MEND_SECONDS, MEND_SWEEPS * period_s)
         self._monotonic_s = monotonic_s
         self._reference: Reference | None = None
         self._wait_until_s = inf
@@ -62,32 +65,37 @@ class Reaper:
         before, now = self._reference, Reference(wall_s, self._monotonic_s())
         self._reference = now
         if before is None or gap_jump_s(wall_s - before.wall_s, before, now):
-            self._wait_until_s = now.monotonic_s + MEND_SECONDS
+            self._wait_until_s = now.monotonic_s + self._mend_s
         if now.monotonic_s >= self._wait_until_s:
-            await reap(self._database)
+            await reap(self._database, wall_s)
 
 
-async def reap(database: Database) -> None:
-    """End all leases whose time is over by now. StoreUnavailable."""
-    if not await database.read(_is_any_over):
+async def reap(database: Database, until_s: float = inf) -> None:
+    """End all leases whose time was over by `until_s`, and is over now. StoreUnavailable.
+
+    `until_s` is a time of the database's clock that the caller has compared with its own clock. If the
+    database's clock has jumped ahead since then, leases get that time back.
+    """
+    if not await database.read(partial(_is_any_over, until_s=until_s)):
         return
     for _ in range(MAX_CHUNKS):
-        how_many, holders = await database.write(_end_expired)
+        how_many, holders = await database.write(partial(_end_expired, until_s=until_s))
         if holders:
             await database.write(partial(_judge_at_once, agent_ids=holders))
         if how_many < CHUNK:
             return
 
 
-def _is_any_over(transaction: Transaction) -> bool:
+def _is_any_over(transaction: Transaction, until_s: float) -> bool:
     """Whether there is anything to end; a look keeps nobody from writing."""
-    return leases.is_any_expired(transaction, transaction.now_s)
+    return leases.is_any_expired(transaction, min(until_s, transaction.now_s))
 
 
-def _end_expired(transaction: Transaction) -> tuple[int, list[str]]:
+def _end_expired(transaction: Transaction, until_s: float) -> tuple[int, list[str]]:
     """End some leases whose time is over; return how many, and who held them."""
     now_s = transaction.now_s
-    over = [ended(claim, EndReason.EXPIRED, now_s) for claim in leases.expired(transaction, now_s, CHUNK)]
+    expired = leases.expired(transaction, min(until_s, now_s), CHUNK)
+    over = [ended(claim, EndReason.EXPIRED, now_s) for claim in expired]
     leases.store(transaction, over)
     moved = lose_tasks(transaction, over, MONITOR)
     drafts = [*lease_events.all_over(over, MONITOR)]
