@@ -35,7 +35,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.directories import MAX_PAGE_URLS, ImportPage
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, Phases, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, Phases, ProbedDocument, ResultClass
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
@@ -100,7 +100,7 @@ def alive(url: str, _number: int, turn: int) -> ProbeReport:
         discovery=_ANSWERED,
         transport=_ANSWERED,
         readiness=_ANSWERED,
-        document=DocumentSeen(
+        document=ProbedDocument(
             status=HealthStatus.HEALTHY, timestamp=now, max_age_s=60, response_ratio=0.99, sample_count=1000
         ),
         reported_agent_id="itself",

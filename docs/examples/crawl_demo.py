@@ -158,7 +158,7 @@ async def follow(
         await crawl(directory, environment)
         await check(directory, {**EXPECTED, "well": "refused"})
         record = await client.agents.get(target_id(f"{urls['well']}/"))
-        interface = record.seen.transport if record.seen else None
+        interface = record.observed.transport if record.observed else None
         say(
             f"well was seen {interface and interface.result}, and is {record.status}: one failure is no death"
         )

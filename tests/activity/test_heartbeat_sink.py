@@ -42,7 +42,7 @@ async def test_each_agent_beats_with_its_own_key_and_its_load(registry: Registry
         assert await heart.beat(due("b")) == HeartbeatAccepted("active")
         record = await heart.record("a")
         assert isinstance(record, AgentRecord)
-        assert record.said.current_load == 2
+        assert record.reported.current_load == 2
 
 
 async def test_nobody_beats_in_anothers_name(registry: RegistryServer) -> None:

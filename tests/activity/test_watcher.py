@@ -23,7 +23,7 @@ from lifesign.activity.heartbeat_sink import (
     RegistryHeartbeatSink,
 )
 from lifesign.activity.opencode import NotOpencode, OpencodeServer
-from lifesign.activity.watcher import MAX_HOLD_SECONDS, AgentRefused, Watcher
+from lifesign.activity.watcher import MAX_GAP_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
 from lifesign.domain.lifecycle.passive_heartbeat import MIN_GAP_S, DueBeat
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
@@ -120,9 +120,9 @@ async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistrySe
             with suppress(asyncio.CancelledError):
                 await task
         seen = await client.agents.get("a")
-    assert seen.said.current_load == 1
-    assert seen.said.last_heartbeat_at is not None
-    assert seen.said.last_heartbeat_at > seen.registered_at
+    assert seen.reported.current_load == 1
+    assert seen.reported.last_heartbeat_at is not None
+    assert seen.reported.last_heartbeat_at > seen.registered_at
     assert [one.text for one in told if one.what is WatchEventKind.HEARTBEAT] == [
         "ses_1: message.part.updated"
     ]
@@ -264,10 +264,8 @@ async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_la
     assert seen.texts(WatchEventKind.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
 
 
-@pytest.mark.parametrize(
-    ("interval_s", "hold_s"), [(1.0, MIN_GAP_S), (30.0, 30.0), (600.0, MAX_HOLD_SECONDS)]
-)
-def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s: int, hold_s: float) -> None:
+@pytest.mark.parametrize(("interval_s", "gap_s"), [(1.0, MIN_GAP_S), (30.0, 30.0), (600.0, MAX_GAP_SECONDS)])
+def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s: int, gap_s: float) -> None:
     @in_virtual_time
     async def run() -> None:
         heart = OwnHeart()
@@ -281,14 +279,14 @@ def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s:
                 fake.says(tool("ses_1"))
                 await asyncio.sleep(1)
             times = heart.times()
-            assert all(later >= earlier + hold_s for earlier, later in itertools.pairwise(times))
-            assert 240 / (hold_s + 2) - 1 <= len(times) <= 240 / hold_s + 1
+            assert all(later >= earlier + gap_s for earlier, later in itertools.pairwise(times))
+            assert 240 / (gap_s + 2) - 1 <= len(times) <= 240 / gap_s + 1
             assert seen.texts(WatchEventKind.REFUSED) == [
-                f"the registry refuses: HTTP 410: register again; tried again every {hold_s:g} s",
+                f"the registry refuses: HTTP 410: register again; tried again every {gap_s:g} s",
                 "how often it beats cannot be read: HTTP 410: register again",
             ]
             heart.ending.clear()
-            await asyncio.sleep(hold_s)
+            await asyncio.sleep(gap_s)
             fake.says(tool("ses_1"))
             await seen.until(WatchEventKind.HEARTBEAT)
 

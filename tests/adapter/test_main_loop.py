@@ -47,7 +47,7 @@ async def test_it_is_alive_for_the_registry_with_the_task_that_it_works_at(world
         record = await world.client.agents.get(adapter.agent_id)
         assert record.status == "active"
         assert record.role_id == "coder"
-        assert record.said.tasks_in_progress == [world.task.task_id]
+        assert record.reported.tasks_in_progress == [world.task.task_id]
 
 
 async def test_a_drain_lets_the_run_in_progress_end(world: World) -> None:

@@ -52,7 +52,7 @@ def test_an_id_with_a_null_is_passed_over() -> None:
     assert parsed(b"id: 3\n\nid: 4\0\n\n") == [Message("", "3"), Message("", "3")]
 
 
-def test_every_whole_line_is_a_sign_of_life() -> None:
+def test_every_whole_line_is_a_liveness_signal() -> None:
     parser = EventStreamParser()
     counts = []
     for piece in (b": hea", b"rtbeat\r", b"\n\n", b"data", b": 1"):

@@ -53,7 +53,7 @@ async def test_an_agent_lives_from_registration_to_its_end(client: RegistryClien
     )
     assert (reply.acknowledged, reply.agent_status, reply.pending_commands) == (True, Status.ACTIVE, [])
     seen = await client.agents.get("billing-1")
-    assert (seen.capacity.current_load, seen.said.tasks_in_progress) == (2, ["t1"])
+    assert (seen.capacity.current_load, seen.reported.tasks_in_progress) == (2, ["t1"])
 
     changed = await client.agents.update(
         "billing-1", if_match=seen.etag, name=None, capabilities=["invoices"]

@@ -29,8 +29,8 @@ async def test_a_directory_lists_what_was_put_there(
 async def test_a_directory_that_shrank_is_confirmed(client: RegistryClient) -> None:
     await client.directories.put("dir", urls(*range(20)))
     held = await client.directories.put("dir", [])
-    assert (held.state, held.removed, held.is_under_way) == (ImportState.HELD, 20, False)
-    assert (await client.directories.get("dir")).held == held
+    assert (held.state, held.removed, held.is_under_way) == (ImportState.SUSPENDED, 20, False)
+    assert (await client.directories.get("dir")).suspended == held
     assert (await client.directories.confirm("dir")).state is ImportState.APPLIED
     with pytest.raises(Conflict):
         await client.directories.confirm("dir")

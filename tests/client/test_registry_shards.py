@@ -108,7 +108,7 @@ async def test_results_are_reported_with_what_is_to_be_remembered(prober: Regist
     memory = ProbeMemory(probed_at_s=1.25, result=ResultClass.REFUSED, failures_in_row=2)
     seen = [refused(url) for url in URLS[:2]]
     answer = await report(prober, *seen, memories=[memory, None], tokens={SHARD: tokens[SHARD]})
-    assert answer.counts == {ReportOutcome.NO_SIGN_OF_LIFE_YET: 2}
+    assert answer.counts == {ReportOutcome.NO_LIVENESS_SIGNAL_YET: 2}
     assert answer.lost == []
     memories = {target.url: target.memory for target in (await prober.shards.targets(SHARD)).targets}
     assert memories == {URLS[0]: memory, URLS[1]: None}

@@ -70,7 +70,7 @@ async def test_a_list_becomes_targets_and_says_what_was_left_out(
     write_list(tmp_path, "a.example", "b.example", "https://a.example/", "https://{tenant}.example")
     outcome = await read(database, a_list)
     assert outcome.told.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 a placeholder")
-    assert (outcome.is_held, outcome.has_failed) == (False, False)
+    assert (outcome.is_suspended, outcome.has_failed) == (False, False)
     assert await sizes(database) == {"agents.txt": 2}
 
 
@@ -177,11 +177,11 @@ async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
     for _ in range(2):
         # It is not handed over again, and still held.
         outcome = await read(database, a_list)
-        assert outcome.is_held
+        assert outcome.is_suspended
         assert "held" in outcome.told
         assert await sizes(database) == {"agents.txt": 40}
     write_list(tmp_path, *hosts)
-    assert not (await read(database, a_list)).is_held
+    assert not (await read(database, a_list)).is_suspended
     assert await sizes(database) == {"agents.txt": 40}
 
 

@@ -124,7 +124,7 @@ def test_the_sums_of_a_process_that_died_stay() -> None:
 
 def test_what_has_to_be_known_is_noted() -> None:
     standings = Standings(total=None)
-    standings.note("a", replace(STANDING, is_ledger_away=True, held=70, given_up=5, missed=3))
+    standings.note("a", replace(STANDING, is_ledger_unreachable=True, held=70, given_up=5, missed=3))
     unreached = ("public_ipv6", "public_ipv4")
     slow = replace(STANDING, slowness="the event loop is 1.2 s late", unreached_classes=unreached)
     standings.note("b", replace(slow, start_error_p99_ms=1200.0))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lifesign.dashboard import labels
 from lifesign.dashboard.labels import Sight, sight_of_seen
 from lifesign.dashboard.pages.history import _segments
-from lifesign.domain.models.agents import LayerSeen, ObservedState
+from lifesign.domain.models.agents import ObservedLayer, ObservedState
 from lifesign.domain.observation.results import ResultClass
 
 SEEN = {
@@ -32,8 +32,8 @@ def test_what_was_seen_has_one_word(result: ResultClass | None, word: str) -> No
 
 
 def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
-    def layer(result: ResultClass, hour: int) -> LayerSeen:
-        return LayerSeen(result=result, reason="", observed_at=datetime(2026, 11, 22, hour, tzinfo=UTC))
+    def layer(result: ResultClass, hour: int) -> ObservedLayer:
+        return ObservedLayer(result=result, reason="", observed_at=datetime(2026, 11, 22, hour, tzinfo=UTC))
 
     card, gate = layer(ResultClass.OK, 9), layer(ResultClass.GATED, 10)
     seen = ObservedState(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
@@ -46,7 +46,7 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
 
 def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
     asked_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
-    absent = LayerSeen(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
+    absent = ObservedLayer(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
     seen = ObservedState(failures_in_row=0, recent_interactions="", readiness=absent)
     assert sight_of_seen(seen) == Sight("unknown", "HTTP 404; its card could not be asked")
 

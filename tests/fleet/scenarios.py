@@ -9,7 +9,7 @@ from tests.fleet.kinds import KINDS
 from tests.fleet.script import (
     DEAD_AFTER_S,
     INTERVAL_S,
-    MAX_HOLD_S,
+    MAX_SUSPENSION_S,
     UNHEALTHY_AFTER_S,
     WARM_UP_S,
     Action,
@@ -158,7 +158,7 @@ def partial_cuts(seed: int) -> Iterator[Script]:
 
 def real_deaths(seed: int) -> Iterator[Script]:
     """Yield real deaths: of all, of two hosts one after the other, and of 30 % of 100."""
-    limit_s = DEAD_AFTER_S + MAX_HOLD_S + INTERVAL_S
+    limit_s = DEAD_AFTER_S + MAX_SUSPENSION_S + INTERVAL_S
     for hosts, canaries in itertools.product((3, 12, 100), (True, False)):
         expected = (
             Expected(dead_at_least=hosts, dead_within_s=limit_s)
@@ -207,7 +207,7 @@ def real_deaths(seed: int) -> Iterator[Script]:
 def own_faults(seed: int) -> Iterator[Script]:
     """Yield faults of probers and registry: verdicts as without them, or unknown."""
     hour_s = 3600.0
-    limit_s = DEAD_AFTER_S + MAX_HOLD_S + INTERVAL_S
+    limit_s = DEAD_AFTER_S + MAX_SUSPENSION_S + INTERVAL_S
     for name, actions, probers in (
         ("clock-ahead", _clock([(0.0, hour_s)]), 1),
         ("clock-behind", _clock([(0.0, -hour_s)]), 1),
@@ -242,9 +242,9 @@ def own_faults(seed: int) -> Iterator[Script]:
             agents=tuple(Agent(number=number, is_heartbeat=True) for number in range(agents)),
             actions=(
                 Action(at_s=WARM_UP_S, what=What.CUT_INBOUND),
-                Action(at_s=WARM_UP_S + 0.8 * MAX_HOLD_S, what=What.HEAL),
+                Action(at_s=WARM_UP_S + 0.8 * MAX_SUSPENSION_S, what=What.HEAL),
             ),
-            ends_at_s=WARM_UP_S + MAX_HOLD_S + AFTER_S,
+            ends_at_s=WARM_UP_S + MAX_SUSPENSION_S + AFTER_S,
             seed=seed,
         )
 
@@ -275,7 +275,7 @@ def kinds(seed: int) -> Script:
                     at_s=at_s + DEAD_AFTER_S + 2 * UNHEALTHY_AFTER_S, what=What.REVIVE, hosts=(agent.number,)
                 )
             )
-    limit_s = DEAD_AFTER_S + MAX_HOLD_S + 2 * INTERVAL_S
+    limit_s = DEAD_AFTER_S + MAX_SUSPENSION_S + 2 * INTERVAL_S
     return Script(
         name="all-kinds",
         group="kinds",

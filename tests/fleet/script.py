@@ -12,7 +12,7 @@ from typing import Any, Final
 INTERVAL_S: Final = 300.0
 UNHEALTHY_AFTER_S: Final = 900.0
 DEAD_AFTER_S: Final = 3600.0
-MAX_HOLD_S: Final = 900.0
+MAX_SUSPENSION_S: Final = 900.0
 WARM_UP_S: Final = 1500.0
 """Time in which every agent is measured at least four times before the first fault."""
 

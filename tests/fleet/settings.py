@@ -70,7 +70,7 @@ def server_environment(factor: float) -> Mapping[str, str]:
         name: getattr(DEFAULTS, name)
         for name in (
             "mass_exit_cadence_seconds",
-            "mass_exit_max_hold_seconds",
+            "mass_exit_max_suspension_seconds",
             "mass_exit_proven_seconds",
             "mass_silence_expected_seconds",
             "mass_silence_together_seconds",

@@ -39,9 +39,9 @@ class Fleet:
         return str(answer.json()["state"])
 
     async def turns(self) -> list[tuple[str, str]]:
-        types = "monitor.held,monitor.recovering,monitor.normal,monitor.downtime,monitor.clock_jump"
+        types = "monitor.suspended,monitor.resuming,monitor.normal,monitor.downtime,monitor.clock_jump"
         events = await self.api.events(type=types)
-        return [(event["type"], event["payload"]["turn"]) for event in events]
+        return [(event["type"], event["payload"]["cause"]) for event in events]
 
 
 @pytest.fixture
@@ -56,18 +56,18 @@ async def test_half_a_fleet_that_falls_silent_is_held_and_the_truly_dead_are_dea
 ) -> None:
     steady, returning = fleet.names[SILENT:], fleet.names[:RETURNING]
     await fleet.live(120, steady)
-    assert await fleet.state() == "held"
+    assert await fleet.state() == "suspended"
     assert await count_by_status(fleet.api.database) == {"active": FLEET}
     await fleet.live(780, [*steady, *returning])
-    assert await fleet.state() == "held"
+    assert await fleet.state() == "suspended"
     assert await count_by_status(fleet.api.database) == {"active": FLEET}
     await fleet.live(600, [*steady, *returning])
     dead = SILENT - RETURNING
     assert await count_by_status(fleet.api.database) == {"active": FLEET - dead, "dead": dead}
     assert await fleet.state() == "normal"
     assert await fleet.turns() == [
-        ("monitor.held", "mass_exit"),
-        ("monitor.recovering", "max_hold"),
+        ("monitor.suspended", "mass_exit"),
+        ("monitor.resuming", "max_suspension"),
         ("monitor.normal", "cohort_passed"),
     ]
     gone = set(fleet.names[RETURNING:SILENT])
@@ -78,9 +78,12 @@ async def test_half_a_fleet_that_falls_silent_is_held_and_the_truly_dead_are_dea
 
 async def test_when_all_who_fell_silent_are_heard_again_the_hold_ends_and_nobody_went(fleet: Fleet) -> None:
     await fleet.live(120, fleet.names[SILENT:])
-    assert await fleet.state() == "held"
+    assert await fleet.state() == "suspended"
     await fleet.live(300, fleet.names)
-    assert await fleet.state() in {"recovering", "normal"}
-    assert (await fleet.turns())[:2] == [("monitor.held", "mass_exit"), ("monitor.recovering", "wave_over")]
+    assert await fleet.state() in {"resuming", "normal"}
+    assert (await fleet.turns())[:2] == [
+        ("monitor.suspended", "mass_exit"),
+        ("monitor.resuming", "mass_exit_over"),
+    ]
     assert await count_by_status(fleet.api.database) == {"active": FLEET}
     assert await fleet.api.events(type="agent.lifecycle") == []

@@ -166,7 +166,7 @@ def test_a_real_sessions_work_is_a_heartbeat_of_its_agent(tmp_path: Path, *, is_
                 until("it beats again", lambda: len(seen.texts("heartbeat")) > sent, PATIENCE_SECONDS)
                 assert seen.ended() == 0
         record = answer_to(f"{registry.url}/api/v1/agents/worker-1", {"X-API-Key": ADMIN_KEY})
-    assert record["said"]["current_load"] == 0
+    assert record["reported"]["current_load"] == 0
     assert len(seen.texts("ended")) == 1
     assert "ahk_" not in str(seen.told)
     assert PASSWORD not in str(seen.told)

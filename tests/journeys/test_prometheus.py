@@ -143,7 +143,7 @@ def query(server: Server, expression: str) -> list[dict[str, Any]]:
 def test_a_registry_is_scraped_with_its_key(prometheus: Server) -> None:
     (up,) = query(prometheus, 'up{job="lifesign-registry"}')
     assert up["value"][1] == "1"
-    (held,) = query(prometheus, 'lifesign_registry_decisions_held{track="probe"}')
+    (held,) = query(prometheus, 'lifesign_registry_decisions_suspended{track="probe"}')
     assert held["value"][1] == "0"
     assert len(query(prometheus, "lifesign_registry_agents")) == 20
 

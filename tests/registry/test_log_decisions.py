@@ -83,9 +83,9 @@ async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: Wound
     await add_agents(api.database, 21)
     clock.advance(91)
     await api.sweep()
-    (line,) = log.lines("monitor.held")
-    assert {"actor", "track", "previous", "turn", "exits", "limit", "unwitnessed"} <= set(line)
-    assert (line["actor"], line["previous"], line["turn"]) == ("monitor", "normal", "mass_exit")
+    (line,) = log.lines("monitor.suspended")
+    assert {"actor", "track", "previous", "cause", "exits", "limit", "unwitnessed"} <= set(line)
+    assert (line["actor"], line["previous"], line["cause"]) == ("monitor", "normal", "mass_exit")
 
 
 @ON_ONE_DATABASE
@@ -169,6 +169,6 @@ def test_members_of_events_have_names_that_a_record_takes() -> None:
 def test_the_document_names_what_is_told_and_what_is_not() -> None:
     text = (REPOSITORY / "docs" / "monitoring.md").read_text()
     words = set(re.findall(r"`([a-z_.]+)`", text))
-    assert {"agent.lifecycle", "monitor.held", "call.refused", "fenced_write_rejected"} <= words
+    assert {"agent.lifecycle", "monitor.suspended", "call.refused", "fenced_write_rejected"} <= words
     assert {kind.value for kind in LEFT_OUT} <= words
     assert {*FIRST, "previous_status", "new_status", "reason", "explanation", "client"} <= words

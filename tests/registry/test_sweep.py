@@ -222,7 +222,7 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     counts = await count_by_status(slow_api.database)
     assert counts == {"active": 1, "unhealthy": 30}
     types = await _types(slow_api.database)
-    assert types.count("monitor.held") == types.count("monitor.recovering") == 1
+    assert types.count("monitor.suspended") == types.count("monitor.resuming") == 1
     assert "monitor.downtime" not in types
     for _ in range(10):
         await _live(slow_api, 30)
@@ -230,7 +230,7 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     assert await count_by_status(slow_api.database) == {"active": 1, "dead": 30}
     types = await _types(slow_api.database)
     assert [name for name in types if name.startswith("monitor.")] == [
-        "monitor.held", "monitor.recovering", "monitor.normal",
+        "monitor.suspended", "monitor.resuming", "monitor.normal",
     ]  # fmt: skip
 
 
@@ -275,9 +275,9 @@ async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api
             assert (await slow_api.beat(name, key)).json()["agent_status"] == "active"
         await _live(slow_api, 30)
     types = await _types(slow_api.database)
-    assert types == ["monitor.held", "monitor.recovering"]
-    held = (await slow_api.events(type="monitor.recovering"))[0]
-    assert held["payload"]["turn"] == "wave_over"
+    assert types == ["monitor.suspended", "monitor.resuming"]
+    held = (await slow_api.events(type="monitor.resuming"))[0]
+    assert held["payload"]["cause"] == "mass_exit_over"
 
 
 # Missed heartbeats have witnesses.
@@ -291,11 +291,11 @@ async def test_two_agents_that_fall_silent_with_nobody_heard_are_held_up_to_the_
     keys = [await slow_api.add_agent_key(name) for name in names]
     await _live(slow_api, 600)
     assert await count_by_status(slow_api.database) == {"active": 2}
-    (held,) = [event["payload"] for event in await slow_api.events(type="monitor.held")]
-    assert (held["track"], held["turn"]) == ("heartbeat", "mass_exit")
+    (held,) = [event["payload"] for event in await slow_api.events(type="monitor.suspended")]
+    assert (held["track"], held["cause"]) == ("heartbeat", "mass_exit")
     assert (held["exits"], held["unwitnessed"], held["limit"]) == (2, 2, 20)
     monitor = (await slow_api.ask("GET", "/api/v1/monitor")).json()
-    assert (monitor["state"], monitor["tracks"]["heartbeat"]["unwitnessed"]) == ("held", 2)
+    assert (monitor["state"], monitor["tracks"]["heartbeat"]["unwitnessed"]) == ("suspended", 2)
     assert monitor["tracks"]["probe"]["state"] == "normal"
     # The way is open again: both are heard, and nobody ever goes.
     for _ in range(10):
@@ -303,8 +303,8 @@ async def test_two_agents_that_fall_silent_with_nobody_heard_are_held_up_to_the_
             await slow_api.beat(name, key)
         await _live(slow_api, 30)
     assert await count_by_status(slow_api.database) == {"active": 2}
-    assert [event["payload"]["turn"] for event in await slow_api.events(type="monitor.recovering")] == [
-        "wave_over"
+    assert [event["payload"]["cause"] for event in await slow_api.events(type="monitor.resuming")] == [
+        "mass_exit_over"
     ]
 
 
@@ -312,8 +312,8 @@ async def test_agents_that_stay_silent_are_believed_after_the_longest_hold(slow_
     await add_agents(slow_api.database, 2)
     await _live(slow_api, 100 + 900 + 90)
     assert await count_by_status(slow_api.database) == {"unhealthy": 2}
-    (ended,) = await slow_api.events(type="monitor.recovering")
-    assert ended["payload"]["turn"] == "max_hold"
+    (ended,) = await slow_api.events(type="monitor.resuming")
+    assert ended["payload"]["cause"] == "max_suspension"
 
 
 async def test_a_single_agent_is_judged_by_itself(slow_api: RegistryApi) -> None:
@@ -339,7 +339,7 @@ async def test_any_request_of_another_agent_bears_a_silence_out(
             await slow_api.ask("GET", f"{AGENTS}/agent-1", key=key)
     await _live(slow_api, 10)
     assert (await slow_api.record("agent-0"))["status"] == "unhealthy"
-    assert await slow_api.events(type="monitor.held") == []
+    assert await slow_api.events(type="monitor.suspended") == []
 
 
 @pytest.mark.parametrize("key", [Role.ADMIN, Role.READER, "ahk_" + "x" * 43])
@@ -407,9 +407,9 @@ async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None
     assert (await slow_api.record("lonely-0"))["status"] == "unhealthy"
     path = "/api/v1/monitor/release"
     released = await slow_api.ask("POST", f"{path}?track=probe")
-    assert released.json()["tracks"]["heartbeat"]["state"] == "held"
+    assert released.json()["tracks"]["heartbeat"]["state"] == "suspended"
     released = await slow_api.ask("POST", f"{path}?track=heartbeat")
-    assert released.json()["tracks"]["heartbeat"]["state"] == "recovering"
+    assert released.json()["tracks"]["heartbeat"]["state"] == "resuming"
 
 
 async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:

@@ -76,10 +76,10 @@ class TargetsMachine(RegistryMachine):
         self.imports += 1
         record = self.run(put(self.api, name, f"import-{self.imports}", sorted(listed)))
         before = self.model.listed.get(name, set())
-        is_held = len(before) > 10 and len(before - listed) * 2 > len(before)
-        assert record["state"] == ("held" if is_held else "applied"), record
+        is_suspended = len(before) > 10 and len(before - listed) * 2 > len(before)
+        assert record["state"] == ("suspended" if is_suspended else "applied"), record
         self.model.held.pop(name, None)
-        if is_held:
+        if is_suspended:
             self.model.held[name] = listed
             self.model.listed[name] = before | listed
         else:
@@ -111,7 +111,7 @@ class TargetsMachine(RegistryMachine):
             assert outcome == "accepted"
             self.model.alive.add(url)
         else:
-            assert outcome == "no_sign_of_life_yet"
+            assert outcome == "no_liveness_signal_yet"
 
     @rule(url=some_url)
     def take_off_the_list(self, url: str) -> None:

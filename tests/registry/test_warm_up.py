@@ -39,7 +39,7 @@ async def test_the_first_visitor_finds_the_fleet_counted_and_the_pages_read(
     await warm_up(registry.database, dashboard.warm_up)
     assert {template for _, template in _environment().cache or ()} >= {*FIRST_TEMPLATES}
     facts = dashboard.facts
-    assert all(kept._kept is not None for kept in (facts.agents, facts.seen, facts.waiting))
+    assert all(kept._kept is not None for kept in (facts.agents, facts.observed, facts.waiting))
     await registry.database.close()
 
 

@@ -29,7 +29,7 @@ STANDING = Progress(
     held=0,
     reported=10,
     given_up=0,
-    is_ledger_away=False,
+    is_ledger_unreachable=False,
     slowness=None,
 )
 

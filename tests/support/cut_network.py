@@ -124,7 +124,7 @@ def _url(server: HostileServer) -> str:
 
 
 def _told(observation: Observation) -> list[str | None]:
-    return [observation.result.value, observation.unmeasured, observation.network_class]
+    return [observation.result.value, observation.inconclusive_reason, observation.network_class]
 
 
 if __name__ == "__main__":

@@ -97,10 +97,10 @@ class Model:
             agent.commands = [command for command in agent.commands if command.expires_at_s > self.now_s]
 
     def silence_s(self, agent: Agent) -> float:
-        excused_s = sum(
+        excluded_s = sum(
             max(0.0, end_s - max(begin_s, agent.last_beat_s)) for begin_s, end_s in self._downtimes
         )
-        return self.now_s - agent.last_beat_s - excused_s
+        return self.now_s - agent.last_beat_s - excluded_s
 
     def deadlines_s(self) -> list[float]:
         """When time alone will change something."""

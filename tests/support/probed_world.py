@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4
-from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, unmeasured_reason
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, reason_of_inconclusive
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network import host_limiter
@@ -134,7 +134,7 @@ class World:
             target_url=entry.url,
             observed_at=datetime.fromtimestamp(self.clock.wall_s(), UTC),
             discovery=OK if is_ok else LayerResult(result=result, status_code=_STATUS.get(result)),
-            unmeasured=unmeasured_reason(result),
+            inconclusive_reason=reason_of_inconclusive(result),
             network_class=network_class if has_address else entry.memory.network_class,
             address="192.0.2.1" if has_address else None,
         )

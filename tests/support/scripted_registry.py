@@ -166,7 +166,7 @@ class ScriptedRegistry:
             "reason": self.reason,
             "status_since": self._now(),
             "explanation": "",
-            "said": {"current_load": 0, "tasks_in_progress": []},
+            "reported": {"current_load": 0, "tasks_in_progress": []},
         }
 
     def _now(self) -> str:

@@ -14,5 +14,5 @@ def suspend(transaction: Transaction, track: Track = Track.HEARTBEAT) -> None:
     """Suspend verdicts on one track, as if so many agents had fallen silent just now."""
     row = registry_row.lock(transaction)
     monitors = new_monitors(transaction.now_s)
-    held = replace(monitors.of(track), state=MonitorState.HELD, exits_this_cadence=EXITS)
+    held = replace(monitors.of(track), state=MonitorState.SUSPENDED, exits_this_cadence=EXITS)
     registry_row.store(transaction, with_monitors(row, monitors.with_track(track, held)))

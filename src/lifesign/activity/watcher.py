@@ -28,7 +28,7 @@ from lifesign.errors import InvalidValue, LifesignError
 
 RECORD_EVERY_SECONDS: Final = 60.0
 """So late is it noticed at worst that an agent names another session, or wants another interval."""
-MAX_HOLD_SECONDS: Final = 60.0
+MAX_GAP_SECONDS: Final = 60.0
 """An agent whose heartbeat was refused is left alone for its interval, and never longer than this: once it
 has registered again, it must not be silent for long."""
 STEADY_SECONDS: Final = 10.0
@@ -226,9 +226,9 @@ class Watcher:
 
     def _refused(self, agent_id: str, why: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        hold_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_HOLD_SECONDS)
-        self._beats.hold(agent_id, now_s + hold_s)
-        text = f"the registry refuses: {why}; tried again every {hold_s:g} s"
+        gap_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_GAP_SECONDS)
+        self._beats.hold(agent_id, now_s + gap_s)
+        text = f"the registry refuses: {why}; tried again every {gap_s:g} s"
         self._once.tell("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
 
     def _registry_away(self, why: str) -> None:

@@ -39,7 +39,7 @@ class ClaimedTask:
             comment.model_dump(mode="json", exclude_none=True) for comment in granted.comments
         )
         """What earlier holders asked and people answered, newest first: each a mapping with `signal`
-        (`help_asked`, `requeued`, `rejected`, ...), `comment`, `said_by`, `said_at`."""
+        (`help_asked`, `requeued`, `rejected`, ...), `comment`, `written_by`, `written_at`."""
         self.budget = granted.budget
         """As it was when the task was granted."""
         self.run = run

@@ -79,7 +79,7 @@ class ImportOutcome:
     directory: str
     told: str
     """In one line, for people."""
-    is_held: bool = False
+    is_suspended: bool = False
     """It has shrunk so much that somebody has to confirm it."""
     has_failed: bool = False
     """It could not be read; what it listed before still counts."""
@@ -151,7 +151,7 @@ class DirectoryImporter:
         records = {record.name: record for record in await self._lists.all()}
         record = records.get(name)
         known = None
-        if record is not None and (last := record.held or record.applied) is not None:
+        if record is not None and (last := record.suspended or record.applied) is not None:
             known = _without_prefix(last.etag, self._prefix)
         others = sum(records[other].size for other in self.names if other != name and other in records)
         tell = partial(self._at, name, "lines read")
@@ -165,8 +165,8 @@ class DirectoryImporter:
             )
         if isinstance(read, Unchanged):
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
-            if record.held is not None:
-                return _held(name, record.held)
+            if record.suspended is not None:
+                return _held(name, record.suspended)
             unchanged = ImportOutcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
             return _with_findings(unchanged, read)
         version = f"{self._prefix} {read.version}"
@@ -211,7 +211,7 @@ class DirectoryImporter:
     ) -> ImportOutcome:
         """Hand over a list, and wait until it is applied or held."""
         record = await self._record(name)
-        applied = None if record is None or record.held is not None else record.applied
+        applied = None if record is None or record.suspended is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
             return ImportOutcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
         wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
@@ -227,7 +227,7 @@ class DirectoryImporter:
             # Of those that were listed before nobody counts how many have been passed.
             self._at(name, "new targets stored", done.added, None if done.size_before else len(wanted))
             done = await self._lists.apply(name, import_id, pages=len(pages))
-        if done.state is ImportState.HELD:
+        if done.state is ImportState.SUSPENDED:
             return _held(name, done)
         size = done.size_before + done.added - done.removed
         changes = f", {done.added:,} new, {done.removed:,} left" if done.size_before else ""
@@ -310,7 +310,7 @@ def _without_prefix(etag: str | None, prefix: str) -> str | None:
 
 def _held(name: str, record: ImportRecord) -> ImportOutcome:
     why = record.explanation or "it has shrunk: what it listed before stays until this is confirmed"
-    return ImportOutcome(directory=name, told=f"{name}: held: {why}", is_held=True)
+    return ImportOutcome(directory=name, told=f"{name}: held: {why}", is_suspended=True)
 
 
 def _with_findings(outcome: ImportOutcome, read: Snapshot | Unchanged) -> ImportOutcome:

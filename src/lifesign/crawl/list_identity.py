@@ -46,7 +46,7 @@ async def refuse_other_lists(
     records = {record.name: record for record in await lists.all() if record.size}
     for source in definition.directories:
         record = records.get(source.label)
-        last = None if record is None else record.held or record.applied
+        last = None if record is None else record.suspended or record.applied
         if last is None or last.source is None or _came_from(last.source, source):
             continue
         if is_shared and await _lists_the_same(source, definition, last.etag):

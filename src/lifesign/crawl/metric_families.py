@@ -49,8 +49,8 @@ _GAUGES: tuple[tuple[str, str, Of], ...] = (
         "How far this machine's clock is ahead of the registry's.",
         lambda now: now.clock_offset_s,
     ),
-    ("ledger_away", "Whether results cannot be handed over.", lambda now: now.is_ledger_away),
-    ("results_held", "Results that wait to be handed over.", lambda now: now.held),
+    ("ledger_unreachable", "Whether results cannot be handed over.", lambda now: now.is_ledger_unreachable),
+    ("results_buffered", "Results that wait to be handed over.", lambda now: now.held),
 )
 _COUNTERS: tuple[tuple[str, str, Of], ...] = (
     (
@@ -83,10 +83,10 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
         f"{PREFIX}directories", "Directories by what became of their last reading.", labels=["state"]
     )
     outcomes = [
-        "failed" if outcome.has_failed else "held" if outcome.is_held else "read"
+        "failed" if outcome.has_failed else "suspended" if outcome.is_suspended else "read"
         for outcome in crawl.outcomes.values()
     ]
-    for state in ("read", "held", "failed"):
+    for state in ("read", "suspended", "failed"):
         states.add_metric([state], outcomes.count(state))
     yield states
     for name, told, of in _GAUGES:

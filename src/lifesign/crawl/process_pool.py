@@ -112,7 +112,7 @@ class Standings:
     def _notes(self) -> list[str]:
         now = self.now.values()
         notes = []
-        if any(progress.is_ledger_away for progress in now):
+        if any(progress.is_ledger_unreachable for progress in now):
             notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
         if given_up := self._past_given_up + sum(progress.given_up for progress in now):
             notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")

@@ -68,7 +68,7 @@ class Crawled:
     is_done: bool
     """All is done that was to be done; a crawl without an end is done whenever it is asked to end."""
     probed: int
-    held: tuple[str, ...] = ()
+    suspended: tuple[str, ...] = ()
     """Directories that somebody has to confirm."""
     failed: tuple[str, ...] = ()
     """Directories that could not be read."""
@@ -167,7 +167,7 @@ class Crawl:
         return Crawled(
             is_done=is_done,
             probed=standings.state.probed,
-            held=tuple(outcome.directory for outcome in self.outcomes.values() if outcome.is_held),
+            suspended=tuple(outcome.directory for outcome in self.outcomes.values() if outcome.is_suspended),
             failed=self._failed,
         )
 
@@ -312,7 +312,7 @@ class Crawl:
     def _note(self, outcome: ImportOutcome) -> None:
         self.outcomes[outcome.directory] = outcome
         self._progress.say(outcome.told)
-        if outcome.is_held:
+        if outcome.is_suspended:
             self._progress.say(f"  {self._command('confirm', outcome.directory)}")
 
     def _command(self, verb: str, directory: str) -> str:

@@ -19,7 +19,7 @@ LABELS: Final[Mapping[str, str]] = MappingProxyType({
     "host": "Host",
     "pool": "Pool",
     "q": "Part of id or name",
-    "seen": "Seen",
+    "observed": "Observed",
     "sort": "Order",
     "status": "Status",
 })  # fmt: skip

@@ -54,8 +54,8 @@ _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
     EventType.AGENT_DRIFT_WARNING: "warn",
     EventType.AGENT_TASKS_MISMATCH: "warn",
     EventType.AGENT_DRAIN_WARNING: "warn",
-    EventType.MONITOR_HELD: "bad",
-    EventType.MONITOR_RECOVERING: "warn",
+    EventType.MONITOR_SUSPENDED: "bad",
+    EventType.MONITOR_RESUMING: "warn",
     EventType.MONITOR_NORMAL: "good",
     EventType.MONITOR_DOWNTIME: "warn",
     EventType.MONITOR_CLOCK_JUMP: "warn",
@@ -64,7 +64,7 @@ _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
     EventType.MONITOR_CONFIRMED: "warn",
     EventType.PROBER_FAILURES_HIGH: "warn",
     EventType.PROBER_FAILURES_NORMAL: "good",
-    EventType.DIRECTORY_HELD: "warn",
+    EventType.DIRECTORY_SUSPENDED: "warn",
     EventType.WEBHOOK_DISABLED: "bad",
     EventType.EPOCH_RAISED: "warn",
 })  # fmt: skip
@@ -173,7 +173,7 @@ def _task(said: Mapping[str, Any]) -> str:
 def _monitor(said: Mapping[str, Any]) -> str:
     who = f"agents monitored by {said['track']}, " if "track" in said else ""
     exits = f"{said['exits']} would leave, {said['limit']} are believed"
-    return f"{who}{spaced(said['turn'])}: {exits}"
+    return f"{who}{spaced(said['cause'])}: {exits}"
 
 
 def _moment(said: str) -> str:
@@ -226,8 +226,8 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.TASK_CREATED: lambda _said: "created",
     EventType.TASK_LIFECYCLE: _task,
     EventType.TASK_REPORTED: lambda said: f"progress report {said['report']}",
-    EventType.MONITOR_HELD: _monitor,
-    EventType.MONITOR_RECOVERING: _monitor,
+    EventType.MONITOR_SUSPENDED: _monitor,
+    EventType.MONITOR_RESUMING: _monitor,
     EventType.MONITOR_NORMAL: _monitor,
     EventType.MONITOR_DOWNTIME: lambda said: (
         f"nobody looked from {_moment(said['begin'])} to {_moment(said['end'])}"
@@ -243,7 +243,7 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.DIRECTORY_APPLIED: lambda said: (
         f"lists {said['listed']}: {said['added']} came, {said['removed']} left"
     ),
-    EventType.DIRECTORY_HELD: lambda said: f"held: {said.get('reason', 'it has shrunk too much')}",
+    EventType.DIRECTORY_SUSPENDED: lambda said: f"held: {said.get('reason', 'it has shrunk too much')}",
 })  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class FleetCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenCounts:
+class ObservedCounts:
     """What probers saw, and how long ago."""
 
     by_sight: Mapping[str, int]
@@ -112,13 +112,15 @@ class FleetFacts:
 
     def __init__(self, database: Database) -> None:
         self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
-        self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
+        self.observed: Kept[ObservedCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
         self.maintained: Kept[Sequence[MaintenanceGroup]] = Kept(database, maintenances, FRESH_SECONDS)
         self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
 
     async def count(self) -> None:
         """Have all of them counted; StoreUnavailable."""
-        await asyncio.gather(self.agents.get(), self.seen.get(), self.maintained.get(), self.waiting.get())
+        await asyncio.gather(
+            self.agents.get(), self.observed.get(), self.maintained.get(), self.waiting.get()
+        )
 
 
 class Kept(Generic[T]):
@@ -166,12 +168,12 @@ def _count_waiting(transaction: Transaction) -> int:
     return task_rows.count(transaction, TaskFilter(statuses=WAITING))
 
 
-def _count_seen(transaction: Transaction) -> SeenCounts:
+def _count_seen(transaction: Transaction) -> ObservedCounts:
     by_sight = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
     for result, count in census_counts.results(transaction).items():
         by_sight[sight_of(result).word] += count
     living = probers.living(transaction, MAX_PROBERS)
-    return SeenCounts(
+    return ObservedCounts(
         by_sight=by_sight,
         last_observed_at_s=probe_results.last_observed_at_s(transaction),
         probers=len(living),

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import AgentRecord, LayerSeen, ObservedState
+from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
 from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
 from lifesign.domain.observation.probe_summary import LAYER_WORDS, beside_card, probe_summary, signs_of_life
@@ -102,8 +102,8 @@ def sight_of_target(target: TargetSummary, now_s: float) -> Sight:
 
 def sight_of_agent(agent: AgentRecord, now_s: float) -> Sight:
     """Return the word for what is known of an agent now: `unknown` if its last measured result is too old."""
-    if agent.seen is None or agent.unknown_reason is None or not agent.has_old_evidence:
-        return sight_of_seen(agent.seen)
+    if agent.observed is None or agent.unknown_reason is None or not agent.has_old_evidence:
+        return sight_of_seen(agent.observed)
     return Sight("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
 
 
@@ -125,9 +125,9 @@ def sight_of_seen(seen: ObservedState | None) -> Sight:
         if layer is not None and layer.observed_at == last_at
     ]
     if signs_of_life(layers):
-        standing = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
-        is_ok = any(layer.result is ResultClass.OK for _, layer in standing)
-        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(standing))
+        shown = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
+        is_ok = any(layer.result is ResultClass.OK for _, layer in shown)
+        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(shown))
     last = decisive(layers)
     if last is None:
         return NEVER_MEASURED
@@ -137,7 +137,7 @@ def sight_of_seen(seen: ObservedState | None) -> Sight:
     return sight_of(last.result, last.reason)
 
 
-def layers_seen(seen: ObservedState) -> list[tuple[str, LayerSeen]]:
+def layers_seen(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
     """Return the layers that were ever asked, in the order in which a probe asks them."""
     named = (
         (Layer.DISCOVERY, seen.discovery),
@@ -150,8 +150,8 @@ def layers_seen(seen: ObservedState) -> list[tuple[str, LayerSeen]]:
 
 def standing_of(agent: AgentRecord) -> str:
     """Return how an agent stands now, in words."""
-    if agent.standing:
-        return agent.standing
+    if agent.current_explanation:
+        return agent.current_explanation
     return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
 
 
@@ -164,7 +164,7 @@ def why_unread(agent: AgentRecord) -> str:
     """Return why nobody knows what an agent's health document says, and what is to be done; else empty."""
     if agent.monitoring is Monitoring.HEARTBEAT:
         return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
-    if agent.seen is None:
+    if agent.observed is None:
         return "no prober has looked since it registered; one has to run (lifesign crawl --registry)"
     return ""
 

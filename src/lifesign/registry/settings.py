@@ -94,7 +94,9 @@ class RegistrySettings(BaseModel):
     """A suspension ends once fewer wait than this many times the usual number; at most the factor above."""
     mass_exit_quiet_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.quiet_cadences
     """Cadences for which fewer must wait before a suspension ends."""
-    mass_exit_max_hold_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_EXIT.max_hold_seconds
+    mass_exit_max_suspension_seconds: Annotated[float, Field(ge=1, le=86_400)] = (
+        _MASS_EXIT.max_suspension_seconds
+    )
     """When silence is believed all the same; at least one cadence."""
     mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
     """Cadences of which the usual number is the mean."""
@@ -123,10 +125,10 @@ class RegistrySettings(BaseModel):
             raise PydanticCustomError(
                 "mass_exit_end_factor", "expected mass_exit_end_factor to be at most mass_exit_factor"
             )
-        if self.mass_exit_max_hold_seconds < self.mass_exit_cadence_seconds:
+        if self.mass_exit_max_suspension_seconds < self.mass_exit_cadence_seconds:
             raise PydanticCustomError(
-                "mass_exit_max_hold_seconds",
-                "expected mass_exit_max_hold_seconds to be at least mass_exit_cadence_seconds",
+                "mass_exit_max_suspension_seconds",
+                "expected mass_exit_max_suspension_seconds to be at least mass_exit_cadence_seconds",
             )
         return self
 
@@ -140,7 +142,7 @@ class RegistrySettings(BaseModel):
                 factor=self.mass_exit_factor,
                 end_factor=self.mass_exit_end_factor,
                 quiet_cadences=self.mass_exit_quiet_cadences,
-                max_hold_seconds=self.mass_exit_max_hold_seconds,
+                max_suspension_seconds=self.mass_exit_max_suspension_seconds,
                 baseline_cadences=self.mass_exit_baseline_cadences,
                 proven_seconds=self.mass_exit_proven_seconds,
             ),

@@ -32,7 +32,7 @@ from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_du
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, judge_agents
 from lifesign.registry.transitions.lease_expiry import reap
-from lifesign.registry.transitions.monitor_row import excused_in, monitor_turned, monitors_in, with_look
+from lifesign.registry.transitions.monitor_row import excluded_time_in, monitor_turned, monitors_in, with_look
 from lifesign.registry.transitions.status_changes import MONITOR, change_status, command_ended
 from lifesign.registry.transitions.sweep_gap import (
     Reference,
@@ -180,7 +180,7 @@ class Sweeper:
         looking = frozenset(
             track
             for track in Track
-            if (monitor := monitors.of(track)).state is MonitorState.HELD
+            if (monitor := monitors.of(track)).state is MonitorState.SUSPENDED
             and self._look_number(monitor, last_s) < self._look_number(monitor, now_s)
         )
         is_watching = is_watch_due(row, now_s, self._policies)
@@ -225,8 +225,8 @@ class Sweeper:
         if row is None:
             return None
         now_s = transaction.now_s
-        excused = excused_in(row)
-        alike = VerdictContext(excused=excused.spans, holds=excused.holds)
+        excluded_downtime = excluded_time_in(row)
+        alike = VerdictContext(excluded_downtime=excluded_downtime.spans, holds=excluded_downtime.holds)
         found = agent_rows.due(transaction, sweep.began_s, limit)
         changes, unchanged = _parted(judge_agents(transaction, found, alike))
         agent_rows.put_off(transaction, _deadlines(unchanged, now_s), sweep.began_s)
@@ -256,9 +256,9 @@ class Sweeper:
 
     def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         """Ask whether the agents of a track that silence would take down may go."""
-        if monitor.state is MonitorState.HELD:
+        if monitor.state is MonitorState.SUSPENDED:
             # Who waits is counted at the end of a sweep that meets all of them.
-            return Assessment(monitor=monitor, is_held=True, cohort_before_s=monitor.cohort_before_s)
+            return Assessment(monitor=monitor, is_suspended=True, cohort_before_s=monitor.cohort_before_s)
         return self._look_at(transaction, monitor, exits)
 
     def _look_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
@@ -285,9 +285,9 @@ class Sweeper:
                 continue
             telling.append(sign_s)
             if track is Track.HEARTBEAT:
-                agent, excused = change.agent, alike.excused_since(sign_s)
+                agent, excluded_downtime = change.agent, alike.excluded_since(sign_s)
                 missed.append(
-                    MissedHeartbeat(agent.id, sign_s, deadline_s(sign_s, agent.interval_s, excused))
+                    MissedHeartbeat(agent.id, sign_s, deadline_s(sign_s, agent.interval_s, excluded_downtime))
                 )
         return _Exits(tuple(telling), tuple(missed))
 
@@ -298,7 +298,7 @@ class Sweeper:
 
         All agents of a track are due together, at its next look.
         """
-        kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_held=True))
+        kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_suspended=True))
         changes = [
             replace(change, judge_at_s=self._next_look_s(monitors.of(change.track), transaction.now_s))
             for change in kept
@@ -316,7 +316,7 @@ class Sweeper:
         now_s = transaction.now_s
         for track in sorted(looking):
             monitor = monitors_in(row, now_s).of(track)
-            if monitor.state is MonitorState.HELD:
+            if monitor.state is MonitorState.SUSPENDED:
                 look = self._look_at(transaction, monitor, waiting[track])
                 row = with_look(row, track, look, now_s)
                 event_log.append(transaction, monitor_turned(look, track, MONITOR))

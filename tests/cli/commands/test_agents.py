@@ -63,7 +63,7 @@ def test_metadata_is_shown_as_json() -> None:
         "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
         "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": metadata,
         "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
-        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "status_since": time, "explanation": "", "reported": {"current_load": 0, "tasks_in_progress": []},
     }  # fmt: skip
     shown = [line.text for line in page(AgentRecord.model_validate(record)) if line.label == "metadata"]
     assert shown == ["a: true", 'b: {"c": [1, null]}', 'd: "true"', 'e: "é"']
@@ -80,7 +80,7 @@ def test_a_record_shows_which_targets_the_agent_claims() -> None:
         "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
         "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
         "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
-        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "status_since": time, "explanation": "", "reported": {"current_load": 0, "tasks_in_progress": []},
         "links": links,
     }  # fmt: skip
     shown = [line.text for line in page(AgentRecord.model_validate(record)) if "agent.example" in line.text]
@@ -206,11 +206,11 @@ def test_an_agent_whose_robots_txt_closed_says_since_when_nobody_looked(
         async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
             for layer in (LayerResult(result=ResultClass.OK), closed):
                 seen = Observation(target_url=url, observed_at=datetime.now(UTC), discovery=layer)
-                memory = ProbeMemory(is_unwelcome=layer is closed)
+                memory = ProbeMemory(is_disallowed_by_robots=layer is closed)
                 await report(client, seen, memories=[memory])
 
     asyncio.run(look())
-    assert json_of(capsys, "show", url)["seen"]["unmeasured"]["reason"] == closed.reason
+    assert json_of(capsys, "show", url)["observed"]["inconclusive"]["reason"] == closed.reason
     (told,) = [line for line in shown_by(capsys, "show", url).splitlines() if "not measured" in line]
     assert told.startswith("but ")
     assert told.endswith(f": {closed.reason}")
@@ -332,7 +332,7 @@ def evil_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                 **summary, "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {EVIL: EVIL},
                 "registered_at": time, "version": 1, "incarnation": 1, "etag": EVIL, "reason": "registered",
                 "status_since": time, "explanation": EVIL,
-                "said": {"last_heartbeat_at": time, "current_load": 0, "tasks_in_progress": [EVIL]},
+                "reported": {"last_heartbeat_at": time, "current_load": 0, "tasks_in_progress": [EVIL]},
             }  # fmt: skip
             status, body = 200, {"agents": [summary], "total": 1}
             if self.path.endswith("/evil"):
@@ -411,7 +411,7 @@ def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: 
 
 def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "silent")
-    assert json_of(capsys, "show", "silent")["decisions_held"] is False
+    assert json_of(capsys, "show", "silent")["decisions_suspended"] is False
     registry.write(suspend)
 
     def told(*arguments: str) -> str:
@@ -423,7 +423,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
         assert told(*arguments, "--json") == ""
     for arguments in (["list", "--json"], ["show", "silent", "--json"]):
         assert main(["agents", *arguments]) == 0
-        assert json.loads(capsys.readouterr().out)["decisions_held"] is True
+        assert json.loads(capsys.readouterr().out)["decisions_suspended"] is True
     assert main(["doctor", "--registry", registry.url, "--port", "1", "--json"]) in {0, 1}
     findings = json.loads(capsys.readouterr().out)["findings"]
     (held,) = [one for one in findings if one["about"] == "decisions"]
@@ -462,7 +462,7 @@ def record_of(**members: Any) -> AgentRecord:
         "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
         "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
         "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
-        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "status_since": time, "explanation": "", "reported": {"current_load": 0, "tasks_in_progress": []},
     }  # fmt: skip
     return AgentRecord.model_validate(record | members)
 

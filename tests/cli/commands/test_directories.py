@@ -51,7 +51,7 @@ def test_what_is_held_is_shown_confirmed_and_gone(database: str, capsys: pytest.
     assert capsys.readouterr().out == "a-list: 3 left, 0 targets\n"
     assert run("list", "--json", *place) == 0
     (shown,) = json.loads(capsys.readouterr().out)["directories"]
-    assert (shown["name"], shown["size"], "held" in shown) == ("a-list", 0, False)
+    assert (shown["name"], shown["size"], "suspended" in shown) == ("a-list", 0, False)
 
 
 def test_a_registry_is_asked_where_no_database_is_named(

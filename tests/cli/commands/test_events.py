@@ -301,7 +301,7 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
             "a: without_lease t1, t2 by x",
         ),
         ({"resource": "task:1", "fencing_token": 3}, "task:1: fencing_token 3 by x"),
-        ({"turn": "held", "exits": 30}, "turn held; exits 30 by x"),
+        ({"cause": "suspended", "exits": 30}, "cause suspended; exits 30 by x"),
         (
             {"holder": "h", "shards": [{"shard": n, "fencing_token": 1} for n in (9, 3, 1, 2)]},
             "holder h; shards 1-3, 9 by x",

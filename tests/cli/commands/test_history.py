@@ -21,7 +21,7 @@ from lifesign.domain.lifecycle.agent_history import (
 )
 from lifesign.domain.models.history import NOT_PROBED
 from lifesign.domain.models.observation_batch import ReportOutcome
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.storage.agents import agent_rows, histories
 from lifesign.storage.engine.transaction import Transaction
 
@@ -36,7 +36,7 @@ def observation(answer_ms: float, **members: Any) -> Observation:
         observed_at=now,
         transport=LayerResult(result=ResultClass.OK, latency_ms=answer_ms),
         readiness=LayerResult(result=ResultClass.OK),
-        document=DocumentSeen(status=HealthStatus.HEALTHY, timestamp=now, **members),
+        document=ProbedDocument(status=HealthStatus.HEALTHY, timestamp=now, **members),
     )
 
 

@@ -168,8 +168,9 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     since = "2026-11-23T08:00:00Z"
     track = {"state": "normal", "since": since, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
     record = {
-        "state": "held", "since": since, "tracks": {"heartbeat": track, "probe": {**track, "state": "held"}},
-        "excused": [], "silent_classes": {"10.1.0.0/16": since},
+        "state": "suspended", "since": since,
+        "tracks": {"heartbeat": track, "probe": {**track, "state": "suspended"}},
+        "excluded_downtime": [], "silent_classes": {"10.1.0.0/16": since},
         "lost_evidence": {
             "agents": 12, "reasons": {"no_prober": 10, "prober_slow": 2}, "since": since,
             "is_reported": False,
@@ -598,7 +599,7 @@ NOW_S = 1_800_000_000.0
 
 def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> CheckResult:
     row = RegistryRow(
-        token_floor=0, swept_at_s=NOW_S - ago_s, monitor="", excused="", sweeper="s",
+        token_floor=0, swept_at_s=NOW_S - ago_s, monitor="", excluded_downtime="", sweeper="s",
         sweeper_until_s=NOW_S + claimed_s,
     )  # fmt: skip
     return _of_the_sweeps(row, NOW_S, place)

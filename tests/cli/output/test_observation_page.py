@@ -5,7 +5,7 @@ from io import StringIO
 
 from lifesign.cli.output.observation_page import write_seen
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
 READ_AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 URL = "https://agent.example/"
@@ -20,7 +20,7 @@ def shown(seen: Observation, why: str | None = None) -> str:
 
 
 def test_a_document_is_as_old_as_it_was_when_it_was_read() -> None:
-    document = DocumentSeen(status=HealthStatus.HEALTHY, timestamp=READ_AT - timedelta(seconds=4))
+    document = ProbedDocument(status=HealthStatus.HEALTHY, timestamp=READ_AT - timedelta(seconds=4))
     seen = Observation(target_url=URL, observed_at=READ_AT, readiness=OK, document=document)
     assert "healthy, 4 s old\n" in shown(seen)
 

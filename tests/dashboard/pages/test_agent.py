@@ -296,7 +296,7 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
         ("/tasks?cursor=x", "The link to a further page is not whole"),
         ("/events?before=x", "The link to a further page is not whole"),
         ("/events?group=x", "About has to be one of agent, "),
-        ("/targets?seen=x", "Seen has to be one of answers, "),
+        ("/targets?observed=x", "Observed has to be one of answers, "),
     ],
 )
 def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:

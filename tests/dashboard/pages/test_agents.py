@@ -14,7 +14,7 @@ ALPHA = target_id("https://alpha.example.net/")
 
 
 @pytest.mark.parametrize(
-    "path", ["/agents?status=dead", "/tasks?status=done", "/events?group=task", "/targets?seen=down"]
+    "path", ["/agents?status=dead", "/tasks?status=done", "/events?group=task", "/targets?observed=down"]
 )
 def test_what_others_add_to_a_link_changes_nothing(sample: Sample, path: str) -> None:
     visitor = sample.visitor(Role.READER)
@@ -27,7 +27,7 @@ def test_what_others_add_to_a_link_changes_nothing(sample: Sample, path: str) ->
 
 @pytest.mark.parametrize(
     "path",
-    ["/agents?status=zzz", "/agents?pool=%00", "/tasks?status=x", "/events?before=x", "/targets?seen=x"],
+    ["/agents?status=zzz", "/agents?pool=%00", "/tasks?status=x", "/events?before=x", "/targets?observed=x"],
 )
 def test_nobody_learns_what_is_wrong_with_a_query_before_the_login(sample: Sample, path: str) -> None:
     answer = sample.visitor().get(path)
@@ -163,7 +163,7 @@ def test_old_evidence_is_unknown_with_its_age_and_reason(sample: Sample) -> None
     healthy, unknown = (visitor.get(f"/agents?health={word}").html for word in ("healthy", "unknown"))
     assert 'data-agent="forgotten"' not in healthy
     assert 'data-agent="forgotten"' in unknown
-    answers, targets = (visitor.get(f"/targets?seen={word}").html for word in ("answers", "unknown"))
+    answers, targets = (visitor.get(f"/targets?observed={word}").html for word in ("answers", "unknown"))
     assert "/targets/forgotten" not in answers
     assert "/targets/forgotten" in targets
 

@@ -9,7 +9,7 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.suspension import suspend
 
 from lifesign.dashboard.assets import asset_path
-from lifesign.dashboard.fleet_facts import SeenCounts
+from lifesign.dashboard.fleet_facts import ObservedCounts
 from lifesign.dashboard.pages.overview import warnings
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.mass_exit import Track
@@ -134,14 +134,14 @@ def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
         "state": "normal",
         "since": since,
         "tracks": {"heartbeat": track, "probe": track},
-        "excused": [],
+        "excluded_downtime": [],
         "silent_classes": {"public_ipv4": since},
         "lost_evidence": {
             "agents": 1_200, "reasons": {"no_prober": 1_000, "no_witness": 200}, "since": since,
             "is_reported": True,
         },
     })  # fmt: skip
-    seen = SeenCounts(
+    seen = ObservedCounts(
         by_sight={"answers": 5},
         last_observed_at_s=None,
         probers=2,

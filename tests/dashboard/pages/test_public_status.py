@@ -90,8 +90,8 @@ def known(**changed: Any) -> AgentRecord:
         "agent_id": "a", "capabilities": [], "capacity": {}, "status": "active", "health": "unknown",
         "monitoring": "probe", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
         "registered_at": NOW, "version": 1, "incarnation": 1, "etag": "", "reason": "registered",
-        "status_since": NOW, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
-        "seen": {"failures_in_row": failures, "recent_interactions": ""},
+        "status_since": NOW, "explanation": "", "reported": {"current_load": 0, "tasks_in_progress": []},
+        "observed": {"failures_in_row": failures, "recent_interactions": ""},
     }  # fmt: skip
     return AgentRecord.model_validate(members | changed)
 

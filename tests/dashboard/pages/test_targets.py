@@ -17,10 +17,10 @@ from lifesign.domain.observation.results import LayerResult, Observation, Result
 @pytest.mark.parametrize(
     ("query", "hosts"),
     [
-        ("seen=gated", ["beta"]),
-        ("seen=never+measured", ["zeta"]),
-        ("seen=unknown", ["epsilon"]),
-        ("seen=down&directory=sample-directory", ["delta", "gamma"]),
+        ("observed=gated", ["beta"]),
+        ("observed=never+measured", ["zeta"]),
+        ("observed=unknown", ["epsilon"]),
+        ("observed=down&directory=sample-directory", ["delta", "gamma"]),
         ("host=ALPHA.example.net", ["alpha"]),
     ],
 )
@@ -81,7 +81,7 @@ def test_the_census_is_told_with_its_plots(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/targets?seen=well", "/targets?directory=%20", "/events?group=x", "/events?before=0"]
+    "path", ["/targets?observed=well", "/targets?directory=%20", "/events?group=x", "/events?before=0"]
 )
 def test_what_cannot_be_asked_is_said(sample: Sample, path: str) -> None:
     assert sample.visitor(Role.READER).get(path).status == 422

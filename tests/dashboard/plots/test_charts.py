@@ -95,7 +95,7 @@ def test_the_share_that_was_seen_stands_beside_the_share_that_is_said() -> None:
     (span,) = drawn(slot(1, 3, 3, response_ratio=flat(0.99)))
     (plot,) = span.plots
     assert [line.name for line in plot.lines] == ["probes answered", "requests answered, it says"]
-    assert [line.style for line in plot.lines] == ["seen", "said"]
+    assert [line.style for line in plot.lines] == ["observed", "reported"]
     assert "probes answered 50.0 % to 50.0 %, last 50.0 %" in plot.told
     assert [mark.text for mark in plot.scale] == ["50 %", "75 %", "100 %"]
 

@@ -37,7 +37,7 @@ from lifesign.domain.lifecycle.agent_history import (
     summed,
     unpacked,
 )
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
 NOW_S = 1_782_900_000.0
 NOW = half_hour_of(NOW_S)
@@ -58,7 +58,7 @@ def seen(at_s: float = NOW_S, said: dict[str, Any] | None = None, **layers: Any)
         members["readiness"] = LayerResult(
             result=ResultClass("stale_document" if "is_stale" in said else "ok")
         )
-        members["document"] = DocumentSeen(status=HealthStatus.HEALTHY, timestamp=moment, **said)
+        members["document"] = ProbedDocument(status=HealthStatus.HEALTHY, timestamp=moment, **said)
     return Observation(agent_id="a", observed_at=moment, **members)
 
 

@@ -31,7 +31,7 @@ LENGTHS = st.integers(0, 500).map(float)
 SPANS = st.lists(st.builds(ExcludedSpan, MOMENTS, MOMENTS), max_size=8)
 
 
-def excused_seconds(spans: Sequence[ExcludedSpan], begin: float, end: float) -> int:
+def excluded_seconds(spans: Sequence[ExcludedSpan], begin: float, end: float) -> int:
     """Count, second by second, what the spans cover."""
     return sum(
         any(span.begin_s <= second < span.end_s for span in spans) for second in range(int(begin), int(end))
@@ -65,7 +65,7 @@ def test_excused_time_is_subtracted_once(spans: list[ExcludedSpan], silent: floa
 
 @given(last=MOMENTS, now=MOMENTS, spans=SPANS)
 def test_silence_is_what_no_span_covers(last: float, now: float, spans: list[ExcludedSpan]) -> None:
-    assert silent_for_s(last, now, spans) == max(0, now - last - excused_seconds(spans, last, now))
+    assert silent_for_s(last, now, spans) == max(0, now - last - excluded_seconds(spans, last, now))
 
 
 def test_the_deadline_moves_by_the_excused_time() -> None:

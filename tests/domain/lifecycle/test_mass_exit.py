@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lifesign.domain.lifecycle.mass_exit import (
     DEFAULT_POLICY,
     Assessment,
-    Excused,
+    ExcludedDowntime,
     Monitor,
     MonitorChange,
     MonitorEvent,
@@ -36,7 +36,7 @@ from lifesign.errors import InvalidValue
 
 UNHEALTHY_AFTER_S, DEAD_AFTER_S = 90.0, 300.0
 SWEEP_S, BEAT_S, CADENCE_S = 15.0, 30.0, 60.0
-MAX_HOLD_S = DEFAULT_POLICY.max_hold_seconds
+MAX_SUSPENSION_S = DEFAULT_POLICY.max_suspension_seconds
 START_S = 1_000_000.0
 
 
@@ -57,12 +57,12 @@ class Fleet:
     agents: list[Agent]
     now_s: float = START_S
     monitor: Monitor = field(default_factory=lambda: new_monitor(START_S))
-    excuses: list[Excused] = field(default_factory=list)
+    excuses: list[ExcludedDowntime] = field(default_factory=list)
     events: list[MonitorEvent] = field(default_factory=list)
 
     @property
     def turns(self) -> list[MonitorChange]:
-        return [event.turn for event in self.events]
+        return [event.cause for event in self.events]
 
     def state(self) -> MonitorState:
         return self.monitor.state
@@ -97,12 +97,12 @@ class Fleet:
         self.monitor = restored(seen.monitor)
         if seen.event is not None:
             self.events.append(seen.event)
-        if seen.excused is not None:
-            self.excuses.append(seen.excused)
+        if seen.excluded_downtime is not None:
+            self.excuses.append(seen.excluded_downtime)
 
     def status_now(self, agent: Agent) -> Status:
-        excused_s = sum(excused.seconds(agent.last_sign_s) for excused in self.excuses)
-        silence_s = self.now_s - agent.last_sign_s - excused_s
+        excluded_s = sum(excluded_downtime.seconds(agent.last_sign_s) for excluded_downtime in self.excuses)
+        silence_s = self.now_s - agent.last_sign_s - excluded_s
         if agent.status is Status.DEAD or silence_s > DEAD_AFTER_S:
             return Status.DEAD
         return Status.UNHEALTHY if silence_s > UNHEALTHY_AFTER_S else agent.status
@@ -136,17 +136,17 @@ def test_half_of_a_fleet_silent_at_once_is_held_said_and_released_by_itself() ->
     stopped = fleet.agents[::2]
     fleet.silence(stopped)
     fleet.run(400)
-    assert fleet.state() is MonitorState.HELD
+    assert fleet.state() is MonitorState.SUSPENDED
     assert fleet.statuses()[Status.DEAD] == 0
     # Those whose turn came before the wave was one.
     assert fleet.statuses()[Status.UNHEALTHY] <= DEFAULT_POLICY.min_exits
     fleet.hear(stopped[::5])
-    fleet.run(MAX_HOLD_S + DEAD_AFTER_S)
-    assert fleet.turns[:2] == [MonitorChange.MASS_EXIT, MonitorChange.MAX_HOLD]
+    fleet.run(MAX_SUSPENSION_S + DEAD_AFTER_S)
+    assert fleet.turns[:2] == [MonitorChange.MASS_EXIT, MonitorChange.MAX_SUSPENSION]
     assert fleet.statuses() == {Status.ACTIVE: 600, Status.DEAD: 400}
     fleet.run(600)
     assert fleet.state() is MonitorState.NORMAL
-    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MAX_HOLD, MonitorChange.COHORT_PASSED]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MAX_SUSPENSION, MonitorChange.COHORT_PASSED]
     assert exit_limit(fleet.monitor) == DEFAULT_POLICY.min_exits
 
 
@@ -157,10 +157,10 @@ def test_a_failure_of_ours_that_ends_takes_nobody_down() -> None:
     fleet.run(500)
     fleet.hear(fleet.agents)
     fleet.run(200)
-    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.WAVE_OVER]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MASS_EXIT_OVER]
     fleet.run(1200)
     assert fleet.statuses() == {Status.ACTIVE: 1000}
-    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.WAVE_OVER, MonitorChange.COHORT_PASSED]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MASS_EXIT_OVER, MonitorChange.COHORT_PASSED]
 
 
 def test_who_really_died_with_many_others_is_dead_one_hold_later() -> None:
@@ -168,10 +168,10 @@ def test_who_really_died_with_many_others_is_dead_one_hold_later() -> None:
     fleet.run(600)
     stopped = fleet.agents[:300]
     fleet.silence(stopped)
-    fleet.run(MAX_HOLD_S + DEAD_AFTER_S + SWEEP_S)
+    fleet.run(MAX_SUSPENSION_S + DEAD_AFTER_S + SWEEP_S)
     assert fleet.statuses() == {Status.ACTIVE: 700, Status.DEAD: 300}
     longest_s = max(agent.dead_at_s - agent.last_sign_s for agent in stopped)
-    assert longest_s <= MAX_HOLD_S + DEAD_AFTER_S + SWEEP_S
+    assert longest_s <= MAX_SUSPENSION_S + DEAD_AFTER_S + SWEEP_S
 
 
 def test_a_steady_loss_is_never_held() -> None:
@@ -206,10 +206,10 @@ def test_a_second_wave_is_held_while_the_first_cohort_goes() -> None:
     fleet.run(1200)
     fleet.silence(second)
     fleet.run(DEAD_AFTER_S)
-    assert fleet.state() is MonitorState.HELD
+    assert fleet.state() is MonitorState.SUSPENDED
     assert all(agent.status is Status.DEAD for agent in first)
     assert not any(agent.status is Status.DEAD for agent in second)
-    fleet.run(MAX_HOLD_S + SWEEP_S)
+    fleet.run(MAX_SUSPENSION_S + SWEEP_S)
     assert all(agent.status is Status.DEAD for agent in second)
 
 
@@ -225,7 +225,7 @@ def test_a_loss_that_has_risen_for_good_is_believed_in_the_end() -> None:
             fleet.agents.extend(Agent(fleet.now_s) for _ in range(30))
 
     fleet.run(3600, thirty_per_cadence_are_replaced)
-    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MAX_HOLD, MonitorChange.COHORT_PASSED]
+    assert fleet.turns == [MonitorChange.MASS_EXIT, MonitorChange.MAX_SUSPENSION, MonitorChange.COHORT_PASSED]
     fleet.run(3600, thirty_per_cadence_are_replaced)
     assert len(fleet.turns) == 3
     assert baseline_exits(fleet.monitor) == 60
@@ -236,7 +236,7 @@ def test_an_operator_who_releases_is_heeded_at_the_next_sweep() -> None:
     fleet.run(600)
     fleet.silence(fleet.agents)
     fleet.run(150)
-    assert fleet.state() is MonitorState.HELD
+    assert fleet.state() is MonitorState.SUSPENDED
     fleet.heed(release(fleet.monitor, fleet.now_s))
     fleet.run(DEAD_AFTER_S)
     assert fleet.turns[:2] == [MonitorChange.MASS_EXIT, MonitorChange.RELEASED]
@@ -246,32 +246,36 @@ def test_an_operator_who_releases_is_heeded_at_the_next_sweep() -> None:
 def test_agents_that_no_witness_bears_out_are_held_however_few_they_are() -> None:
     monitor = new_monitor(START_S)
     lost = START_S - 91
-    assert not assess(monitor, [lost], START_S).is_held
+    assert not assess(monitor, [lost], START_S).is_suspended
     seen = assess(monitor, [lost], START_S, unwitnessed=[lost])
-    assert (seen.is_held, seen.monitor.state, seen.monitor.unwitnessed) == (True, MonitorState.HELD, 1)
+    assert (seen.is_suspended, seen.monitor.state, seen.monitor.unwitnessed) == (
+        True,
+        MonitorState.SUSPENDED,
+        1,
+    )
     assert seen.event is not None
-    assert (seen.event.turn, seen.event.exits, seen.event.unwitnessed) == (MonitorChange.MASS_EXIT, 1, 1)
+    assert (seen.event.cause, seen.event.exits, seen.event.unwitnessed) == (MonitorChange.MASS_EXIT, 1, 1)
 
 
 def test_a_hold_without_witnesses_lasts_until_somebody_is_heard_or_its_time_is_over() -> None:
     lost = START_S - 91
     held = assess(new_monitor(START_S), [lost], START_S, unwitnessed=[lost]).monitor
     monitor = held
-    for seconds in range(15, int(MAX_HOLD_S), 15):
+    for seconds in range(15, int(MAX_SUSPENSION_S), 15):
         monitor = assess(monitor, [lost], START_S + seconds, unwitnessed=[lost]).monitor
-        assert monitor.state is MonitorState.HELD
-    ended = assess(monitor, [lost], START_S + MAX_HOLD_S, unwitnessed=[lost])
+        assert monitor.state is MonitorState.SUSPENDED
+    ended = assess(monitor, [lost], START_S + MAX_SUSPENSION_S, unwitnessed=[lost])
     assert ended.event is not None
-    assert ended.event.turn is MonitorChange.MAX_HOLD
+    assert ended.event.cause is MonitorChange.MAX_SUSPENSION
     # Who was held once goes, though nothing bears it out.
-    again = assess(ended.monitor, [lost], START_S + MAX_HOLD_S + 15, unwitnessed=[lost])
+    again = assess(ended.monitor, [lost], START_S + MAX_SUSPENSION_S + 15, unwitnessed=[lost])
     assert again.lets_go(lost)
     # Somebody was heard: the hold ends after two quiet cadences.
     monitor = held
     for seconds in range(15, 196, 15):
         seen = assess(monitor, [lost], START_S + seconds)
         monitor = seen.monitor
-    assert monitor.state is MonitorState.RECOVERING
+    assert monitor.state is MonitorState.RESUMING
 
 
 @pytest.mark.parametrize(
@@ -311,67 +315,69 @@ def held_monitor(exits: int = 50) -> Monitor:
     return at(0, new_monitor(START_S), exits).monitor
 
 
-@pytest.mark.parametrize(("exits", "is_held"), [(0, False), (20, False), (21, True)])
-def test_more_than_twenty_exits_in_a_cadence_are_a_wave(exits: int, *, is_held: bool) -> None:
-    assert at(0, new_monitor(START_S), exits).is_held is is_held
+@pytest.mark.parametrize(("exits", "is_suspended"), [(0, False), (20, False), (21, True)])
+def test_more_than_twenty_exits_in_a_cadence_are_a_wave(exits: int, *, is_suspended: bool) -> None:
+    assert at(0, new_monitor(START_S), exits).is_suspended is is_suspended
 
 
 def test_those_who_already_left_in_this_cadence_count() -> None:
     seen = at(15, new_monitor(START_S), 15)
-    assert at(59, seen.monitor, 5).is_held is False
+    assert at(59, seen.monitor, 5).is_suspended is False
     held = at(59, seen.monitor, 6)
-    assert held.is_held
+    assert held.is_suspended
     assert held.event == MonitorEvent(
         previous=MonitorState.NORMAL,
-        state=MonitorState.HELD,
-        turn=MonitorChange.MASS_EXIT,
+        state=MonitorState.SUSPENDED,
+        cause=MonitorChange.MASS_EXIT,
         at_s=START_S + 59,
         exits=21,
         limit=20,
     )
     # The next cadence begins at nought.
-    assert at(60, seen.monitor, 20).is_held is False
+    assert at(60, seen.monitor, 20).is_suspended is False
 
 
-@pytest.mark.parametrize(("exits", "is_held"), [(50, False), (51, True)])
-def test_five_times_the_baseline_is_believed(exits: int, *, is_held: bool) -> None:
+@pytest.mark.parametrize(("exits", "is_suspended"), [(50, False), (51, True)])
+def test_five_times_the_baseline_is_believed(exits: int, *, is_suspended: bool) -> None:
     monitor = replace(new_monitor(START_S), baseline=(10,) * 10)
-    assert at(0, monitor, exits).is_held is is_held
+    assert at(0, monitor, exits).is_suspended is is_suspended
 
 
 def test_a_hold_is_said_once() -> None:
     monitor = held_monitor()
     assert at(15, monitor, 50).event is None
-    assert at(15, monitor, 50).is_held
+    assert at(15, monitor, 50).is_suspended
 
 
 def test_a_hold_ends_when_few_have_waited_for_two_whole_cadences() -> None:
     monitor = held_monitor()
     for seconds in range(15, 180, 15):
         seen = at(seconds, monitor, 19)
-        assert seen.monitor.state is MonitorState.HELD
+        assert seen.monitor.state is MonitorState.SUSPENDED
         monitor = seen.monitor
     seen = at(180, monitor, 19)
-    assert seen.monitor.state is MonitorState.RECOVERING
-    assert seen.excused == Excused(begin_s=START_S, end_s=START_S + 180, cohort_before_s=0.0)
+    assert seen.monitor.state is MonitorState.RESUMING
+    assert seen.excluded_downtime == ExcludedDowntime(
+        begin_s=START_S, end_s=START_S + 180, cohort_before_s=0.0
+    )
 
 
 def test_the_wave_coming_back_keeps_the_hold() -> None:
     monitor = held_monitor()
     for seconds in range(15, 180, 15):
         monitor = at(seconds, monitor, 20 if seconds == 150 else 0).monitor
-    assert at(180, monitor, 0).monitor.state is MonitorState.HELD
+    assert at(180, monitor, 0).monitor.state is MonitorState.SUSPENDED
 
 
 def test_the_look_that_ends_a_hold_lets_nobody_go_yet() -> None:
     """Its exits were judged by all of their silence; the excused part is to be taken off first."""
     seen = at(900, held_monitor(), 50)
     assert seen.event is not None
-    assert seen.event.turn is MonitorChange.MAX_HOLD
+    assert seen.event.cause is MonitorChange.MAX_SUSPENSION
     assert not seen.lets_go(START_S + 800)
     after = at(915, seen.monitor, 50, sign_s=START_S + 800)
     assert after.lets_go(START_S + 800)
-    assert not after.is_held
+    assert not after.is_suspended
 
 
 def test_a_hold_ends_at_its_limit_and_not_before() -> None:
@@ -381,20 +387,20 @@ def test_a_hold_ends_at_its_limit_and_not_before() -> None:
 
 def test_the_cohort_of_a_hold_is_never_counted_again() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 5).monitor
-    assert not at(915, recovering, 1000, sign_s=START_S - 5).is_held
-    assert at(915, recovering, 21, sign_s=START_S + 1).is_held
+    assert not at(915, recovering, 1000, sign_s=START_S - 5).is_suspended
+    assert at(915, recovering, 21, sign_s=START_S + 1).is_suspended
 
 
 def test_silent_since_before_the_hold_is_of_its_cohort_also_if_its_turn_comes_later() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 500).monitor
-    assert not at(2000, recovering, 1000, sign_s=START_S - 1).is_held
-    assert at(2000, recovering, 1000, sign_s=START_S).is_held
+    assert not at(2000, recovering, 1000, sign_s=START_S - 1).is_suspended
+    assert at(2000, recovering, 1000, sign_s=START_S).is_suspended
 
 
 def test_in_a_second_hold_the_first_cohort_still_goes() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 5).monitor
     second = at(1000, recovering, 21)
-    assert second.is_held
+    assert second.is_suspended
     assert second.lets_go(START_S - 5)
     assert not second.lets_go(START_S + 5)
 
@@ -410,7 +416,7 @@ def test_a_wave_does_not_become_the_baseline() -> None:
     monitor = replace(new_monitor(START_S), baseline=(1,) * 10)
     for seconds in range(0, 2400, 15):
         monitor = at(seconds, monitor, 500, sign_s=START_S - 100).monitor
-    assert monitor.state is MonitorState.RECOVERING
+    assert monitor.state is MonitorState.RESUMING
     assert monitor.baseline == (1,) * 10
 
 
@@ -432,12 +438,12 @@ def test_time_in_which_nobody_looked_says_nothing() -> None:
 
 def test_a_clock_set_back_does_not_stretch_a_hold() -> None:
     set_back = at(-3600, held_monitor(), 50, sign_s=START_S - 4000).monitor
-    assert at(-2700, set_back, 50, sign_s=START_S - 4000).monitor.state is MonitorState.RECOVERING
+    assert at(-2700, set_back, 50, sign_s=START_S - 4000).monitor.state is MonitorState.RESUMING
 
 
 def test_a_clock_set_back_does_not_stretch_a_cadence() -> None:
     monitor = at(-3600, new_monitor(START_S), 20).monitor
-    assert not at(-3600 + CADENCE_S, monitor, 20).is_held
+    assert not at(-3600 + CADENCE_S, monitor, 20).is_suspended
 
 
 def test_a_row_of_a_newer_version_is_read_and_garbage_is_not() -> None:
@@ -450,22 +456,22 @@ def test_a_row_of_a_newer_version_is_read_and_garbage_is_not() -> None:
 
 def test_only_a_hold_can_be_released() -> None:
     monitor = new_monitor(START_S)
-    assert release(monitor, START_S) == Assessment(monitor=monitor, is_held=False, cohort_before_s=0.0)
+    assert release(monitor, START_S) == Assessment(monitor=monitor, is_suspended=False, cohort_before_s=0.0)
 
 
 @pytest.mark.parametrize(
-    ("last_sign_s", "excused_s"), [(49, 0), (50, 100), (100, 100), (150, 50), (200, 0), (300, 0)]
+    ("last_sign_s", "excluded_s"), [(49, 0), (50, 100), (100, 100), (150, 50), (200, 0), (300, 0)]
 )
-def test_only_the_silence_within_a_hold_is_excused(last_sign_s: float, excused_s: float) -> None:
-    assert Excused(begin_s=100, end_s=200, cohort_before_s=50).seconds(last_sign_s) == excused_s
+def test_only_the_silence_within_a_hold_is_excused(last_sign_s: float, excluded_s: float) -> None:
+    assert ExcludedDowntime(begin_s=100, end_s=200, cohort_before_s=50).seconds(last_sign_s) == excluded_s
 
 
 @pytest.mark.parametrize(
     "setting",
     [
         {"cadence_seconds": 0.5}, {"cadence_seconds": float("nan")}, {"min_exits": 0}, {"end_factor": 0.5},
-        {"factor": 1.5}, {"quiet_cadences": 0}, {"max_hold_seconds": 59}, {"max_hold_seconds": 1e6},
-        {"baseline_cadences": 0}, {"baseline_cadences": 101},
+        {"factor": 1.5}, {"quiet_cadences": 0}, {"max_suspension_seconds": 59},
+        {"max_suspension_seconds": 1e6}, {"baseline_cadences": 0}, {"baseline_cadences": 101},
     ],
 )  # fmt: skip
 def test_a_policy_out_of_range_is_refused(setting: dict[str, float]) -> None:
@@ -511,12 +517,14 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
         assert len(to_json(Monitors(heartbeat=monitor, probe=monitor))) < 1500
         # The event tells each change of state, and nothing else.
         assert (seen.event is not None) is (before.state is not monitor.state)
-        assert (seen.excused is not None) is (
-            before.state is MonitorState.HELD and monitor.state is MonitorState.RECOVERING
+        assert (seen.excluded_downtime is not None) is (
+            before.state is MonitorState.SUSPENDED and monitor.state is MonitorState.RESUMING
         )
-        held_since_s = now_s if seen.is_held and before.state is not MonitorState.HELD else held_since_s
-        if monitor.state is MonitorState.HELD and held_since_s is not None:
-            assert now_s - held_since_s < MAX_HOLD_S
+        held_since_s = (
+            now_s if seen.is_suspended and before.state is not MonitorState.SUSPENDED else held_since_s
+        )
+        if monitor.state is MonitorState.SUSPENDED and held_since_s is not None:
+            assert now_s - held_since_s < MAX_SUSPENSION_S
         # Never more go in one cadence than were believed, the cohort apart.
         fresh = [sign_s for sign_s in exits if sign_s >= seen.cohort_before_s and seen.lets_go(sign_s)]
         let_go[monitor.cadence_began_s] += len(fresh)
@@ -540,7 +548,7 @@ def test_nobody_is_held_for_longer_than_two_holds(story: list[tuple[float, list[
             delayed_s += now_s - looked_s
         looked_s = now_s
     # Each hold ends with a look up to 60 s late and began with one.
-    assert delayed_s <= 2 * (MAX_HOLD_S + 2 * 60)
+    assert delayed_s <= 2 * (MAX_SUSPENSION_S + 2 * 60)
 
 
 @given(st.lists(st.integers(0, 20), max_size=60))
@@ -548,7 +556,7 @@ def test_up_to_twenty_exits_per_cadence_are_never_held(exits: list[int]) -> None
     monitor = new_monitor(START_S)
     for cadence, count in enumerate(exits):
         seen = at(cadence * CADENCE_S, monitor, count)
-        assert not seen.is_held
+        assert not seen.is_suspended
         monitor = seen.monitor
 
 

@@ -24,7 +24,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     with_document_age,
 )
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
 
 INTERVAL_S = 300.0
@@ -38,8 +38,8 @@ def moment(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC)
 
 
-def document(status: str, computed_at_s: float, **members: Any) -> DocumentSeen:
-    return DocumentSeen(status=HealthStatus(status), timestamp=moment(computed_at_s), **members)
+def document(status: str, computed_at_s: float, **members: Any) -> ProbedDocument:
+    return ProbedDocument(status=HealthStatus(status), timestamp=moment(computed_at_s), **members)
 
 
 def seen(at_s: float, **members: Any) -> Observation:
@@ -110,7 +110,7 @@ def test_evidence_counts_for_three_intervals_after_the_last_measured_result() ->
 
 
 def test_the_reason_of_the_last_result_says_why_nothing_is_known() -> None:
-    failed = seen(600, **NOTHING).model_copy(update={"unmeasured": "no_witness"})
+    failed = seen(600, **NOTHING).model_copy(update={"inconclusive_reason": "no_witness"})
     known = add_up(seen(0, **LIFE), failed)
     assert unknown_reason(evidence_of(known), NOW_S + 1000) is UnknownReason.NO_WITNESS
     # Of an agent of which nothing was ever measured there is no evidence at all.
@@ -125,12 +125,12 @@ def test_an_agent_that_waits_for_its_first_probe_is_unknown_until_a_prober_is_mi
     assert unknown_reason(waiting, NOW_S + 900.1) is UnknownReason.NO_PROBER
 
 
-def test_failures_in_a_row_are_counted_until_the_next_sign_of_life() -> None:
+def test_failures_in_a_row_are_counted_until_the_next_liveness_signal() -> None:
     failing = [seen(at, **FAILURE) for at in (0, 300, 600)]
     assert add_up(*failing).failures_in_row == 3
-    assert add_up(*failing).last_sign_of_life_at_s is None
+    assert add_up(*failing).last_liveness_signal_at_s is None
     revived = add_up(*failing, seen(900, **LIFE))
-    assert (revived.failures_in_row, revived.last_sign_of_life_at_s) == (0, NOW_S + 900)
+    assert (revived.failures_in_row, revived.last_liveness_signal_at_s) == (0, NOW_S + 900)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> N
     assert add_up(*alive).life_run_began_at_s == NOW_S
     broken = [*alive, seen(90, **FAILURE)]
     assert add_up(*broken).life_run_began_at_s is None
-    assert add_up(*broken).last_sign_of_life_at_s == NOW_S + 60
+    assert add_up(*broken).last_liveness_signal_at_s == NOW_S + 60
     assert add_up(*broken, seen(120, **LIFE)).life_run_began_at_s == NOW_S + 120
 
 
@@ -159,7 +159,7 @@ def test_what_was_not_measured_changes_nothing_but_the_time_and_its_half_hour() 
     changed = {
         "last_observed_at_s": NOW_S + 600,
         "results_until_s": NOW_S + 1500,
-        "unmeasured": "not_probed",
+        "inconclusive_reason": "not_probed",
         "slot": after.slot,
     }
     assert after == known.model_copy(update=changed)
@@ -178,7 +178,7 @@ def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
     """A batch may have been on its way for longer than the one after it."""
     known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
     after = taken(known, seen(600, **LIFE), NOW_S + 200)
-    assert after.last_observed_at_s == after.measured_at_s == after.last_sign_of_life_at_s == NOW_S + 300
+    assert after.last_observed_at_s == after.measured_at_s == after.last_liveness_signal_at_s == NOW_S + 300
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_without_a_date_a_document_is_as_old_as_our_clock_says(offset_s: float) 
 
 def test_a_document_is_stale_by_our_clock_though_its_prober_took_it_for_fresh() -> None:
     observation = with_document_age(read(-3600, "healthy", -3600), NOW_S)
-    assert (observation.result, observation.is_sign_of_life) == (ResultClass.STALE_DOCUMENT, False)
+    assert (observation.result, observation.is_liveness_signal) == (ResultClass.STALE_DOCUMENT, False)
     dated = read(-3600, "healthy", -3600, age_s=0.5)
     assert with_document_age(dated, NOW_S) is dated
 
@@ -360,13 +360,13 @@ def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
             known = Observed()
             continue
         assert after.last_observed_at_s >= (known.last_observed_at_s or -1)
-        assert (after.silence_s == 0) or not observation.is_sign_of_life
+        assert (after.silence_s == 0) or not observation.is_liveness_signal
         assert after.silence_s - known.silence_s <= 2 * INTERVAL_S
-        assert (after.last_sign_of_life_at_s or -1) >= (known.last_sign_of_life_at_s or -1)
+        assert (after.last_liveness_signal_at_s or -1) >= (known.last_liveness_signal_at_s or -1)
         known = after
         if known.life_run_began_at_s is not None:
-            assert known.last_sign_of_life_at_s is not None
-            assert known.life_run_began_at_s <= known.last_sign_of_life_at_s
+            assert known.last_liveness_signal_at_s is not None
+            assert known.life_run_began_at_s <= known.last_liveness_signal_at_s
             assert known.failures_in_row == 0
         assert (known.unhealthy_documents_in_row == 0) is (known.last_unhealthy_timestamp_s is None)
         assert len(known.recent_interactions) <= MAX_INTERACTIONS
@@ -391,7 +391,7 @@ def test_health_holds_until_the_moment_that_is_stored(
 def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> None:
     known = add_up(read(0, "healthy"))
     back = moved_back(known, -3600, NOW_S - 3600)
-    assert back.last_observed_at_s == back.measured_at_s == back.last_sign_of_life_at_s == NOW_S - 3600
+    assert back.last_observed_at_s == back.measured_at_s == back.last_liveness_signal_at_s == NOW_S - 3600
     assert back.evidence_until_s == back.results_until_s == NOW_S - 2700
     assert known.slot is not None
     assert back.slot == known.slot.model_copy(update={"number": known.slot.number - 2})

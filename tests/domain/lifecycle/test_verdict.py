@@ -14,7 +14,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, Exclud
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed, fold
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
 from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
 
 NOW = 1_782_900_000.0
@@ -42,9 +42,13 @@ def unhealthy(reason: Reason, monitoring: Monitoring = Monitoring.HEARTBEAT, **m
 
 
 def judged(
-    known: Facts, now_s: float = NOW, *, is_held: bool = False, excused: tuple[ExcludedSpan, ...] = ()
+    known: Facts,
+    now_s: float = NOW,
+    *,
+    is_suspended: bool = False,
+    excluded_downtime: tuple[ExcludedSpan, ...] = (),
 ) -> Verdict:
-    return judge(known, now_s, is_held=is_held, excused=excused)
+    return judge(known, now_s, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
 
 
 def after(known: Facts, verdict: Verdict, now_s: float) -> Facts:
@@ -73,7 +77,7 @@ def held_document(status: str, fresh_until_s: float = NOW + 900, *, is_stale: bo
 
 def alive(**members: Any) -> Observed:
     """Seen alive just now, after a run of signs of life."""
-    run = {"last_sign_of_life_at_s": NOW, "life_run_began_at_s": NOW - 600}
+    run = {"last_liveness_signal_at_s": NOW, "life_run_began_at_s": NOW - 600}
     return Observed(**{"last_observed_at_s": NOW} | run | members)
 
 
@@ -84,7 +88,7 @@ def failing(failures: int, silence_s: float = 10.0**6, **members: Any) -> Observ
         "measured_at_s": NOW,
         "evidence_until_s": NOW + 900,
         "results_until_s": NOW + 900,
-        "last_sign_of_life_at_s": NOW - silence_s,
+        "last_liveness_signal_at_s": NOW - silence_s,
     }
     return Observed(failures_in_row=failures, silence_s=silence_s, **known | members)
 
@@ -152,8 +156,10 @@ def test_an_agent_that_never_beat_is_silent_since_it_has_its_status() -> None:
 
 def test_excused_time_is_no_silence() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 400)
-    assert judged(silent, excused=(ExcludedSpan(NOW - 390, NOW - 80),)).signals == ()
-    assert judged(silent, excused=(ExcludedSpan(NOW - 390, NOW - 81),)).signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert judged(silent, excluded_downtime=(ExcludedSpan(NOW - 390, NOW - 80),)).signals == ()
+    assert judged(silent, excluded_downtime=(ExcludedSpan(NOW - 390, NOW - 81),)).signals == (
+        Signal.HEARTBEAT_TIMEOUT,
+    )
 
 
 # Row 2: a heartbeat brings back what the silence of heartbeats brought down.
@@ -178,7 +184,9 @@ def test_a_heartbeat_revives_nobody_who_is_unhealthy_for_another_reason(reason: 
     assert judged(unhealthy(reason, Monitoring.BOTH, observed=seen)).signals == ()
 
 
-@pytest.mark.parametrize("observed", [failing(9), failing(9, last_sign_of_life_at_s=None), saying("healthy")])
+@pytest.mark.parametrize(
+    "observed", [failing(9), failing(9, last_liveness_signal_at_s=None), saying("healthy")]
+)
 @pytest.mark.parametrize("monitoring", BEATING)
 def test_whose_heart_beats_is_not_silent_whatever_a_prober_cannot_reach(
     monitoring: Monitoring, observed: Observed
@@ -210,13 +218,13 @@ def test_a_probed_agent_goes_down_by_silence_and_failures_together(
     silent_s: float, failures: int, signals: int
 ) -> None:
     observed = failing(failures, silent_s)
-    assert judged(facts(Monitoring.PROBE, observed=observed)).signals == (Signal.PROBE_SILENCE,) * signals
+    assert judged(facts(Monitoring.PROBE, observed=observed)).signals == (Signal.PROBE_FAILURES,) * signals
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 4, 9])
 def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
     """Observed silence grows by measured results alone, so that an idle prober brings nobody down."""
-    known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_sign_of_life_at_s=NOW - 10**6))
+    known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6))
     for later_s in (0, 900, 10**6):
         verdict = judged(known, NOW + later_s)
         assert (verdict.signals, verdict.judge_at_s) == ((), None)
@@ -231,7 +239,9 @@ def test_a_measured_failure_that_is_too_old_takes_nobody_down() -> None:
 
 def test_excused_time_shortens_no_observed_silence() -> None:
     known = facts(Monitoring.PROBE, observed=failing(2, 901))
-    assert judged(known, excused=(ExcludedSpan(NOW - 10**6, NOW),)).signals == (Signal.PROBE_SILENCE,)
+    assert judged(known, excluded_downtime=(ExcludedSpan(NOW - 10**6, NOW),)).signals == (
+        Signal.PROBE_FAILURES,
+    )
 
 
 @pytest.mark.parametrize(("unhealthy_after_s", "dead_after_s"), [(60, 120), (7_200, 86_400)])
@@ -244,20 +254,20 @@ def test_a_probed_agent_is_judged_by_its_own_thresholds(unhealthy_after_s: int, 
         (dead_after_s + 1, 2),
     ):
         known = facts(Monitoring.PROBE, observed=failing(4, silence_s), **own)
-        assert judged(known).signals == (Signal.PROBE_SILENCE,) * signals
+        assert judged(known).signals == (Signal.PROBE_FAILURES,) * signals
 
 
 @pytest.mark.parametrize(("silent_s", "failures", "dies"), [(3600, 4, 0), (3600.1, 3, 0), (3600.1, 4, 1)])
 @pytest.mark.parametrize(
     "reason",
-    [Reason.PROBE_SILENCE, Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT],
+    [Reason.PROBE_FAILURES, Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT],
 )
 def test_a_probed_agent_dies_after_an_hour_and_four_failures(
     reason: Reason, silent_s: float, failures: int, dies: int
 ) -> None:
     observed = failing(failures, silent_s, recent_interactions="0" * 10)
     down = unhealthy(reason, Monitoring.PROBE, observed=observed)
-    assert judged(down).signals == (Signal.PROBE_SILENCE,) * dies
+    assert judged(down).signals == (Signal.PROBE_FAILURES,) * dies
 
 
 def test_a_silent_probed_agent_is_told_with_its_figures() -> None:
@@ -270,8 +280,8 @@ def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
 
 
 def test_a_probed_agent_that_never_answered_goes_down_by_failures_alone() -> None:
-    never = facts(Monitoring.PROBE, observed=failing(5, 901, last_sign_of_life_at_s=None))
-    assert judged(never).signals == (Signal.PROBE_SILENCE,)
+    never = facts(Monitoring.PROBE, observed=failing(5, 901, last_liveness_signal_at_s=None))
+    assert judged(never).signals == (Signal.PROBE_FAILURES,)
     assert judged(facts(Monitoring.PROBE, status_since_s=NOW - 10**6)).signals == ()
 
 
@@ -279,24 +289,24 @@ def test_a_probed_agent_that_never_answered_goes_down_by_failures_alone() -> Non
 
 
 @pytest.mark.parametrize(("failures", "signals"), [(0, 1), (1, 1), (2, 0)])
-def test_a_sign_of_life_ends_the_silence_of_a_probed_agent(failures: int, signals: int) -> None:
+def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, signals: int) -> None:
     observed = failing(failures, 5)
-    down = unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=observed)
+    down = unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=observed)
     verdict = judged(down)
     assert verdict.signals == (Signal.PROBE_RECOVERED,) * signals
     if signals:
         assert verdict.explanation == "a sign of life 5 s ago"
 
 
-def test_without_any_sign_of_life_nobody_recovers() -> None:
+def test_without_any_liveness_signal_nobody_recovers() -> None:
     for observed in (None, Observed()):
-        assert judged(unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=observed)).signals == ()
+        assert judged(unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=observed)).signals == ()
 
 
 # Row 6: two signs of life of a dead agent.
 
 
-def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_SILENCE, **members: Any) -> Facts:
+def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_FAILURES, **members: Any) -> Facts:
     return facts(Monitoring.PROBE, status=Status.DEAD, reason=reason, status_since_s=since_s, **members)
 
 
@@ -446,7 +456,7 @@ def test_a_reason_of_a_track_that_no_longer_counts_does_not_last_for_ever() -> N
     assert judged(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
     forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, Monitoring.PROBE, observed=None)
     assert judged(forgotten).status is Status.ACTIVE
-    assert judged(unhealthy(Reason.PROBE_SILENCE)).signals == (Signal.HEARTBEAT_RESUMED,)
+    assert judged(unhealthy(Reason.PROBE_FAILURES)).signals == (Signal.HEARTBEAT_RESUMED,)
     silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, Monitoring.PROBE, observed=alive())
     assert judged(silent).signals == (Signal.PROBE_RECOVERED,)
 
@@ -499,12 +509,12 @@ def test_a_drain_without_an_end_waits() -> None:
     assert (verdict.signals, verdict.judge_at_s) == ((), None)
 
 
-@pytest.mark.parametrize("is_held", [True, False])
-def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_held: bool) -> None:
+@pytest.mark.parametrize("is_suspended", [True, False])
+def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_suspended: bool) -> None:
     stops: dict[str, Any] = {"maintenance_until_s": NOW + 999, "override": Override(Status.ACTIVE, NOW + 999)}
-    assert judged(draining(**stops), is_held=is_held).signals == (Signal.DRAIN_COMPLETED,)
+    assert judged(draining(**stops), is_suspended=is_suspended).signals == (Signal.DRAIN_COMPLETED,)
     over = draining(leases_held=1, drain_deadline_s=NOW, **stops)
-    assert judged(over, is_held=is_held).signals == (Signal.DRAIN_TIMEOUT,)
+    assert judged(over, is_suspended=is_suspended).signals == (Signal.DRAIN_TIMEOUT,)
 
 
 # A hold, maintenance, an override.
@@ -516,11 +526,11 @@ def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_held: boo
         facts(last_heartbeat_at_s=NOW - 10**6),
         unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 10**6),
         facts(Monitoring.PROBE, observed=failing(9)),
-        unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=failing(9)),
+        unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=failing(9)),
     ],
 )
 def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
-    held = judged(silent, is_held=True)
+    held = judged(silent, is_suspended=True)
     assert (held.signals, held.status) == ((), silent.status)
     assert held.judge_at_s is not None
     assert held.judge_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
@@ -530,11 +540,11 @@ def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
 def test_signs_of_life_and_reports_flow_through_a_hold() -> None:
     for known, signal in [
         (unhealthy(Reason.HEARTBEAT_TIMEOUT), Signal.HEARTBEAT_RESUMED),
-        (unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=alive()), Signal.PROBE_RECOVERED),
+        (unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=alive()), Signal.PROBE_RECOVERED),
         (dead(observed=alive()), Signal.PROBE_REDISCOVERED),
         (facts(Monitoring.PROBE, observed=saying("unhealthy", 2)), Signal.HEALTH_REPORTED_UNHEALTHY),
     ]:
-        assert judged(known, is_held=True).signals == (signal,)
+        assert judged(known, is_suspended=True).signals == (signal,)
 
 
 @pytest.mark.parametrize(
@@ -599,9 +609,9 @@ def test_an_operator_s_word_raises_no_dead() -> None:
 def test_who_comes_and_goes_is_given_more_time(recoveries: int, factor: int) -> None:
     last_s = NOW - factor * 900
     for silence_s, signals in ((factor * 900, 0), (factor * 900 + 1, 1)):
-        seen = failing(9, silence_s, last_sign_of_life_at_s=last_s)
+        seen = failing(9, silence_s, last_liveness_signal_at_s=last_s)
         flapping = facts(Monitoring.PROBE, observed=seen, recoveries_s=(last_s,) * recoveries)
-        assert judged(flapping).signals == (Signal.PROBE_SILENCE,) * signals
+        assert judged(flapping).signals == (Signal.PROBE_FAILURES,) * signals
 
 
 def test_a_recovery_is_forgotten_after_an_hour_of_life() -> None:
@@ -614,7 +624,7 @@ def test_a_recovery_is_forgotten_after_an_hour_of_life() -> None:
 def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
     often = (NOW,) * 9
     assert judged(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY
-    down = unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=alive(), recoveries_s=often)
+    down = unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=alive(), recoveries_s=often)
     assert judged(down).status is Status.ACTIVE
 
 
@@ -643,7 +653,7 @@ def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, healt
     )
     assert judged(gone).health is health
     seen = failing(9, document=held_document("healthy"))
-    dying = judged(unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=seen))
+    dying = judged(unhealthy(Reason.PROBE_FAILURES, Monitoring.PROBE, observed=seen))
     assert (dying.status, dying.health) == (Status.DEAD, HealthStatus.UNKNOWN)
 
 
@@ -661,7 +671,7 @@ def test_an_interface_that_fails_while_nothing_speaks_for_the_agent_is_unreachab
 ) -> None:
     claim = None
     if health is not None:
-        claim = DocumentSeen(status=HealthStatus(health), timestamp=datetime.fromtimestamp(NOW, UTC))
+        claim = ProbedDocument(status=HealthStatus(health), timestamp=datetime.fromtimestamp(NOW, UTC))
     observation = Observation(
         agent_id="a",
         observed_at=datetime.fromtimestamp(NOW, UTC),
@@ -696,7 +706,7 @@ def test_nobody_is_unreachable_who_was_not_asked() -> None:
             facts(last_heartbeat_at_s=None, status_since_s=NOW),
             "active for 0 s (registered); no heartbeat yet",
         ),
-        (dead(), "dead for 16 min 40 s (probe_silence)"),
+        (dead(), "dead for 16 min 40 s (probe_failures)"),
         (
             facts(maintenance_until_s=NOW + 60),
             "active for 1 d (registered), in maintenance for another 1 min",
@@ -729,7 +739,7 @@ def observed_values(draw: st.DrawFn) -> Observed:
         evidence_until_s=None if moments_s is None else moments_s[0] + moments_s[1],
         results_until_s=None if moments_s is None else moments_s[0] + moments_s[2],
         silence_s=draw(st.floats(0, 20_000)),
-        last_sign_of_life_at_s=signs[1] if is_alive else draw(st.none() | SECONDS),
+        last_liveness_signal_at_s=signs[1] if is_alive else draw(st.none() | SECONDS),
         life_run_began_at_s=signs[0] if is_alive else None,
         failures_in_row=failures,
         recent_interactions=draw(st.text("01", max_size=20)),
@@ -757,88 +767,92 @@ EXCUSED = st.lists(st.builds(ExcludedSpan, SECONDS, SECONDS), max_size=3).map(tu
 LATER = st.integers(0, 15_000)
 
 
-@given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED)
+@given(known=ALL_FACTS, is_suspended=st.booleans(), excluded_downtime=EXCUSED)
 def test_a_verdict_is_what_its_signals_lead_to(
-    *, known: Facts, is_held: bool, excused: tuple[ExcludedSpan, ...]
+    *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    verdict = judged(known, is_held=is_held, excused=excused)
+    verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
     assert reduce(status_after, verdict.signals, known.status) is verdict.status
     assert verdict.reason is (reason_of(verdict.signals[-1]) if verdict.signals else known.reason)
     assert len(verdict.signals) <= 2
     assert verdict.explanation
 
 
-@given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED)
+@given(known=ALL_FACTS, is_suspended=st.booleans(), excluded_downtime=EXCUSED)
 def test_what_was_applied_is_not_judged_again(
-    *, known: Facts, is_held: bool, excused: tuple[ExcludedSpan, ...]
+    *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    verdict = judged(known, is_held=is_held, excused=excused)
-    again = judged(after(known, verdict, NOW), is_held=is_held, excused=excused)
+    verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
+    again = judged(after(known, verdict, NOW), is_suspended=is_suspended, excluded_downtime=excluded_downtime)
     assert again.signals == ()
     assert (again.status, again.reason, again.health) == (verdict.status, verdict.reason, verdict.health)
 
 
-@given(known=ALL_FACTS, is_held=st.booleans(), excused=EXCUSED, seconds=LATER)
+@given(known=ALL_FACTS, is_suspended=st.booleans(), excluded_downtime=EXCUSED, seconds=LATER)
 def test_no_verdict_changes_before_its_time(
-    *, known: Facts, is_held: bool, excused: tuple[ExcludedSpan, ...], seconds: int
+    *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...], seconds: int
 ) -> None:
-    verdict = judged(known, is_held=is_held, excused=excused)
+    verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
     later_s = NOW + seconds
     assume(verdict.judge_at_s is None or later_s < verdict.judge_at_s)
-    later = judged(after(known, verdict, NOW), later_s, is_held=is_held, excused=excused)
+    later = judged(
+        after(known, verdict, NOW), later_s, is_suspended=is_suspended, excluded_downtime=excluded_downtime
+    )
     assert (later.signals, later.health) == ((), verdict.health)
 
 
 @given(ALL_FACTS, EXCUSED)
 def test_without_a_hold_nothing_that_is_due_is_left_behind(
-    known: Facts, excused: tuple[ExcludedSpan, ...]
+    known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    verdict = judged(known, excused=excused)
+    verdict = judged(known, excluded_downtime=excluded_downtime)
     assert verdict.judge_at_s is None or verdict.judge_at_s >= NOW
 
 
 @given(ALL_FACTS, EXCUSED)
 def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
-    known: Facts, excused: tuple[ExcludedSpan, ...]
+    known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     known = replace(
         known, status=Status.ACTIVE, maintenance_until_s=None, override=None, observed=None, leases_held=0
     )
     assume(known.monitoring is not Monitoring.PROBE)
-    verdict = judged(known, excused=excused)
+    verdict = judged(known, excluded_downtime=excluded_downtime)
     applied = after(known, verdict, NOW)
     for _ in range(2 - len(verdict.signals)):
         assert verdict.judge_at_s is not None
-        assert judged(applied, verdict.judge_at_s, excused=excused).signals == ()
+        assert judged(applied, verdict.judge_at_s, excluded_downtime=excluded_downtime).signals == ()
         just_after_s = verdict.judge_at_s + 0.001
-        verdict = judged(applied, just_after_s, excused=excused)
+        verdict = judged(applied, just_after_s, excluded_downtime=excluded_downtime)
         assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
         applied = after(applied, verdict, just_after_s)
     assert applied.status is Status.DEAD
 
 
 @given(ALL_FACTS, EXCUSED)
-def test_a_hold_only_ever_keeps_somebody_up(known: Facts, excused: tuple[ExcludedSpan, ...]) -> None:
-    held = judged(known, is_held=True, excused=excused)
-    assert not {Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE} & set(held.signals)
+def test_a_hold_only_ever_keeps_somebody_up(
+    known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
+) -> None:
+    held = judged(known, is_suspended=True, excluded_downtime=excluded_downtime)
+    assert not {Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_FAILURES} & set(held.signals)
 
 
 @given(ALL_FACTS, EXCUSED, st.integers(1, 5000))
 def test_more_excuse_never_brings_anybody_down(
-    known: Facts, excused: tuple[ExcludedSpan, ...], more: int
+    known: Facts, excluded_downtime: tuple[ExcludedSpan, ...], more: int
 ) -> None:
     ranks = {Status.ACTIVE: 0, Status.UNHEALTHY: 1, Status.DEAD: 2}
     known = replace(known, status=Status.ACTIVE)
-    without = judged(known, excused=excused)
-    excusing = judged(known, excused=(*excused, ExcludedSpan(NOW - more, NOW)))
+    without = judged(known, excluded_downtime=excluded_downtime)
+    excusing = judged(known, excluded_downtime=(*excluded_downtime, ExcludedSpan(NOW - more, NOW)))
     assert ranks[excusing.status] <= ranks[without.status]
 
 
 @given(ALL_FACTS, EXCUSED)
 def test_whose_policy_is_heartbeat_is_not_moved_by_what_a_prober_sees(
-    known: Facts, excused: tuple[ExcludedSpan, ...]
+    known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     known = replace(known, monitoring=Monitoring.HEARTBEAT)
-    blind = judged(replace(known, observed=None), excused=excused)
-    seeing = judged(known, excused=excused)
+    blind = judged(replace(known, observed=None), excluded_downtime=excluded_downtime)
+    seeing = judged(known, excluded_downtime=excluded_downtime)
     assert (seeing.signals, seeing.status) == (blind.signals, blind.status)

@@ -4,14 +4,14 @@ import pytest
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
-from lifesign.domain.observation.results import UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason
 
 NOW_S = 1_782_900_000.0
 HEALTHY = HealthStatus.HEALTHY
 
 
 def test_every_reason_of_a_prober_can_be_shown() -> None:
-    assert {reason.value for reason in UnmeasuredReason} <= {reason.value for reason in UnknownReason}
+    assert {reason.value for reason in InconclusiveReason} <= {reason.value for reason in UnknownReason}
 
 
 def test_an_agent_that_is_not_probed_is_not_unknown_for_lack_of_evidence() -> None:
@@ -20,7 +20,7 @@ def test_an_agent_that_is_not_probed_is_not_unknown_for_lack_of_evidence() -> No
 
 
 @pytest.mark.parametrize(
-    ("unmeasured", "later_s", "reason"),
+    ("inconclusive_reason", "later_s", "reason"),
     [
         (None, 900, None),
         (None, 900.1, UnknownReason.ASKED_TO_WAIT),
@@ -32,9 +32,11 @@ def test_an_agent_that_is_not_probed_is_not_unknown_for_lack_of_evidence() -> No
     ],
 )
 def test_old_evidence_is_unknown_for_the_reason_of_the_last_result(
-    unmeasured: str | None, later_s: float, reason: UnknownReason | None
+    inconclusive_reason: str | None, later_s: float, reason: UnknownReason | None
 ) -> None:
-    evidence = Evidence(at_s=NOW_S, until_s=NOW_S + 900, results_until_s=NOW_S + 1200, unmeasured=unmeasured)
+    evidence = Evidence(
+        at_s=NOW_S, until_s=NOW_S + 900, results_until_s=NOW_S + 1200, inconclusive_reason=inconclusive_reason
+    )
     assert unknown_reason(evidence, NOW_S + later_s) is reason
     expected = (HEALTHY, None) if reason is None else (HealthStatus.UNKNOWN, reason)
     assert shown_health(HEALTHY, evidence, NOW_S + later_s) == expected

@@ -65,7 +65,7 @@ def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Lay
         readiness=seen.get("readiness"),
         message=seen.get("message"),
     )
-    assert bool(signs_of_life([*layers_of(observation)])) == observation.is_sign_of_life
+    assert bool(signs_of_life([*layers_of(observation)])) == observation.is_liveness_signal
 
 
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)), st.none() | st.sampled_from(R))

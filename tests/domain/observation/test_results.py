@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.results import (
     INCONCLUSIVE,
+    InconclusiveReason,
     LayerResult,
     Observation,
     ResultClass,
-    UnmeasuredReason,
     not_measured,
-    unmeasured_reason,
+    reason_of_inconclusive,
 )
 
 SEEN_AT = "2026-07-01T12:00:00Z"
@@ -60,7 +60,7 @@ def refusal(**members: Any) -> str:
 def test_signs_of_life_are_a_card_an_interface_that_answers_and_a_valid_document(
     layer: str, results: set[str]
 ) -> None:
-    assert {str(result) for result in RESULTS if seen(**{layer: result}).is_sign_of_life} == results
+    assert {str(result) for result in RESULTS if seen(**{layer: result}).is_liveness_signal} == results
 
 
 def test_five_classes_measure_nothing() -> None:
@@ -79,13 +79,13 @@ def test_what_was_measured_and_shows_no_life_is_a_failure(layer: str) -> None:
 @pytest.mark.parametrize("life", [{"discovery": "ok"}, {"transport": "gated"}, {"readiness": "ok"}])
 def test_one_layer_that_shows_life_outweighs_all_that_fail(life: dict[str, str]) -> None:
     observation = seen(**dict.fromkeys(LAYERS, "timeout") | life)
-    assert observation.is_sign_of_life
+    assert observation.is_liveness_signal
     assert not observation.is_measured_failure
 
 
 def test_a_gate_before_the_card_is_neither_life_nor_failure() -> None:
     observation = seen(discovery="gated", transport="not_measured")
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
 
 
@@ -150,14 +150,14 @@ def test_class_and_failure_say_the_same(layers: dict[str, ResultClass | None]) -
 def test_a_stale_document_alone_is_neither_life_nor_failure() -> None:
     for card in (None, "blocked_address"):
         observation = seen(discovery=card, readiness="stale_document")
-        assert not observation.is_sign_of_life
+        assert not observation.is_liveness_signal
         assert not observation.is_measured_failure
         assert observation.result is ResultClass.STALE_DOCUMENT
 
 
 def test_other_paths_decide_nothing() -> None:
     observation = seen(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
     assert observation.result is ResultClass.NOT_MEASURED
     assert observation.paths is not None
@@ -165,16 +165,16 @@ def test_other_paths_decide_nothing() -> None:
 
 
 def test_an_observation_of_nothing_says_nothing() -> None:
-    assert not seen().is_sign_of_life
+    assert not seen().is_liveness_signal
     assert not seen().is_measured_failure
 
 
 @given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
 def test_life_and_failure_exclude_each_other(layers: dict[str, ResultClass | None]) -> None:
     observation = seen(**layers_of(layers))
-    assert not (observation.is_sign_of_life and observation.is_measured_failure)
+    assert not (observation.is_liveness_signal and observation.is_measured_failure)
     if all(result is None or result in INCONCLUSIVE for result in layers.values()):
-        assert not observation.is_sign_of_life
+        assert not observation.is_liveness_signal
         assert not observation.is_measured_failure
 
 
@@ -327,15 +327,15 @@ def test_the_document_keeps_what_was_said() -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_only_failures_lose_their_count(layer: str, result: str) -> None:
     observation = seen(**{layer: result})
-    changed = observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness answered")
+    changed = observation.not_counted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert not changed.is_measured_failure
-    assert changed.is_sign_of_life == observation.is_sign_of_life
+    assert changed.is_liveness_signal == observation.is_liveness_signal
     if observation.is_measured_failure:
         found = getattr(changed, layer)
         assert found.result is ResultClass.NOT_MEASURED
         # What was seen stays readable.
         assert result in found.reason
-        assert changed.unmeasured is UnmeasuredReason.NO_WITNESS
+        assert changed.inconclusive_reason is InconclusiveReason.NO_WITNESS
     else:
         assert changed is observation
     assert seen(**json.loads(changed.model_dump_json(exclude_none=True))) == changed
@@ -343,7 +343,7 @@ def test_only_failures_lose_their_count(layer: str, result: str) -> None:
 
 def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> None:
     observation = seen(discovery={"result": "timeout", "reason": "no connection to a.example:443 in time"})
-    changed = observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness answered")
+    changed = observation.not_counted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert changed.discovery == LayerResult(
         result=ResultClass.NOT_MEASURED,
         reason="no witness answered (timeout: no connection to a.example:443 in time)",
@@ -355,13 +355,13 @@ def test_only_the_layers_that_are_named_lose_their_count(result: str) -> None:
     observation = seen(discovery="timeout", transport=result)
     named = observation.layers_with(ResultClass.TIMEOUT)
     assert named == (("discovery", "transport") if result == "timeout" else ("discovery",))
-    changed = observation.not_counted(UnmeasuredReason.PROBER_SLOW, "slow", layers=named)
+    changed = observation.not_counted(InconclusiveReason.PROBER_SLOW, "slow", layers=named)
     assert changed.transport == (observation.transport if result != "timeout" else changed.discovery)
 
 
 def test_what_answered_has_answered_whatever_does_not_count() -> None:
     changed = seen(discovery="ok", transport="timeout", readiness="ok").not_counted(
-        UnmeasuredReason.NO_WITNESS, "x" * 1000
+        InconclusiveReason.NO_WITNESS, "x" * 1000
     )
     assert (changed.discovery, changed.readiness) == (
         LayerResult(result=ResultClass.OK),
@@ -369,24 +369,24 @@ def test_what_answered_has_answered_whatever_does_not_count() -> None:
     )
     assert changed.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason="x" * 500)
     assert changed.document is not None
-    assert changed.unmeasured is None
+    assert changed.inconclusive_reason is None
 
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_exactly_the_inconclusive_classes_say_why_they_measured_nothing(result: str) -> None:
-    assert (unmeasured_reason(ResultClass(result)) is not None) == (result in INCONCLUSIVE)
+    assert (reason_of_inconclusive(ResultClass(result)) is not None) == (result in INCONCLUSIVE)
 
 
 def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
     observation = not_measured(
         datetime(2026, 7, 1, tzinfo=UTC),
-        UnmeasuredReason.NOT_PROBED,
+        InconclusiveReason.NOT_PROBED,
         "the prober did not run",
         target_url="https://a.example/",
     )
-    assert observation.unmeasured is UnmeasuredReason.NOT_PROBED
+    assert observation.inconclusive_reason is InconclusiveReason.NOT_PROBED
     assert observation.result is ResultClass.NOT_MEASURED
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
     assert observation.discovery is not None
     assert observation.discovery.reason == "the prober did not run"

@@ -60,7 +60,7 @@ MEMORIES = st.builds(
     not_before_s=MOMENTS,
     slowdowns=st.one_of(st.just(0), st.integers(0, MAX_IN_ROW)),
     robots_read_at_s=MOMENTS,
-    is_unwelcome=st.booleans(),
+    is_disallowed_by_robots=st.booleans(),
     card_read_at_s=MOMENTS,
 )
 
@@ -134,7 +134,7 @@ def test_what_is_due_next_lies_ahead_and_not_further_than_the_longest_rest(
     assert due_s >= now_s
     assert due_s > now_s or due_s in {memory.confirm_at_s, memory.not_before_s}
     longest_s = max(MAX_RETRY_AFTER_S, cadence.max_backoff_s, ROBOTS_EVERY_S)
-    if memory.is_unwelcome:
+    if memory.is_disallowed_by_robots:
         longest_s = max(longest_s, (memory.robots_read_at_s or 0) + ROBOTS_EVERY_S - now_s)
     assert due_s <= now_s + longest_s + cadence.max_backoff_s + cadence.interval_s
     assert now_s <= next_probe_at_s(subject_id, memory, cadence, now_s, recheck_at_s) <= due_s
@@ -264,7 +264,12 @@ def test_who_is_backed_off_is_who_is_looked_at_less_often_than_in_every_interval
     subject_id: str, cadence: Cadence, memory: ProbeMemory, now_s: float
 ) -> None:
     memory = memory.model_copy(
-        update={"probed_at_s": now_s, "not_before_s": None, "confirm_at_s": None, "is_unwelcome": False}
+        update={
+            "probed_at_s": now_s,
+            "not_before_s": None,
+            "confirm_at_s": None,
+            "is_disallowed_by_robots": False,
+        }
     )
     if not backs_off(memory, cadence):
         assert next_probe_at_s(subject_id, memory, cadence, now_s) - now_s <= 1.5 * cadence.interval_s * (
@@ -586,7 +591,7 @@ def test_what_was_learned_stays_without_the_result(before: ProbeMemory, card: La
 
 
 def test_a_target_that_does_not_want_us_is_not_due_before_its_robots_txt_is() -> None:
-    unwelcome = ProbeMemory(is_unwelcome=True, robots_read_at_s=START_S, probed_at_s=START_S)
+    unwelcome = ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=START_S, probed_at_s=START_S)
     for number in range(200):
         subject_id = f"tgt_{number}"
         due_s = next_probe_at_s(subject_id, unwelcome, CADENCE, START_S + 1)
@@ -784,7 +789,7 @@ def test_whoever_was_probed_in_a_future_that_is_over_is_due_as_if_it_had_not_bee
     assert believed(known, now_s) == known
     assert known.probed_at_s is None or known.probed_at_s <= now_s + MAX_AHEAD_SECONDS
     latest_s = now_s + max(cadence.interval_s * (1 << cadence.max_doublings), MAX_RETRY_AFTER_S)
-    is_known_to_stay_away = known.is_unwelcome and known.robots_read_at_s is not None
+    is_known_to_stay_away = known.is_disallowed_by_robots and known.robots_read_at_s is not None
     if known.probed_at_s is None and not is_known_to_stay_away:
         due_s = next_probe_at_s(subject_id, known, cadence, now_s)
         assert due_s <= latest_s + cadence.interval_s * (1 << cadence.max_doublings) + MAX_AHEAD_SECONDS

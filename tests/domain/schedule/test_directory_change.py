@@ -9,7 +9,7 @@ from lifesign.errors import InvalidValue
 
 
 @pytest.mark.parametrize(
-    ("size_before", "removed", "is_held"),
+    ("size_before", "removed", "is_suspended"),
     [
         (0, 0, False),
         (1000, 0, False),
@@ -25,9 +25,9 @@ from lifesign.errors import InvalidValue
     ],
 )
 def test_a_directory_that_loses_more_than_half_is_held(
-    size_before: int, removed: int, *, is_held: bool
+    size_before: int, removed: int, *, is_suspended: bool
 ) -> None:
-    assert judge_change(size_before=size_before, removed=removed).is_held is is_held
+    assert judge_change(size_before=size_before, removed=removed).is_suspended is is_suspended
 
 
 def test_the_reason_tells_how_much_left_and_what_happens() -> None:
@@ -44,8 +44,8 @@ def test_the_reason_tells_how_much_left_and_what_happens() -> None:
 def test_who_loses_more_is_never_held_less(size_before: int, data: st.DataObject) -> None:
     removed = data.draw(st.integers(0, size_before))
     more = data.draw(st.integers(removed, size_before))
-    if judge_change(size_before=size_before, removed=removed).is_held:
-        assert judge_change(size_before=size_before, removed=more).is_held
+    if judge_change(size_before=size_before, removed=removed).is_suspended:
+        assert judge_change(size_before=size_before, removed=more).is_suspended
         assert 2 * removed > size_before > SMALL_DIRECTORY
 
 

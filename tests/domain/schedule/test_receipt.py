@@ -40,8 +40,8 @@ def test_an_agent_that_answered_once_is_probed_in_every_interval_until_it_is_dea
         (ProbeMemory(not_before_s=AT_S + 1e9), 86_400 + 900),
         (ProbeMemory(not_before_s=AT_S - 60), 900),
         (ProbeMemory(slowdowns=2), 4 * 900),
-        (ProbeMemory(is_unwelcome=True, robots_read_at_s=AT_S), 82_800 + 900),
-        (ProbeMemory(is_unwelcome=True, robots_read_at_s=AT_S + 1e9), 82_800 + 900),
+        (ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=AT_S), 82_800 + 900),
+        (ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=AT_S + 1e9), 82_800 + 900),
     ],
 )
 def test_a_wait_that_the_target_asked_for_lengthens_no_evidence(memory: ProbeMemory, waits_s: float) -> None:

@@ -78,14 +78,14 @@ async def test_a_card_at_the_origins_root_counts_for_the_address_that_it_names(n
 
 
 @pytest.mark.parametrize("named", ["{}", "{}/other", "{}/rpc2", "http://elsewhere.example/rpc", "http://["])
-async def test_the_card_of_another_agent_at_the_origins_root_is_no_sign_of_life(named: str) -> None:
+async def test_the_card_of_another_agent_at_the_origins_root_is_no_liveness_signal(named: str) -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server, probing() as probes:
         server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
         for _ in range(2):
             observation = await probes.see(server.url + "/rpc")
             assert layer(observation.discovery).result is NOT_AN_AGENT
             assert "which does not name it" in layer(observation.discovery).reason
-            assert not observation.is_sign_of_life
+            assert not observation.is_liveness_signal
             assert observation.document is None
     assert HEALTH_PATH not in server.paths
 
@@ -99,11 +99,11 @@ async def test_an_address_whose_card_went_does_not_live_on_by_that_of_the_root()
         }
         server.replies |= own
         async with probing() as probes:
-            assert (await probes.see(server.url + "/rpc")).is_sign_of_life
+            assert (await probes.see(server.url + "/rpc")).is_liveness_signal
             for path in own:
                 del server.replies[path]
             seen = [await probes.see(server.url + "/rpc") for _ in range(3)]
-    assert not any(observation.is_sign_of_life for observation in seen[1:])
+    assert not any(observation.is_liveness_signal for observation in seen[1:])
 
 
 async def test_a_registrys_record_is_a_card() -> None:
@@ -143,7 +143,7 @@ async def test_what_stands_in_a_cards_place_is_told_by_class_and_reason(
     observation, _ = await found({CARD_PATH: reply}, limits={"max_card_bytes": 4096})
     discovery = layer(observation.discovery)
     assert (discovery.result.value, why in discovery.reason) == (expected, True), discovery.reason
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
 
 
 async def test_a_gate_or_a_failing_server_is_no_reason_to_look_elsewhere() -> None:

@@ -164,7 +164,7 @@ async def test_a_gated_agent_is_alive_and_nothing_of_it_is_broken() -> None:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
         observation = await see(server.url)
     assert results(observation) == {"discovery": "ok", "transport": "gated", "readiness": "gated"}
-    assert observation.is_sign_of_life
+    assert observation.is_liveness_signal
     assert observation.result is ResultClass.OK
 
 
@@ -172,7 +172,7 @@ async def test_an_agent_that_gates_even_its_card_shows_a_gate_alone() -> None:
     async with serving({CARD_PATH: answer(401), HEALTH_PATH: answer(401)}) as server:
         observation = await see(server.url)
     assert results(observation) == {"discovery": "gated", "readiness": "gated"}
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
 
 

@@ -55,7 +55,7 @@ async def test_an_interface_on_a_host_that_keeps_us_out_is_not_asked() -> None:
         told = f"the robots.txt of {host_of(other)} keeps us out"
         assert (transport.result, transport.reason) == (ResultClass.NOT_MEASURED, told)
         assert layer(observation.discovery).result is ResultClass.OK
-        assert not probes.memory.is_unwelcome
+        assert not probes.memory.is_disallowed_by_robots
 
 
 async def test_a_redirect_to_a_host_that_keeps_us_out_is_not_followed() -> None:

@@ -72,7 +72,7 @@ async def test_the_document_of_an_agent_is_read_and_what_counts_of_it_kept() -> 
 async def test_an_agent_without_a_card_shows_life_by_its_document() -> None:
     observation, _ = await found({HEALTH_PATH: as_json(document())})
     assert results(observation) == {"discovery": "not_an_agent", "readiness": "ok"}
-    assert observation.is_sign_of_life
+    assert observation.is_liveness_signal
 
 
 async def test_the_place_that_the_card_announces_is_asked_first_and_remembered() -> None:
@@ -153,7 +153,7 @@ async def test_guesses_are_made_only_when_the_card_is_read() -> None:
         observation = await probes.see(server.url + "/a")
         assert server.paths == ["/rpc", "/a" + HEALTH_PATH]
         assert layer(observation.readiness).result is ResultClass.NOT_AN_AGENT
-        assert observation.is_sign_of_life
+        assert observation.is_liveness_signal
 
 
 async def test_a_document_that_moved_is_found_when_the_card_is_read_again() -> None:
@@ -198,7 +198,7 @@ async def test_gated_is_told_from_broken_and_broken_from_absent(
     readiness = layer(observation.readiness)
     assert (readiness.result.value, why in readiness.reason) == (expected, True), readiness.reason
     assert observation.document is None
-    assert observation.is_sign_of_life, "its card is served"
+    assert observation.is_liveness_signal, "its card is served"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_a_stale_document_hides_no_failure_and_shows_no_life() -> None:
     old = document(timestamp="2020-01-01T00:00:00Z")
     observation, _ = await found({HEALTH_PATH: as_json(old)})
     assert results(observation) == {"discovery": "not_an_agent", "readiness": "stale_document"}
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
 
 
 async def test_what_is_odd_about_a_valid_document_is_named_and_its_bytes_are_kept() -> None:

@@ -67,7 +67,7 @@ async def test_a_host_whose_rules_keep_us_out_is_asked_for_nothing_else() -> Non
         "its robots.txt keeps us out",
     )
     assert not observation.is_measured_failure
-    assert probes.memory.is_unwelcome
+    assert probes.memory.is_disallowed_by_robots
 
 
 def endless(line: bytes, **headers: str) -> Reply:
@@ -128,7 +128,7 @@ async def test_of_a_file_that_cannot_be_read_whole_the_beginning_counts(robots: 
     observation, server, probes = await looked_at(robots, **IMPATIENT)
     assert results(observation) == {"discovery": "not_measured"}
     assert server.paths == [ROBOTS_PATH]
-    assert probes.memory.is_unwelcome
+    assert probes.memory.is_disallowed_by_robots
 
 
 async def test_a_file_that_is_packed_as_nobody_asked_for_says_nothing() -> None:
@@ -153,14 +153,14 @@ async def test_a_redirect_to_where_the_rules_keep_us_out_is_not_followed() -> No
     discovery = layer(observation.discovery)
     told = "redirected to where its robots.txt keeps us out"
     assert (discovery.result, discovery.reason) == (ResultClass.REDIRECT_REFUSED, told)
-    assert probes.memory.is_unwelcome
+    assert probes.memory.is_disallowed_by_robots
 
 
 async def test_a_redirect_to_where_the_rules_let_us_is_followed() -> None:
     observation, server, probes = await redirected("/public/card")
     assert "/public/card" in server.paths
     assert layer(observation.discovery).result is ResultClass.OK
-    assert not probes.memory.is_unwelcome
+    assert not probes.memory.is_disallowed_by_robots
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_where_no_rule_concerns_us_the_agent_is_asked(robots: Reply) -> No
     observation, server, probes = await looked_at(robots)
     assert server.paths[0] == ROBOTS_PATH
     assert results(observation) == {"discovery": "ok", "readiness": "ok"}
-    assert not probes.memory.is_unwelcome
+    assert not probes.memory.is_disallowed_by_robots
 
 
 async def test_rules_are_read_about_once_a_day_and_hold_until_then() -> None:
@@ -211,7 +211,7 @@ async def test_an_interface_behind_a_closed_path_is_not_asked_and_then_the_whole
             assert results(observation) == {"discovery": "ok", "transport": "not_measured", "readiness": "ok"}
             assert layer(observation.transport).reason == "its robots.txt keeps us out"
             assert "/rpc" not in server.paths
-            assert probes.memory.is_unwelcome
+            assert probes.memory.is_disallowed_by_robots
             assert results(await probes.see(server.url)) == {"discovery": "not_measured"}
 
 

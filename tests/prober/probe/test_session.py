@@ -103,7 +103,7 @@ async def test_what_stands_elsewhere_is_asked_only_beside_the_card_that_names_it
     # Another agent's interface answers for ever.
     observation, witness = await played(memory, agent=always(result, is_reached=False), other=up)
     assert {request.url.host for request in witness.requests} == {"agent.example"}
-    assert not observation.is_sign_of_life
+    assert not observation.is_liveness_signal
     assert observation.is_measured_failure == layer(observation.discovery).has_failed
     if observation.transport is not None:
         assert observation.transport.reason == (
@@ -286,7 +286,7 @@ async def test_a_raw_answer_of_any_status_is_an_observation() -> None:
             {CARD_PATH: raw(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)}
         ) as server:
             observation = await see(server.url, ask={"transport": False, "health": False})
-        assert not observation.is_sign_of_life
+        assert not observation.is_liveness_signal
 
 
 async def test_phases_and_time_are_told() -> None:

@@ -144,7 +144,7 @@ async def test_a_card_without_an_interface_for_us_is_told_apart_from_one_that_fa
     transport = layer(observation.transport)
     assert transport.result is ResultClass.NOT_MEASURED
     assert transport.reason == "the card names no interface that takes plain HTTP"
-    assert observation.is_sign_of_life
+    assert observation.is_liveness_signal
     assert server.paths == [CARD_PATH]
 
 
@@ -209,7 +209,7 @@ async def test_an_interface_that_fails_while_its_card_is_served_is_told_so() -> 
         server.replies[RPC] = answer(503)
         observation = await probes.see(server.url)
         assert results(observation) == {"discovery": "ok", "transport": "http_error"}
-        assert observation.is_sign_of_life
+        assert observation.is_liveness_signal
 
 
 async def test_a_page_where_an_interface_was_is_an_answer_only_while_its_card_says_so() -> None:
@@ -234,4 +234,4 @@ async def test_while_the_cards_server_fails_the_known_interface_still_counts() -
         assert probes.memory.card_read_at_s is not None
         observation = await probes.see(server.url, at_s=probes.memory.card_read_at_s + 2 * day_s)
         assert results(observation) == {"discovery": "http_error", "transport": "ok"}
-        assert observation.is_sign_of_life
+        assert observation.is_liveness_signal

@@ -22,7 +22,7 @@ from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.models.observation_batch import ObservationBatch
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.prober.results.ledger import Ledger, LedgerAway, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.storage.engine.transaction import Transaction
@@ -158,7 +158,7 @@ async def test_a_shard_that_is_lost_is_told_and_others_are_taken(
     assert untouched.memory == ProbeMemory()
 
 
-class NewerDocument(DocumentSeen):
+class NewerDocument(ProbedDocument):
     mood: str = "fine"
     tides: int = 3
 

@@ -11,7 +11,7 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.network.host_limiter import HostLimiter
@@ -274,7 +274,7 @@ async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
     assert left.observation.result is ResultClass.NOT_MEASURED
     assert left.observation.discovery is not None
     assert left.observation.discovery.reason == "it asked us not to come back yet"
-    assert left.observation.unmeasured is UnmeasuredReason.ASKED_TO_WAIT
+    assert left.observation.inconclusive_reason is InconclusiveReason.ASKED_TO_WAIT
     assert left.memory.not_before_s is not None
     assert bench.dispatch.is_idle
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from lifesign.domain.net.target import phase_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.schedule.cadence import Cadence, after_probe, without_result
 from lifesign.prober.results.ledger import ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker import inconclusive
@@ -38,7 +38,7 @@ def report_of(**layers: str) -> ProbeReport:
 
 
 def not_counted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) -> ProbeReport:
-    seen = report.observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness", layers=layers)
+    seen = report.observation.not_counted(InconclusiveReason.NO_WITNESS, "no witness", layers=layers)
     learned = without_result(ALIVE, report.memory)
     return inconclusive.not_counted(learned, report, seen, CADENCE, BEGAN_S)
 
@@ -48,7 +48,7 @@ def test_a_failure_that_does_not_count_is_not_remembered() -> None:
     assert report.memory.failures_in_row == 1
     told = not_counted(report)
     assert told.observation.result is ResultClass.NOT_MEASURED
-    assert told.observation.unmeasured is UnmeasuredReason.NO_WITNESS
+    assert told.observation.inconclusive_reason is InconclusiveReason.NO_WITNESS
     memory = told.memory
     assert (memory.failures_in_row, memory.result, memory.alive_at_s) == (0, ResultClass.OK, BEGAN_S - 300)
     assert memory.probed_at_s == BEGAN_S
@@ -57,18 +57,21 @@ def test_a_failure_that_does_not_count_is_not_remembered() -> None:
 def test_what_a_probe_learned_is_remembered_though_its_failure_does_not_count() -> None:
     report = report_of(discovery="timeout")
     report = replace(
-        report, memory=report.memory.model_copy(update={"robots_read_at_s": BEGAN_S, "is_unwelcome": True})
+        report,
+        memory=report.memory.model_copy(
+            update={"robots_read_at_s": BEGAN_S, "is_disallowed_by_robots": True}
+        ),
     )
     memory = not_counted(report).memory
-    assert (memory.robots_read_at_s, memory.is_unwelcome) == (BEGAN_S, True)
+    assert (memory.robots_read_at_s, memory.is_disallowed_by_robots) == (BEGAN_S, True)
 
 
 def test_what_answered_is_remembered_though_something_else_does_not_count() -> None:
     report = report_of(discovery="ok", transport="timeout")
     told = not_counted(report, layers=("transport",))
     assert told.memory == report.memory
-    assert told.observation.is_sign_of_life
-    assert told.observation.unmeasured is None
+    assert told.observation.is_liveness_signal
+    assert told.observation.inconclusive_reason is None
     assert told.observation.transport is not None
     assert told.observation.transport.result is ResultClass.NOT_MEASURED
 
@@ -85,10 +88,10 @@ def test_a_failure_that_is_left_is_remembered() -> None:
 
 def test_a_probe_that_came_to_nothing_counts_as_made_and_measures_nothing() -> None:
     report = inconclusive.without_result(
-        slot_of(), ALIVE, CADENCE, BEGAN_S, reason=UnmeasuredReason.PROBER_FAULT, why="a defect"
+        slot_of(), ALIVE, CADENCE, BEGAN_S, reason=InconclusiveReason.PROBER_FAULT, why="a defect"
     )
     assert report.observation.result is ResultClass.NOT_MEASURED
-    assert report.observation.unmeasured is UnmeasuredReason.PROBER_FAULT
+    assert report.observation.inconclusive_reason is InconclusiveReason.PROBER_FAULT
     assert report.memory == ALIVE.model_copy(
         update={"probed_at_s": BEGAN_S, "alive_at_s": ALIVE.card_read_at_s}
     )
@@ -110,7 +113,7 @@ def test_missed_ticks_are_dated_as_the_last_of_them_and_told_together_with_lost_
     assert told is not None
     count, report = told
     assert (count, report.memory) == (4, memory)
-    assert report.observation.unmeasured is UnmeasuredReason.NOT_PROBED
+    assert report.observation.inconclusive_reason is InconclusiveReason.NOT_PROBED
     # After all that was reported meanwhile, before what is reported now.
     assert abs(report.observation.observed_at.timestamp() - (BEGAN_S - 0.001)) < 0.002
     assert report.observation.discovery is not None

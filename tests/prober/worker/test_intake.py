@@ -10,7 +10,7 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.slowness import SelfCheck
@@ -163,7 +163,7 @@ async def test_a_failure_without_a_witness_is_not_measured_and_as_old_as_it_is()
     desk.take(discovery="timeout")
     desk.loop.stand_still(20)
     desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
-    assert (desk.last.result, desk.last.unmeasured) == (NOT_MEASURED, UnmeasuredReason.NO_WITNESS)
+    assert (desk.last.result, desk.last.inconclusive_reason) == (NOT_MEASURED, InconclusiveReason.NO_WITNESS)
     (result,) = desk.reporter.outbox
     assert desk.loop.clock.boot_s() - result.made_at_s == 20
     memory = desk.slot.recall()
@@ -186,7 +186,7 @@ async def test_a_second_request_that_comes_too_late_is_a_first_failure_again() -
     desk.take(first=first, discovery="refused")
     # It does not wait for ever.
     assert (len(desk.failures), desk.failures.asked_again) == (0, 0)
-    assert desk.last.unmeasured is UnmeasuredReason.NO_WITNESS
+    assert desk.last.inconclusive_reason is InconclusiveReason.NO_WITNESS
 
 
 @in_virtual_time
@@ -227,7 +227,7 @@ def test_a_failure_of_a_host_that_answered_itself_or_is_here_counts_at_once(cont
 async def test_more_failures_than_may_wait_are_not_measured() -> None:
     desk = Desk(max_waiting=0)
     desk.take(discovery="timeout")
-    assert desk.last.unmeasured is UnmeasuredReason.NO_WITNESS
+    assert desk.last.inconclusive_reason is InconclusiveReason.NO_WITNESS
     assert not desk.slot.is_busy
 
 
@@ -238,7 +238,7 @@ async def test_a_timeout_of_a_slow_prober_is_not_measured_and_another_failure_ne
     desk.loop.stand_still(5)
     probed = replace(desk.probed(discovery="timeout"), began_s=desk.loop.time() - 6)
     desk.intake.take(probed)
-    assert (desk.last.result, desk.last.unmeasured) == (NOT_MEASURED, UnmeasuredReason.PROBER_SLOW)
+    assert (desk.last.result, desk.last.inconclusive_reason) == (NOT_MEASURED, InconclusiveReason.PROBER_SLOW)
     desk.intake.take(replace(desk.probed(discovery="refused"), began_s=desk.loop.time() - 6))
     assert len(desk.failures) == 1
 
@@ -255,10 +255,10 @@ async def test_with_a_timeout_of_a_slow_prober_another_layer_that_failed_needs_a
 
 @pytest.mark.parametrize(
     ("offset_s", "reason"),
-    [(3_600.0, UnmeasuredReason.PROBER_CLOCK), (-31.0, UnmeasuredReason.PROBER_CLOCK), (29.0, None)],
+    [(3_600.0, InconclusiveReason.PROBER_CLOCK), (-31.0, InconclusiveReason.PROBER_CLOCK), (29.0, None)],
 )
 def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
-    offset_s: float, reason: UnmeasuredReason | None
+    offset_s: float, reason: InconclusiveReason | None
 ) -> None:
     @in_virtual_time
     async def take() -> None:
@@ -268,7 +268,7 @@ def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
         if reason is None:
             assert (len(desk.failures), desk.results) == (1, [])
             return
-        assert (desk.last.result, desk.last.unmeasured) == (NOT_MEASURED, reason)
+        assert (desk.last.result, desk.last.inconclusive_reason) == (NOT_MEASURED, reason)
         # Any other failure of TLS is judged as usual.
         desk.take(discovery="tls_failure")
         assert len(desk.failures) == 1
@@ -294,8 +294,8 @@ async def test_an_interface_of_another_class_that_is_not_reached_needs_a_witness
     desk.take(discovery="ok", transport="timeout", contact=unreached)
     assert (len(desk.failures), desk.results) == (1, [])
     desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV6, desk.loop.time()), "none")
-    assert desk.last.is_sign_of_life
-    assert desk.last.unmeasured is None
+    assert desk.last.is_liveness_signal
+    assert desk.last.inconclusive_reason is None
     assert desk.last.transport is not None
     assert desk.last.transport.result is NOT_MEASURED
     assert desk.slot.recall().alive_at_s == pytest.approx(desk.loop.wall_s())
@@ -340,9 +340,9 @@ async def test_ticks_that_pass_while_a_failure_waits_are_not_missed() -> None:
     desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
     desk.loop.stand_still(300)
     desk.take(discovery="ok")
-    assert [one.unmeasured for one in desk.results] == [UnmeasuredReason.NO_WITNESS, None]
+    assert [one.inconclusive_reason for one in desk.results] == [InconclusiveReason.NO_WITNESS, None]
     # Those after it are.
     desk.loop.stand_still(3_000)
     desk.take(discovery="ok")
-    assert [one.unmeasured for one in desk.results[2:]] == [UnmeasuredReason.NOT_PROBED, None]
+    assert [one.inconclusive_reason for one in desk.results[2:]] == [InconclusiveReason.NOT_PROBED, None]
     assert desk.tally.missed in {9, 10}

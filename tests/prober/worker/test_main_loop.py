@@ -15,7 +15,7 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
 from lifesign.domain.net.target import SHARDS, phase_of, target_id
-from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.prober.errors import PassHeldUp
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import (
@@ -559,7 +559,7 @@ async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_
         await asyncio.sleep(INTERVAL_S)
     for url in made:
         lost, ok = stage.ledger.observations(url)[before[url] : before[url] + 2]
-        assert (lost.unmeasured, ok.result) == (UnmeasuredReason.NOT_PROBED, OK)
+        assert (lost.inconclusive_reason, ok.result) == (InconclusiveReason.NOT_PROBED, OK)
         assert "lost: the ledger was away" in reason(lost)
 
 
@@ -576,7 +576,7 @@ async def test_while_the_ledger_is_away_for_less_than_a_claim_work_goes_on_and_i
         await asyncio.sleep(2 * INTERVAL_S)
         stage.ledger.is_away = True
         await asyncio.sleep(100)
-        assert worker.progress.is_ledger_away
+        assert worker.progress.is_ledger_unreachable
         assert worker.progress.held > 20
         await asyncio.sleep(10)
         stage.ledger.is_away = False
@@ -705,8 +705,8 @@ def _failures(stage: Stage) -> dict[str, int]:
     return counts
 
 
-def _unmeasured(stage: Stage) -> Counter[UnmeasuredReason | None]:
-    return Counter(one.unmeasured for one in stage.seen() if one.result is ResultClass.NOT_MEASURED)
+def _inconclusive(stage: Stage) -> Counter[InconclusiveReason | None]:
+    return Counter(one.inconclusive_reason for one in stage.seen() if one.result is ResultClass.NOT_MEASURED)
 
 
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
@@ -721,7 +721,7 @@ def test_a_cut_of_all_hosts_is_nobodys_fault(hosts: int, *, has_canaries: bool) 
         await _cut_off(stage, 1_800)
         assert _failures(stage) == {}
         # Each tick is told, and nobody backs off: they are found alive at once.
-        unwitnessed = _unmeasured(stage)[UnmeasuredReason.NO_WITNESS]
+        unwitnessed = _inconclusive(stage)[InconclusiveReason.NO_WITNESS]
         assert 5 * hosts <= unwitnessed <= 7 * hosts
         assert all(stage.ledger.memory(url).failures_in_row == 0 for url in urls)
         assert all(stage.results(url)[-1] is OK for url in urls)
@@ -781,7 +781,7 @@ def _rows(stage: Stage) -> dict[str, int]:
     for entry in stage.ledger.entries.values():
         row = most = 0
         for one in stage.ledger.observations(entry.url):
-            if one.is_sign_of_life:
+            if one.is_liveness_signal:
                 row = 0
             row += one.is_measured_failure
             most = max(most, row)
@@ -855,7 +855,7 @@ async def test_of_two_hosts_the_first_that_dies_is_found_and_the_second_has_no_w
         await asyncio.sleep(3 * INTERVAL_S)
     # Once the second is silent too, neither has a witness.
     assert _failures(stage) == {one: 3}
-    assert _unmeasured(stage) == {UnmeasuredReason.NO_WITNESS: 6}
+    assert _inconclusive(stage) == {InconclusiveReason.NO_WITNESS: 6}
 
 
 @in_virtual_time
@@ -881,7 +881,7 @@ async def test_an_answer_to_the_second_request_is_the_result() -> None:
     assert _failures(stage) == {}
     assert {look.url for look in stage.world.looks[looks:] if look.is_second} == failing
     assert all(stage.results(url)[-1] is OK for url in urls)
-    assert _unmeasured(stage) == {}
+    assert _inconclusive(stage) == {}
 
 
 @in_virtual_time
@@ -898,7 +898,9 @@ async def test_ipv6_alone_that_is_cut_is_the_fault_of_no_host_behind_it() -> Non
         await asyncio.sleep(6 * INTERVAL_S)
         assert worker.progress.unreached_classes == (PUBLIC_IPV6,)
     assert set(_failures(stage)) == {urls[30]}
-    silent = {one.target_url for one in stage.seen() if one.unmeasured is UnmeasuredReason.NO_WITNESS}
+    silent = {
+        one.target_url for one in stage.seen() if one.inconclusive_reason is InconclusiveReason.NO_WITNESS
+    }
     assert silent == set(urls[:20])
     assert {one.network_class for one in stage.seen() if one.target_url in silent} == {PUBLIC_IPV6}
     assert before == [PUBLIC_IPV4, PUBLIC_IPV6]
@@ -969,7 +971,7 @@ async def test_mass_silence_leaves_no_witness_but_canaries() -> None:
         stage.world.ends[urls[0]] = TIMEOUT
         await asyncio.sleep(3 * INTERVAL_S)
     assert _failures(stage) == {}
-    assert _unmeasured(stage)[UnmeasuredReason.NO_WITNESS] >= 3
+    assert _inconclusive(stage)[InconclusiveReason.NO_WITNESS] >= 3
 
 
 @in_virtual_time
@@ -1012,7 +1014,7 @@ async def test_a_process_that_stood_still_does_not_call_its_own_sleep_a_timeout(
         await asyncio.sleep(INTERVAL_S)
         assert (slow.slowness is not None, worker.progress.slowness) == (True, None)
     assert _failures(stage) == {}
-    assert _unmeasured(stage)[UnmeasuredReason.PROBER_SLOW] >= 1
+    assert _inconclusive(stage)[InconclusiveReason.PROBER_SLOW] >= 1
 
 
 @in_virtual_time
@@ -1032,7 +1034,7 @@ async def test_slowness_makes_timeouts_unmeasured_and_nothing_else() -> None:
         slow.cancel()
     assert set(stage.results(dead)) == {REFUSED}
     assert set(stage.results(hung)) == {ResultClass.NOT_MEASURED}
-    assert _unmeasured(stage) == {UnmeasuredReason.PROBER_SLOW: len(stage.results(hung))}
+    assert _inconclusive(stage) == {InconclusiveReason.PROBER_SLOW: len(stage.results(hung))}
 
 
 @in_virtual_time
@@ -1050,7 +1052,7 @@ async def test_a_prober_that_was_stopped_for_a_day_says_so_and_nobody_fails() ->
     for url in urls:
         missed = [one for one in stage.ledger.observations(url) if one.result is ResultClass.NOT_MEASURED]
         assert len(missed) == 1
-        assert missed[0].unmeasured is UnmeasuredReason.NOT_PROBED
+        assert missed[0].inconclusive_reason is InconclusiveReason.NOT_PROBED
         assert reason(missed[0]).startswith(("287 probes were due", "288 probes were due"))
         assert set(stage.results(url)) == {OK, ResultClass.NOT_MEASURED}
 
@@ -1196,7 +1198,7 @@ async def test_a_defect_in_one_probe_is_told_as_not_measured_and_ends_no_other()
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
     (seen,) = stage.ledger.observations(urls[3])
     assert seen.result is ResultClass.NOT_MEASURED
-    assert seen.unmeasured is UnmeasuredReason.PROBER_FAULT
+    assert seen.inconclusive_reason is InconclusiveReason.PROBER_FAULT
     assert reason(seen) == "the probe failed by a defect of the prober"
     assert len(stage.seen()) == 20
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
@@ -119,7 +119,7 @@ def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> No
     agents = [TargetEntry(subject_id=name, url=B, memory=ProbeMemory()) for name in names]
     holdings.apply(shard, TargetPage(entries=agents, version=2))
     seen = [
-        shard.slots[name].not_measured(0.0, UnmeasuredReason.NOT_PROBED, "why")
+        shard.slots[name].not_measured(0.0, InconclusiveReason.NOT_PROBED, "why")
         for name in (target_id(A), *names)
     ]
     assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), *((None, name) for name in names)]
@@ -136,7 +136,7 @@ def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None
     assert holdings.results() == {None: 1, refused: 1, ok: 1}
     slot.note(unread, ProbeMemory())
     assert holdings.results() == {None: 1, refused: 1, ok: 1}, "nobody looked: what was seen stays"
-    slot.note(unread, ProbeMemory(is_unwelcome=True))
+    slot.note(unread, ProbeMemory(is_disallowed_by_robots=True))
     assert holdings.results() == {None: 1, unread: 1, ok: 1}, "nobody will look again"
     slot.note_known(ProbeMemory(result=ok, probed_at_s=9.0))
     assert holdings.results() == {None: 1, ok: 2}

@@ -181,7 +181,7 @@ async def test_what_it_says_stands_beside_what_follows(api: RegistryApi) -> None
     await api.register("a")
     api.clock.advance(12)
     record = await api.record("a")
-    assert record["said"]["last_heartbeat_at"] == "2025-11-20T12:00:00.000Z"
+    assert record["reported"]["last_heartbeat_at"] == "2025-11-20T12:00:00.000Z"
     assert record["reason"] == "registered"
     assert record["explanation"]
     assert record["is_unreachable"] is False
@@ -195,7 +195,7 @@ async def test_who_is_watched_by_probes_alone_shows_no_heartbeat(api: RegistryAp
     assert [agent["agent_id"] for agent in listing if "last_heartbeat_at" in agent] == ["heartbeat", "both"]
     record = await api.record("probe")
     assert "last_heartbeat_at" not in record
-    assert "last_heartbeat_at" not in record["said"]
+    assert "last_heartbeat_at" not in record["reported"]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ async def test_what_a_heartbeat_does_not_say_stays(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.beat("agent-1", key, current_load=3, tasks_in_progress=["t"])
     await api.beat("agent-1", key)
-    said = (await api.record("agent-1"))["said"]
+    said = (await api.record("agent-1"))["reported"]
     assert (said["current_load"], said["tasks_in_progress"]) == (3, ["t"])
 
 
@@ -60,7 +60,7 @@ async def test_two_heartbeats_of_one_agent_at_once_leave_what_either_said(api: R
         api.beat("agent-1", key),
     )
     assert [answer.status for answer in answers] == [200] * 3
-    said = (await api.record("agent-1"))["said"]
+    said = (await api.record("agent-1"))["reported"]
     assert (said["current_load"], said["tasks_in_progress"]) == (2, ["t"])
 
 

@@ -110,7 +110,7 @@ async def test_who_only_beats_has_no_such_numbers_and_is_told_so(api: RegistryAp
     assert (await history(api, "agent-2"))["notes"] == [NOT_YET]
 
 
-async def test_a_target_has_a_history_from_its_first_sign_of_life(
+async def test_a_target_has_a_history_from_its_first_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "directory", "first", [CARD])

@@ -89,7 +89,7 @@ async def fill_with_targets(api: RegistryApi) -> None:
 
 
 def _add_reports(transaction: Transaction) -> None:
-    reported = {"holder": "key:a/b", "reported_at_s": 1.5, "answered": 1, "failed": 2, "unmeasured": 3}
+    reported = {"holder": "key:a/b", "reported_at_s": 1.5, "answered": 1, "failed": 2, "inconclusive": 3}
     transaction.connection.execute(insert(tables.prober_reports).values(reported))
     transaction.connection.execute(insert(tables.agent_requests).values(process="a", at_s=1.5))
     target, agent = (

@@ -140,7 +140,7 @@ async def test_nobody_follows_without_a_key(served: Serving) -> None:
         assert follower.response.status == 401
 
 
-async def test_where_nothing_happens_a_sign_of_life_moves_the_place_on(
+async def test_where_nothing_happens_a_liveness_signal_moves_the_place_on(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_events, "PING_SECONDS", 0.2)

@@ -55,7 +55,7 @@ async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClo
     assert value("swept_timestamp_seconds") == clock.now_s()
     assert value("sweep_lag_seconds") == 0
     for track in ("heartbeat", "probe"):
-        assert value("decisions_held", track=track) == 0
+        assert value("decisions_suspended", track=track) == 0
         assert value("monitor_state", track=track, state="normal") == 1
     assert value("webhooks", state="active") == 0
     assert value("keys") == len(Role) - 1 + 3
@@ -66,10 +66,10 @@ async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClo
 async def test_on_which_track_silence_takes_nobody_down_is_told(api: RegistryApi) -> None:
     await api.database.write(suspend)
     found = await scrape(api)
-    for track, is_held in (("heartbeat", 1), ("probe", 0)):
-        assert found.value(f"{PREFIX}decisions_held", track=track) == is_held
-        assert found.value(f"{PREFIX}monitor_state", track=track, state="held") == is_held
-        assert found.value(f"{PREFIX}monitor_exits", track=track) == EXITS * is_held
+    for track, is_suspended in (("heartbeat", 1), ("probe", 0)):
+        assert found.value(f"{PREFIX}decisions_suspended", track=track) == is_suspended
+        assert found.value(f"{PREFIX}monitor_state", track=track, state="suspended") == is_suspended
+        assert found.value(f"{PREFIX}monitor_exits", track=track) == EXITS * is_suspended
         assert found.value(f"{PREFIX}monitor_exit_limit", track=track) == 20
         assert found.value(f"{PREFIX}monitor_unwitnessed", track=track) == 0
 
@@ -97,7 +97,7 @@ async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClo
     assert value("transitions_total", status="dead", reason="heartbeat_timeout") == 2
     assert value("transitions_total", status="active", reason="registered") == 2
     # Whoever asks for an increase needs the time before the first one.
-    assert value("transitions_total", status="unhealthy", reason="probe_silence") == 0
+    assert value("transitions_total", status="unhealthy", reason="probe_failures") == 0
     assert value("events_total", type="webhook.disabled") == 0
     for method, path in (("POST", "/api/v1/leases"), ("GET", "/api/v1/webhooks")):
         assert value("http_requests_total", method=method, path=path, status="5xx") == 0

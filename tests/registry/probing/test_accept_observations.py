@@ -77,7 +77,7 @@ async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_noth
     await api.sweep()
     record = await api.record("agent-1")
     assert record["status"] == "active"
-    assert record["seen"]["failures_in_row"] == 5
+    assert record["observed"]["failures_in_row"] == 5
     assert record["is_unreachable"] is True
 
 
@@ -93,7 +93,7 @@ async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryAp
 async def test_an_agent_that_is_no_target_is_not_reported(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1")
     assert await outcomes(api, seen(clock)) == ["unknown"]
-    assert "seen" not in await api.record("agent-1")
+    assert "observed" not in await api.record("agent-1")
 
 
 @pytest.mark.parametrize("offset_s", [-3600, -600, 600, 3600])
@@ -124,11 +124,11 @@ async def test_an_age_reaches_no_further_back_than_the_grant_of_its_shard(
     clock.advance(1_000)
     for age_s, at_s in ((10, granted_s + 990), (900, granted_s + 990), (5, granted_s + 995)):
         await outcomes(api, seen(clock), ages_s=[age_s])
-        shown = (await api.record("agent-1"))["seen"]
+        shown = (await api.record("agent-1"))["observed"]
         assert shown["last_observed_at"] == moment_text(at_s)
     clock.advance(1_000)
     await outcomes(api, seen(clock), ages_s=[86_400])
-    assert (await api.record("agent-1"))["seen"]["last_observed_at"] == moment_text(granted_s + 995)
+    assert (await api.record("agent-1"))["observed"]["last_observed_at"] == moment_text(granted_s + 995)
 
 
 async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
@@ -136,7 +136,7 @@ async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: 
     await outcomes(api, document(clock, "healthy"))
     read_s = clock.at_s
     clock.advance(300)
-    unseen = {"transport": {"result": "not_measured"}, "unmeasured": "no_witness"}
+    unseen = {"transport": {"result": "not_measured"}, "inconclusive_reason": "no_witness"}
     await outcomes(api, seen(clock, **unseen), interval_s=600)
     agent = await api.database.read(lambda transaction: agent_rows.find(transaction, "agent-1"))
     assert agent is not None
@@ -144,7 +144,7 @@ async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: 
         at_s=read_s,
         until_s=read_s + 900,
         results_until_s=clock.at_s + 1800,
-        unmeasured="no_witness",
+        inconclusive_reason="no_witness",
         health_until_s=read_s + 900,
     )
 
@@ -159,10 +159,12 @@ async def test_a_batch_needs_ages_numbers_interval_and_tokens(
     assert answer.status == 422
 
 
-async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi, clock: WoundClock) -> None:
+async def test_a_target_gets_a_record_at_its_first_liveness_signal(
+    api: RegistryApi, clock: WoundClock
+) -> None:
     await put(api, "directory", "first", [CARD])
     silent = failure(clock, target_url=CARD)
-    assert await outcomes(api, silent) == ["no_sign_of_life_yet"]
+    assert await outcomes(api, silent) == ["no_liveness_signal_yet"]
     assert await count_by_status(api.database) == {}
     clock.advance(1)
     alive = document(clock, "degraded", target_url=CARD, reported_agent_id="its-own-name")
@@ -174,7 +176,7 @@ async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi
     record = await api.record(agent_id)
     assert (record["status"], record["health"], record["monitoring"]) == ("active", "degraded", "probe")
     assert (record["target_url"], record.get("card_url")) == (CARD, None)
-    assert record["seen"]["reported_agent_id"] == "its-own-name"
+    assert record["observed"]["reported_agent_id"] == "its-own-name"
     assert record["heartbeat_config"]["unhealthy_after_seconds"] == 900
     assert await api.lifecycle(agent_id) == [("registering", "active", "registered")]
     clock.advance(1)
@@ -231,7 +233,7 @@ async def _squat(api: RegistryApi, **members: object) -> str:
     return await api.add_agent_key(agent_id)
 
 
-async def test_who_took_a_targets_id_before_makes_room_at_its_first_sign_of_life(
+async def test_who_took_a_targets_id_before_makes_room_at_its_first_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _squat(api)
@@ -338,8 +340,8 @@ async def test_a_probed_agent_is_unhealthy_dead_and_found_again(api: RegistryApi
     record = await api.record("agent-1")
     assert (record["status"], record["incarnation"]) == ("active", 2)
     assert [step[1:] for step in (await api.lifecycle("agent-1"))[1:]] == [
-        ("unhealthy", "probe_silence"),
-        ("dead", "probe_silence"),
+        ("unhealthy", "probe_failures"),
+        ("dead", "probe_failures"),
         ("active", "probe_rediscovered"),
     ]
 
@@ -353,7 +355,7 @@ async def test_a_registered_agent_that_is_probed_needs_no_heartbeat(
     assert await _status(api) == "active"
 
 
-async def test_an_unhealthy_probed_agent_recovers_with_a_sign_of_life(
+async def test_an_unhealthy_probed_agent_recovers_with_a_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _probed(api)
@@ -440,7 +442,7 @@ async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, c
         await outcomes(api, *(failure(clock, target_url=url) for url in urls))
     await api.sweep()
     assert await count_by_status(api.database) == {"active": 30}
-    assert len(await api.events(type="monitor.held")) == 1
+    assert len(await api.events(type="monitor.suspended")) == 1
 
 
 async def test_who_answered_is_expected_to_until_it_is_dead_or_gone(
@@ -456,14 +458,14 @@ async def test_who_answered_is_expected_to_until_it_is_dead_or_gone(
 
     await outcomes(api, *(seen(clock, target_url=url, **where) for url in urls[:2]))
     assert await counted() == ClassCounts(addresses=1, silent_s=())
-    unseen = {"transport": {"result": "not_measured"}, "unmeasured": "no_witness"}
+    unseen = {"transport": {"result": "not_measured"}, "inconclusive_reason": "no_witness"}
     answered_s = clock.at_s
     clock.advance(300)
     await outcomes(
         api, seen(clock, target_url=urls[0], **unseen), failure(clock, target_url=urls[1], **where)
     )
     assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
-    slow = {"transport": {"result": "not_measured"}, "unmeasured": "prober_slow"}
+    slow = {"transport": {"result": "not_measured"}, "inconclusive_reason": "prober_slow"}
     await outcomes(api, seen(clock, target_url=urls[0], **where), failure(clock, target_url=urls[2], **where))
     await outcomes(api, seen(clock, target_url=urls[0], **slow))
     assert await counted() == ClassCounts(addresses=1, silent_s=()), "what is slow is not silent"
@@ -508,7 +510,7 @@ async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all
     new_target = seen(clock, target_url=CARD)
     stale = await report(api, seen(clock), new_target, shard=SHARD, fencing_token=token)
     assert (stale.status, stale.json()["error"]["code"]) == (412, "stale_token")
-    assert "seen" in await api.record("agent-1")
+    assert "observed" in await api.record("agent-1")
     assert await count_by_status(api.database) == {"active": 1}
     assert len(await api.events(type="fenced_write_rejected")) == 2
     assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=newer) == ["accepted"]

@@ -39,7 +39,7 @@ class Workers:
         self.held[worker] = {each["shard"]: each["fencing_token"] for each in grant["shards"]}
         return grant
 
-    async def report(self, worker: str, network_class: str, unmeasured: str | None = None) -> str:
+    async def report(self, worker: str, network_class: str, inconclusive_reason: str | None = None) -> str:
         """Let a worker report a result of the target that is in this class; return what became of it."""
         url = URLS[network_class]
         seen = {
@@ -47,8 +47,8 @@ class Workers:
             "observed_at": self._api.time_text(),
             "network_class": network_class,
             "address": "192.0.2.1" if network_class == V4 else "2001:db8::/64",
-            "discovery": {"result": "ok" if unmeasured is None else "not_measured"},
-            "unmeasured": unmeasured,
+            "discovery": {"result": "ok" if inconclusive_reason is None else "not_measured"},
+            "inconclusive_reason": inconclusive_reason,
         }
         shard = shard_of(host_of(url))
         answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]})
@@ -144,10 +144,10 @@ async def test_a_worker_that_reports_nothing_for_two_intervals_loses_its_shards(
     active, other = await share(workers)
     clock.advance(301)
     # A result that measured nothing is progress too.
-    await workers.report(active, V4, unmeasured="prober_slow")
+    await workers.report(active, V4, inconclusive_reason="prober_slow")
     assert len((await workers.claim(other))["shards"]) == SHARDS // 2
     clock.advance(300)
-    await workers.report(active, V4, unmeasured="prober_slow")
+    await workers.report(active, V4, inconclusive_reason="prober_slow")
     lost = await workers.claim(other)
     assert (lost["shards"], lost["reason"]) == ([], "no_progress")
     assert len((await workers.claim(active))["shards"]) == SHARDS
@@ -204,7 +204,7 @@ async def test_a_worker_whose_only_agent_asked_it_to_wait_keeps_its_shards(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     active, waiting = await share(workers)
-    await workers.report(waiting, V6, unmeasured="asked_to_wait")
+    await workers.report(waiting, V6, inconclusive_reason="asked_to_wait")
     clock.advance(900)
     await workers.report(active, V4)
     assert len((await workers.claim(waiting))["shards"]) == SHARDS // 2

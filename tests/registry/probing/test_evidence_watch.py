@@ -31,7 +31,7 @@ def result(clock: WoundClock, number: int, outcome: str = "ok", **members: Any) 
 
 
 def unwitnessed(clock: WoundClock, number: int) -> dict[str, Any]:
-    return result(clock, number, "not_measured", unmeasured="no_witness")
+    return result(clock, number, "not_measured", inconclusive_reason="no_witness")
 
 
 async def report(api: RegistryApi, *observations: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ async def test_metrics_have_old_evidence_silent_classes_and_the_share_of_each_ke
         (await api.ask("GET", f"/api/v1/targets/agent-{number}")).json()["shard"] for number in range(3)
     }
     assert scraped.value(f"{prefix}prober_shards", key="key_prober_") == len(shards)
-    assert scraped.value(f"{prefix}prober_results_total", key="key_prober_", result="unmeasured") == 3
+    assert scraped.value(f"{prefix}prober_results_total", key="key_prober_", result="inconclusive") == 3
 
 
 async def test_an_operator_confirms_a_class(api: RegistryApi, clock: WoundClock) -> None:

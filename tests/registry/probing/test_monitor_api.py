@@ -27,7 +27,7 @@ async def test_a_registry_that_nobody_has_swept_is_normal(api: RegistryApi) -> N
         },
         "silent_classes": {},
         "confirmed_classes": {},
-        "excused": [],
+        "excluded_downtime": [],
     }
     await api.sweep()
     assert (await api.ask("GET", MONITOR)).json()["swept_at"] == "2025-11-20T12:00:00.000Z"
@@ -38,19 +38,19 @@ async def test_an_operator_ends_a_hold_and_the_silent_go(api: RegistryApi) -> No
     api.clock.advance(91)
     await api.sweep()
     shown = (await api.ask("GET", MONITOR)).json()
-    assert (shown["state"], shown["tracks"]["heartbeat"]["exits"]) == ("held", 30)
+    assert (shown["state"], shown["tracks"]["heartbeat"]["exits"]) == ("suspended", 30)
     assert shown["tracks"]["probe"]["state"] == "normal"
     api.clock.advance(10)
     released = await api.ask("POST", f"{MONITOR}/release")
-    assert released.json()["state"] == "recovering"
-    assert released.json()["excused"] == [
+    assert released.json()["state"] == "resuming"
+    assert released.json()["excluded_downtime"] == [
         {"begin": "2025-11-20T12:01:31.000Z", "end": "2025-11-20T12:01:41.000Z"}
     ]
     api.clock.advance(6)
     await api.sweep()
     assert await count_by_status(api.database) == {"unhealthy": 30}
-    events = await api.events(type="monitor.recovering")
-    assert [event["payload"]["turn"] for event in events] == ["released"]
+    events = await api.events(type="monitor.resuming")
+    assert [event["payload"]["cause"] for event in events] == ["released"]
     assert [event["actor"] for event in events] == ["key:key_admin_"]
 
 
@@ -70,7 +70,7 @@ async def test_the_time_of_a_hold_is_nobodys_silence(api: RegistryApi) -> None:
 
 async def test_releasing_what_is_not_held_changes_nothing(api: RegistryApi) -> None:
     assert (await api.ask("POST", f"{MONITOR}/release")).json()["state"] == "normal"
-    assert await api.events(type="monitor.recovering") == []
+    assert await api.events(type="monitor.resuming") == []
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ async def test_the_policy_is_that_of_the_settings(database: Database, clock: Wou
     clock.advance(91)
     await api.sweep()
     shown = (await api.ask("GET", MONITOR)).json()["tracks"]["heartbeat"]
-    assert (shown["state"], shown["limit"], shown["exits"]) == ("held", 3, 4)
+    assert (shown["state"], shown["limit"], shown["exits"]) == ("suspended", 3, 4)

@@ -29,7 +29,7 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, memory: dict[str
         "discovery": {"result": "refused"},
     }
     answer = await api.report(seen, memories=[memory])
-    assert answer.json()["counts"] == {"no_sign_of_life_yet": 1}
+    assert answer.json()["counts"] == {"no_liveness_signal_yet": 1}
 
 
 async def test_a_shard_tells_its_targets_with_what_their_last_probe_left(

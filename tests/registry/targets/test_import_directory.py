@@ -63,7 +63,7 @@ async def test_what_a_directory_lists_is_to_be_probed(api: RegistryApi) -> None:
     shown = await directory(api)
     assert (shown["size"], shown["applied"]["source"]) == (3, "https://dir.example/list")
     assert shown["applied"]["etag"] == 'W/"7"'
-    assert "held" not in shown
+    assert "suspended" not in shown
     listing = await api.ask("GET", DIRECTORIES, key=Role.READER)
     assert listing.json() == {"directories": [shown]}
     (event,) = await api.events(type="directory.applied")
@@ -159,19 +159,19 @@ async def test_a_directory_that_shrinks_by_more_than_half_is_held_until_somebody
 ) -> None:
     await put(api, "dir", "one", urls(*range(20)))
     record = await put(api, "dir", "two", urls(*range(9), 30))
-    assert (record["state"], record["added"], record["removed"]) == ("held", 1, 11)
+    assert (record["state"], record["added"], record["removed"]) == ("suspended", 1, 11)
     assert "11 of 20" in record["explanation"]
     assert len(await listed(api, *range(20), 30)) == 21
-    assert (await directory(api))["held"]["import_id"] == "two"
+    assert (await directory(api))["suspended"]["import_id"] == "two"
     assert (await confirm(api, key=Role.PROBER)).status == 403
     answer = await confirm(api)
     assert (answer.status, answer.json()["state"], answer.json()["removed"]) == (200, "applied", 11)
     assert await listed(api, *range(20), 30) == sorted(urls(*range(9), 30))
     shown = await directory(api)
     assert (shown["size"], shown["applied"]["import_id"]) == (10, "two")
-    assert "held" not in shown
+    assert "suspended" not in shown
     kinds = [event["type"] for event in await api.events() if event["type"].startswith("directory.")]
-    assert kinds == ["directory.applied", "directory.held", "directory.confirmed", "directory.applied"]
+    assert kinds == ["directory.applied", "directory.suspended", "directory.confirmed", "directory.applied"]
     again = await confirm(api)
     assert (again.status, again.json()["error"]["code"]) == (409, "nothing_held")
 

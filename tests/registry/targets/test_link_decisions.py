@@ -107,11 +107,11 @@ async def test_a_card_that_names_the_agent_makes_one_record(api: RegistryApi) ->
         ("active", "deregistered", "linked"),
     ]
     assert await link_events(api) == [("agent.linked", "agent-1", "card")]
-    assert "seen" not in await api.record("agent-1")
+    assert "observed" not in await api.record("agent-1")
     # From now on what is seen of the target is seen of the agent; the target stays in its directory.
     assert await crawl(api, "agent-1") == "accepted"
     record = await api.record("agent-1")
-    assert record["seen"]["transport"]["result"] == "ok"
+    assert record["observed"]["transport"]["result"] == "ok"
     shown = (await api.ask("GET", f"/api/v1/targets/{TARGET}")).json()
     assert (shown["directories"], "gone_at" in shown) == (["list"], False)
     assert await census(api) == {"ok": 1}
@@ -231,7 +231,7 @@ async def test_a_domain_that_was_sold_ends_the_link_at_the_next_reading(
     await crawl(api, None, discovery={"result": discovery})
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_failed")
     record = await api.record("agent-1")
-    assert (record["status"], "seen" in record) == ("active", False)
+    assert (record["status"], "observed" in record) == ("active", False)
     # The target's record begins anew with its next liveness signal.
     assert await crawl(api, None) == "accepted"
     target = await api.record(TARGET)
@@ -256,7 +256,7 @@ async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> N
     assert gone.status in {200, 204}
     # A result that comes before the link has ended brings nobody back.
     answer = await api.report(probe(api.clock), memories=[{"card_url": CARD}])
-    assert answer.json()["counts"] == {"no_sign_of_life_yet": 1}
+    assert answer.json()["counts"] == {"no_liveness_signal_yet": 1}
     await api.registry.link_keeper.check_some()
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "agent_deregistered")
     await crawl(api, "agent-1")
@@ -321,7 +321,7 @@ async def test_two_targets_of_one_agent_do_not_count_twice_in_its_record(
     failed: dict[str, Any] = {"discovery": None, "transport": {"result": "timeout"}}
     await crawl(api, "agent-1", **failed)
     await crawl(api, "agent-1", url=CARD, **failed)
-    assert (await api.record("agent-1"))["seen"]["failures_in_row"] == 1
+    assert (await api.record("agent-1"))["observed"]["failures_in_row"] == 1
 
 
 async def test_a_census_counts_a_url_once_linked_or_not(api: RegistryApi) -> None:

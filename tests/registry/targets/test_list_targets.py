@@ -208,7 +208,7 @@ async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
 
 
 @pytest.mark.usefixtures("directory")
-async def test_an_interface_that_is_not_asked_any_more_is_no_sign_of_life(
+async def test_an_interface_that_is_not_asked_any_more_is_no_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     async def why() -> str:
@@ -287,10 +287,10 @@ async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: W
     assert (shown["agent_status"], shown["health_status"]) == ("active", "degraded")
     memory = {"probed_at_s": 7.5, "card_url": URLS[0], "protocol_version": "1.0"}
     assert memory.items() <= shown["memory"].items()
-    assert shown["seen"]["transport"] == {"result": "gated", "reason": "", "status_code": 401}
-    assert shown["seen"]["observed_at"] == shown["observed_at"]
-    assert shown["seen"]["document"]["status"] == "degraded"
-    assert shown["seen"]["certificate_expires_at"] == "2027-01-01T00:00:00.000Z"
+    assert shown["observed"]["transport"] == {"result": "gated", "reason": "", "status_code": 401}
+    assert shown["observed"]["observed_at"] == shown["observed_at"]
+    assert shown["observed"]["document"]["status"] == "degraded"
+    assert shown["observed"]["certificate_expires_at"] == "2027-01-01T00:00:00.000Z"
     assert (shown["is_registered"], "gone_at" in shown, "recheck_at" in shown) == (False, False, False)
 
 
@@ -304,7 +304,9 @@ async def test_who_was_looked_at_and_not_asked_has_the_reason(api: RegistryApi) 
 @pytest.mark.usefixtures("directory")
 async def test_of_a_target_that_was_never_measured_no_result_is_shown(api: RegistryApi) -> None:
     shown = (await api.ask("GET", f"{PATH}/{target_id(URLS[3])}", key=Role.READER)).json()
-    assert {"result", "result_since", "observed_at", "seen", "memory", "agent_status"} & set(shown) == set()
+    assert {"result", "result_since", "observed_at", "observed", "memory", "agent_status"} & set(
+        shown
+    ) == set()
     assert shown["changes"] == []
     gone = (await api.ask("GET", f"{PATH}/{target_id(URLS[4])}", key=Role.READER)).json()
     assert (gone["gone_reason"], "gone_at" in gone, gone["directories"]) == ("left", True, [])

@@ -49,7 +49,7 @@ async def test_a_token_is_given_out_for_an_origin(api: RegistryApi, clock: Wound
         "token": asked["token"],
         "proof_url": f"{ORIGIN}/.well-known/lifesign-proof",
         "asked_at": moment(clock.at_s).isoformat()[:19] + ".000Z",
-        "good_until": moment(clock.at_s + TOKEN_GOOD_SECONDS).isoformat()[:19] + ".000Z",
+        "expires_at": moment(clock.at_s + TOKEN_GOOD_SECONDS).isoformat()[:19] + ".000Z",
     }
     clock.advance(TOKEN_GOOD_SECONDS - 1)
     assert await ask(api) == asked
@@ -76,7 +76,7 @@ async def test_what_lies_on_a_proven_origin_is_not_probed_and_its_agents_leave(
     (event,) = await api.events(type="origin.opted_out")
     assert (event["actor"], event["payload"]) == ("server", {"origin": ORIGIN, "targets": 4})
     shown = (await api.ask("GET", PATH)).json()
-    assert (shown["total"], "proven_at" in shown["opt_outs"][0], "good_until" in shown["opt_outs"][0]) == (
+    assert (shown["total"], "proven_at" in shown["opt_outs"][0], "expires_at" in shown["opt_outs"][0]) == (
         1,
         True,
         False,

@@ -66,7 +66,7 @@ async def test_the_last_result_is_known_and_since_when_it_holds(api: RegistryApi
     await put(api, "dir", "one", URLS)
     began_s = clock.at_s
     for result in ("refused", "refused"):
-        assert await outcomes(api, probe(clock, result=result)) == ["no_sign_of_life_yet"]
+        assert await outcomes(api, probe(clock, result=result)) == ["no_liveness_signal_yet"]
         clock.advance(300)
     (found,) = await results(api)
     assert found == (URLS[0], "refused", began_s, began_s + 300)
@@ -114,7 +114,7 @@ async def test_an_observation_counts_once_and_a_late_one_not_at_all(
 ) -> None:
     await put(api, "dir", "one", URLS)
     early, now = probe(clock, result="timeout"), probe(clock)
-    expected = ["no_sign_of_life_yet", "ignored", "ignored"]
+    expected = ["no_liveness_signal_yet", "ignored", "ignored"]
     memories = [{}, None, {"failures_in_row": 7}]
     assert await outcomes(api, now, now, early, memories=memories, numbers=[7, 7, 6]) == expected
     assert await outcomes(api, now, numbers=[7]) == ["ignored"]
@@ -211,12 +211,12 @@ async def test_results_are_summed_by_the_hour_and_for_each_directory(
 async def test_a_later_token_of_a_shard_begins_to_count_anew(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     first = (await claim(api, "a"))[SHARD]
-    assert await outcomes(api, probe(clock), numbers=[9]) == ["no_sign_of_life_yet"]
+    assert await outcomes(api, probe(clock), numbers=[9]) == ["no_liveness_signal_yet"]
     second = (await claim(api, "a"))[SHARD]
     assert second > first
     clock.advance(1)
     assert await outcomes(api, probe(clock), probe(clock), numbers=[1, 1]) == [
-        "no_sign_of_life_yet",
+        "no_liveness_signal_yet",
         "ignored",
     ]
 
@@ -236,11 +236,11 @@ async def test_a_shards_results_count_with_its_token_and_others_are_left_out(
     tokens = await claim(api)
     body = {"shard": SHARD, "fencing_token": tokens[SHARD]}
     found = await outcomes(api, probe(clock), probe(clock, OTHER), probe(clock, "https://x.example/"), **body)
-    assert found == ["no_sign_of_life_yet", "not_in_shard", "unknown"]
+    assert found == ["no_liveness_signal_yet", "not_in_shard", "unknown"]
     clock.advance(1)
     both = {"tokens": {str(SHARD): tokens[SHARD], str(there): tokens[there]}}
     alive = probe(clock, OTHER, transport={"result": "ok"})
-    assert await outcomes(api, probe(clock), alive, **both) == ["no_sign_of_life_yet", "accepted"]
+    assert await outcomes(api, probe(clock), alive, **both) == ["no_liveness_signal_yet", "accepted"]
 
 
 async def test_of_several_shards_only_those_that_are_lost_are_refused(
@@ -253,7 +253,7 @@ async def test_of_several_shards_only_those_that_are_lost_are_refused(
     late = await claim(api, "a", known)
     body = {"tokens": {str(SHARD): early[SHARD], str(there): early[there]}}
     answer = await report(api, probe(clock), probe(clock, OTHER), **body)
-    assert [result["outcome"] for result in answer["results"]] == ["no_sign_of_life_yet", "shard_lost"]
+    assert [result["outcome"] for result in answer["results"]] == ["no_liveness_signal_yet", "shard_lost"]
     assert answer["lost"] == [there]
     (event,) = await api.events(type="fenced_write_rejected")
     assert event["payload"]["resource"] == f"shard:{there}"
@@ -291,7 +291,7 @@ async def test_a_registered_agents_probes_count_by_its_id(api: RegistryApi, cloc
     body = {"shard": SHARD, "fencing_token": token, "memories": [{"result": "ok"}]}
     assert await outcomes(api, {**seen, "agent_id": "one"}, **body) == ["accepted"]
     assert (await results(api))[0][1] == "ok"
-    assert (await api.record("one"))["seen"]["transport"]["result"] == "ok"
+    assert (await api.record("one"))["observed"]["transport"]["result"] == "ok"
 
 
 async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
@@ -319,7 +319,7 @@ async def test_an_agent_that_registered_itself_and_is_on_a_probers_list_is_not_a
     await report(api, kept_out, memories=[{"result": "ok", "is_opted_out": True}])
     target = (await api.ask("GET", "/api/v1/targets/billing-1")).json()
     assert (target["result"], target["why"]) == ("not_measured", reason)
-    assert (await api.record("billing-1"))["seen"]["unmeasured"]["reason"] == reason
+    assert (await api.record("billing-1"))["observed"]["inconclusive"]["reason"] == reason
 
 
 async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
@@ -328,7 +328,7 @@ async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
     await put(api, "dir", "one", URLS[:1])
     agent = target_id(URLS[0])
     await report(api, probe(clock, result="ok"), memories=[{"result": "ok"}])
-    assert "unmeasured" not in (await api.record(agent))["seen"]
+    assert "inconclusive" not in (await api.record(agent))["observed"]
     clock.advance(60)
     closed_at = moment(clock.at_s)
 
@@ -341,7 +341,7 @@ async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
     assert (await results(api))[0][1] == "ok"
     for _ in range(2):
         clock.advance(86_400)
-        await report(api, shut_out(), memories=[{"result": "ok", "is_unwelcome": True}])
+        await report(api, shut_out(), memories=[{"result": "ok", "is_disallowed_by_robots": True}])
     answer = await api.ask("GET", f"/api/v1/targets/{agent}")
     shown = answer.json()
     assert (shown["result"], shown["why"]) == ("not_measured", "its robots.txt keeps us out")
@@ -350,13 +350,13 @@ async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
     assert counted == [{"result": "not_measured", "count": 1}]
     record = await api.record(agent)
     assert record["status"] == "active"
-    unmeasured = record["seen"]["unmeasured"]
-    assert unmeasured["reason"] == "its robots.txt keeps us out"
-    assert datetime.fromisoformat(unmeasured["since"]) == closed_at + timedelta(days=1)
+    inconclusive = record["observed"]["inconclusive"]
+    assert inconclusive["reason"] == "its robots.txt keeps us out"
+    assert datetime.fromisoformat(inconclusive["since"]) == closed_at + timedelta(days=1)
     clock.advance(60)
     await report(api, probe(clock, result="ok"), memories=[{"result": "ok"}])
     assert (await results(api))[0][1] == "ok"
-    assert "unmeasured" not in (await api.record(agent))["seen"]
+    assert "inconclusive" not in (await api.record(agent))["observed"]
 
 
 async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(

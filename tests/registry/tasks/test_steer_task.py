@@ -100,7 +100,7 @@ async def test_people_resolve_what_was_handed_to_them(api: RegistryApi) -> None:
 
 
 def _said(record: dict[str, Any]) -> list[tuple[str, str, str | None]]:
-    return [(said["signal"], said["comment"], said.get("said_by")) for said in record["comments"]]
+    return [(said["signal"], said["comment"], said.get("written_by")) for said in record["comments"]]
 
 
 async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(api: RegistryApi) -> None:
@@ -118,14 +118,14 @@ async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(ap
     assert resolved.json()["names"] == (await task(api, made["task_id"]))["names"]
     answer, question = after["comments"]
     assert (answer["signal"], answer["comment"]) == ("requeued", "use logo-2026")
-    assert answer["said_by"].startswith("key:")
+    assert answer["written_by"].startswith("key:")
     # People read names; an agent is told none but those of agents.
-    assert set((await task(api, made["task_id"]))["names"]) == {answer["said_by"]}
+    assert set((await task(api, made["task_id"]))["names"]) == {answer["written_by"]}
     asked = await api.ask("GET", f"{TASKS}/{made['task_id']}", key=other.key)
-    assert asked.json()["comments"][0]["said_by"] == answer["said_by"]
+    assert asked.json()["comments"][0]["written_by"] == answer["written_by"]
     assert asked.json().get("names", {}) == {}
     assert (question["signal"], question["comment"]) == ("help_asked", "which logo?")
-    assert question["said_by"] == "agent-1"
+    assert question["written_by"] == "agent-1"
     await other.write(after, "complete")
     # Who is erased has said it no more; what was said stays.
     assert (await api.ask("DELETE", "/api/v1/agents/agent-1/record")).status == 200

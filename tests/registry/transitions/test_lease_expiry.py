@@ -124,7 +124,7 @@ async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_mor
         await api.beat("holder", one.key)
         await api.registry.sweeper.sweep_once()
     monitor = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()
-    assert monitor["state"] == "held", monitor
+    assert monitor["state"] == "suspended", monitor
     assert (await task(api, made["task_id"]))["status"] == "queued"
 
 

@@ -172,7 +172,7 @@ async def test_a_clock_that_jumps_ahead_kills_nobody(machine: Machine) -> None:
     assert events[0][1] == {"jump_seconds": HOUR_S}
     await machine.live(3)
     assert await count_by_status(machine.database) == {"active": 30}, "thirty at once are held"
-    assert (await machine.events())[1][0] == "monitor.held"
+    assert (await machine.events())[1][0] == "monitor.suspended"
 
 
 async def test_a_lease_keeps_its_remaining_time_when_the_clock_jumps(machine: Machine) -> None:
@@ -292,7 +292,7 @@ async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -
     stored = await machine.database.read(lambda transaction: agent_rows.find(transaction, "agent-0"))
     assert stored is not None
     assert stored.observed is not None
-    assert Observed.from_json(stored.observed).last_sign_of_life_at_s == seen_at_s - HOUR_S
+    assert Observed.from_json(stored.observed).last_liveness_signal_at_s == seen_at_s - HOUR_S
     assert stored.evidence.at_s == seen_at_s - HOUR_S
     assert stored.evidence.until_s == stored.evidence.results_until_s == seen_at_s - HOUR_S + 900
 

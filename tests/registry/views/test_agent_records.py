@@ -7,7 +7,7 @@ from pydantic_core import to_json
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.observation.results import UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.registry.views.agent_records import summary, summary_members
 from lifesign.storage.agents.search import ListedAgent
 
@@ -34,7 +34,7 @@ LISTED = st.builds(
     evidence_until_s=MOMENTS,
     results_until_s=MOMENTS,
     health_until_s=MOMENTS,
-    unmeasured=st.none() | st.sampled_from(UnmeasuredReason).map(str),
+    inconclusive_reason=st.none() | st.sampled_from(InconclusiveReason).map(str),
 )
 
 

@@ -22,7 +22,7 @@ from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 def _add_row(number: int) -> Callable[[Transaction], int]:
     def deed(transaction: Transaction) -> int:
         transaction.connection.execute(
-            insert(registry).values(id=number, token_floor=0, monitor="", excused="")
+            insert(registry).values(id=number, token_floor=0, monitor="", excluded_downtime="")
         )
         return number
 
@@ -190,7 +190,7 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
             pages = transaction.connection.scalar(text("PRAGMA page_count")) or 0
             transaction.connection.execute(text(f"PRAGMA max_page_count = {pages}"))
             transaction.connection.execute(
-                insert(registry).values(id=2, token_floor=0, monitor="x" * 1_000_000, excused="")
+                insert(registry).values(id=2, token_floor=0, monitor="x" * 1_000_000, excluded_downtime="")
             )
 
         for _ in range(2):

@@ -19,7 +19,7 @@ from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 def _add_row(number: int) -> Callable[[Transaction], None]:
     def add(transaction: Transaction) -> None:
         transaction.connection.execute(
-            insert(registry).values(id=number, token_floor=0, monitor="", excused="")
+            insert(registry).values(id=number, token_floor=0, monitor="", excluded_downtime="")
         )
 
     return add

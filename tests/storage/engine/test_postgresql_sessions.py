@@ -11,7 +11,9 @@ from lifesign.storage.errors import StoreUnavailable
 
 
 def _add_row(transaction: Transaction) -> None:
-    transaction.connection.execute(insert(registry).values(id=1, token_floor=0, monitor="", excused=""))
+    transaction.connection.execute(
+        insert(registry).values(id=1, token_floor=0, monitor="", excluded_downtime="")
+    )
 
 
 def _rows(transaction: Transaction) -> list[int]:

@@ -240,7 +240,7 @@ async def test_reason_of_an_old_result_is_that_of_the_last_probe(
     clock.advance(901)
 
     def note_results(transaction: Transaction) -> None:
-        changed = {"results_until_s": transaction.now_s + 900, "unmeasured": "no_witness"}
+        changed = {"results_until_s": transaction.now_s + 900, "inconclusive_reason": "no_witness"}
         transaction.connection.execute(update(probed).values(changed))
 
     await counted.write(note_results)

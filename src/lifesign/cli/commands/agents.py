@@ -20,7 +20,7 @@ from lifesign.cli.options.registry_access import (
     ask,
 )
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
-from lifesign.cli.options.suspension_notice import are_held, say_held
+from lifesign.cli.options.suspension_notice import are_decisions_suspended, say_suspended
 from lifesign.cli.output.agent_page import health_text, load_text, page, time_text
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import PageLine, has_colours, write_page
@@ -105,7 +105,7 @@ def list_agents(
       agents    as the registry lists them   total   how many match
       pool      with --role: what it can take
       not_active      without --status: how many match that are not active
-      decisions_held  whether nobody is taken down for silence now; absent if the key may not know
+      decisions_suspended  whether nobody is taken down for silence now; absent if the key may not know
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted: dict[str, Any] = {
         "status": _statuses(status or ()),
@@ -125,10 +125,10 @@ def list_agents(
     )
     if as_json:
         told = found.model_dump(mode="json", exclude_none=True, exclude={"cursor"})
-        also = {"not_active": not_active, "decisions_held": held}
+        also = {"not_active": not_active, "decisions_suspended": held}
         write_json(sys.stdout, {**told, **{name: value for name, value in also.items() if value is not None}})
         return
-    say_held(is_held=held)
+    say_suspended(is_suspended=held)
     if found.agents:
         write_table(
             sys.stdout,
@@ -169,9 +169,9 @@ async def _looked_up(
     """Return who matches, how many are hidden since they are not active, and whether decisions are held."""
     found = await _listing(client, limit, wanted)
     if wanted["status"]:
-        return found, None, await are_held(client)
+        return found, None, await are_decisions_suspended(client)
     others = await client.agents.list(limit=1, **{**wanted, "status": STATUSES[1:]})
-    return found, others.total, await are_held(client)
+    return found, others.total, await are_decisions_suspended(client)
 
 
 async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "AgentList":
@@ -228,10 +228,10 @@ def show_agent(
         allow_plain_http=allow_plain_http,
     )
     if as_json:
-        known = {} if held is None else {"decisions_held": held}
+        known = {} if held is None else {"decisions_suspended": held}
         write_json(sys.stdout, {**shown.model_dump(mode="json", exclude_none=True), **known})
         return
-    say_held(is_held=held)
+    say_suspended(is_suspended=held)
     _write_record(shown, as_json=False)
 
 
@@ -241,7 +241,7 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415 - see above
 
     try:
-        return await done_for(client.agents.get, client.targets, given), await are_held(client)
+        return await done_for(client.agents.get, client.targets, given), await are_decisions_suspended(client)
     except TargetNotFound:
         told = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
         raise NotFound(told) from None

@@ -186,7 +186,7 @@ async def _remove(lists: "LocalDirectories | RegistryDirectories", name: str) ->
 
 
 def _row(record: "DirectoryRecord") -> tuple[str, ...]:
-    applied, held = record.applied, record.held
+    applied, held = record.applied, record.suspended
     return (
         record.name,
         f"{record.size:,}",

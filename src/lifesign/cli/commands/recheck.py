@@ -45,7 +45,7 @@ class Looked:
     @property
     def tells_anything(self) -> bool:
         """Whether what is known of it now comes from a look since it was asked for."""
-        seen, before = self.target.seen, self.asked.observed_at
+        seen, before = self.target.observed, self.asked.observed_at
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
 
     @property
@@ -187,11 +187,11 @@ def _write(found: "TargetRecord") -> None:
 
     from lifesign.cli.output.observation_page import write_seen  # noqa: PLC0415
 
-    if found.seen is None or found.result is None:
+    if found.observed is None or found.result is None:
         sys.stdout.write(f"{printable(found.url)}\nnever measured\n")
         return
-    write_seen(sys.stdout, found.url, found.result, found.seen, now=datetime.now(UTC), why=found.why)
-    told = f"Seen {time_text(found.seen.observed_at)}."
+    write_seen(sys.stdout, found.url, found.result, found.observed, now=datetime.now(UTC), why=found.why)
+    told = f"Seen {time_text(found.observed.observed_at)}."
     if found.agent_status is not None:
         told += f" The registry calls it {found.agent_status}, its health {found.health_status}."
     sys.stdout.write(printable(told) + "\n")

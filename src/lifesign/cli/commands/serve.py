@@ -199,10 +199,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
             "MASS_EXIT_QUIET_CADENCES", "N", "Cadences for which fewer must wait before a suspension ends."
         ),
     ] = None,
-    mass_exit_max_hold_seconds: Annotated[
+    mass_exit_max_suspension_seconds: Annotated[
         float | None,
         _threshold(
-            "MASS_EXIT_MAX_HOLD_SECONDS",
+            "MASS_EXIT_MAX_SUSPENSION_SECONDS",
             "SECONDS",
             "Longest suspension: then silence is believed all the same.",
         ),
@@ -337,7 +337,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
             mass_exit_factor=mass_exit_factor,
             mass_exit_end_factor=mass_exit_end_factor,
             mass_exit_quiet_cadences=mass_exit_quiet_cadences,
-            mass_exit_max_hold_seconds=mass_exit_max_hold_seconds,
+            mass_exit_max_suspension_seconds=mass_exit_max_suspension_seconds,
             mass_exit_baseline_cadences=mass_exit_baseline_cadences,
             mass_exit_proven_seconds=mass_exit_proven_seconds,
             mass_silence_expected_seconds=mass_silence_expected_seconds,

@@ -166,7 +166,7 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
 
 def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
     """Say whether silence takes anybody down now."""
-    held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.HELD}
+    held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.SUSPENDED}
     if not held:
         yield CheckResult("decisions", "ok", "silence is believed")
     for name, track in held.items():

@@ -12,7 +12,7 @@ HELD = (
 )
 
 
-async def are_held(client: "RegistryClient") -> bool | None:
+async def are_decisions_suspended(client: "RegistryClient") -> bool | None:
     """Return whether decisions are held; None if it cannot be known, as with an agent's own key."""
     from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - loaded by now
 
@@ -20,10 +20,10 @@ async def are_held(client: "RegistryClient") -> bool | None:
         monitor = await client.monitor.get()
     except RegistryError:
         return None
-    return monitor.state == "held"
+    return monitor.state == "suspended"
 
 
-def say_held(*, is_held: bool | None) -> None:
+def say_suspended(*, is_suspended: bool | None) -> None:
     """Say on standard error that decisions are held, if they are."""
-    if is_held:
+    if is_suspended:
         sys.stderr.write(f"lifesign: {HELD}\n")

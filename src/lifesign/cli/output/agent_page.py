@@ -65,12 +65,12 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
     unhealthy, dead = map(precise_text, (config.unhealthy_after_seconds, config.dead_after_seconds))
     yield PageLine("silent", f"unhealthy after {unhealthy}, dead after {dead}")
     yield PageLine("monitoring", agent.monitoring)
-    yield from listed("works on", agent.said.tasks_in_progress)
+    yield from listed("works on", agent.reported.tasks_in_progress)
     yield from listed("is told", map(_command, agent.pending_commands or ()))
     metadata = ((name, json.dumps(value, ensure_ascii=False)) for name, value in agent.metadata.items())
     yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
-    if agent.seen is not None:
-        yield from _seen(agent.seen)
+    if agent.observed is not None:
+        yield from _seen(agent.observed)
     yield PageLine("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
     yield PageLine("version", agent.etag)
     if agent.agent_key is not None:
@@ -103,17 +103,17 @@ def _seen(seen: "ObservedState") -> Iterator[PageLine]:
         if layer is not None:
             reason = f": {layer.reason}" if layer.reason else ""
             yield PageLine(
-                "seen", f"{LAYER_WORDS[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
+                "observed", f"{LAYER_WORDS[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
             )
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""
         said = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
-        yield PageLine("seen", said)
-    life = seen.last_sign_of_life_at
-    yield PageLine("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
-    if (unmeasured := seen.unmeasured) is not None:
+        yield PageLine("observed", said)
+    life = seen.last_liveness_signal_at
+    yield PageLine("observed", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
+    if (inconclusive := seen.inconclusive) is not None:
         yield PageLine(
-            "but", f"not measured since {time_text(unmeasured.since)}: {unmeasured.reason}", Colour.YELLOW
+            "but", f"not measured since {time_text(inconclusive.since)}: {inconclusive.reason}", Colour.YELLOW
         )
 
 

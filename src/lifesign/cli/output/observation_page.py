@@ -10,8 +10,8 @@ from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.pluralize import pluralize
 
 if TYPE_CHECKING:
-    from lifesign.domain.models.targets import TargetSeen
-    from lifesign.domain.observation.results import DocumentSeen, LayerResult, Observation, ResultClass
+    from lifesign.domain.models.targets import ObservedTarget
+    from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
 GROUP_COLOURS = {
     "alive": Colour.GREEN,
@@ -27,7 +27,7 @@ def write_seen(
     stream: TextIO,
     subject: str,
     result: "ResultClass",
-    seen: "Observation | TargetSeen",
+    seen: "Observation | ObservedTarget",
     *,
     now: datetime,
     why: str | None = None,
@@ -76,7 +76,7 @@ def _ms(ms: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
 
 
-def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[PageLine]:
+def _facts(seen: "Observation | ObservedTarget", now: datetime) -> list[PageLine]:
     facts = []
     if seen.document is not None:
         facts.append(PageLine("says", _document(seen.document, seen.observed_at)))
@@ -89,7 +89,7 @@ def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[PageLine]:
     return facts
 
 
-def _document(document: "DocumentSeen", seen_at: datetime) -> str:
+def _document(document: "ProbedDocument", seen_at: datetime) -> str:
     """Tell what a document says, and how old it was when it was read."""
     from lifesign.domain.observation.decision import age_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
 

@@ -81,7 +81,7 @@ def _report(report: "ReportRecord") -> Iterator[PageLine]:
 
 def _comment(said: "CommentRecord", names: Mapping[str, str]) -> str:
     with_what = str(said.signal).replace("_", " ")
-    return f"{with_what}: {said.comment} ({_who(said.said_by, names)}, {time_text(said.said_at)})"
+    return f"{with_what}: {said.comment} ({_who(said.written_by, names)}, {time_text(said.written_at)})"
 
 
 def _who(actor: str | None, names: Mapping[str, str]) -> str:

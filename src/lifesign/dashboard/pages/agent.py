@@ -70,7 +70,7 @@ def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
         "health_lost": ""
         if agent.unknown_reason is None
         else lost_text(agent.unknown_reason, agent.evidence_at, now_s),
-        "layers": [] if agent.seen is None else layers_seen(agent.seen),
+        "layers": [] if agent.observed is None else layers_seen(agent.observed),
         "target": target,
         "strips": strips,
         "latencies": history.latencies(agent),
@@ -79,7 +79,7 @@ def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
         "spans": charts.spans(numbers, now_s),
         "number_names": charts.NUMBERS,
         "notes": numbers.notes,
-        "recent": "" if agent.seen is None else agent.seen.recent_interactions,
+        "recent": "" if agent.observed is None else agent.observed.recent_interactions,
         "events": lines_of(transaction, event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)),
         "leases": look.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
         "tasks": look.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),

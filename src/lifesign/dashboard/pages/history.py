@@ -68,7 +68,7 @@ class LatencyBar:
     ms: float
     place: float
     """In percent of the width."""
-    is_said: bool
+    is_reported: bool
     """By the agent itself, not measured by a probe."""
 
     @property
@@ -104,7 +104,7 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
         for event in events
         if event.type is EventType.AGENT_HEALTH_CHANGED and not event.is_erased
     ]
-    document = None if agent.seen is None else agent.seen.document
+    document = None if agent.observed is None else agent.observed.document
     if agent.unknown_reason is not None and document is not None and not document.is_stale:
         # It is too old by now: nothing is known since it was read.
         changes = [(document.observed_at.timestamp(), document.status.value), *changes]
@@ -130,17 +130,17 @@ def sight_strip(target: TargetRecord, now_s: float) -> Strip:
 
 def latencies(agent: AgentRecord) -> list[LatencyBar]:
     """Return how long each layer took when it was last asked, and what the agent says of itself."""
-    if agent.seen is None:
+    if agent.observed is None:
         return []
     found = [
-        LatencyBar(name, layer.latency_ms, _place(layer.latency_ms), is_said=False)
-        for name, layer in layers_seen(agent.seen)
+        LatencyBar(name, layer.latency_ms, _place(layer.latency_ms), is_reported=False)
+        for name, layer in layers_seen(agent.observed)
         if layer.latency_ms is not None
     ]
-    document = agent.seen.document
+    document = agent.observed.document
     if document is not None and document.latency_p99_ms is not None:
         p99_ms = document.latency_p99_ms
-        found.append(LatencyBar("its own p99", p99_ms, _place(p99_ms), is_said=True))
+        found.append(LatencyBar("its own p99", p99_ms, _place(p99_ms), is_reported=True))
     return found
 
 
@@ -152,15 +152,15 @@ def scale() -> list[tuple[str, float]]:
 def ratios(agent: AgentRecord) -> list[Ratio]:
     """Return what share of requests was answered, by the agent and by what was seen."""
     found = []
-    if agent.seen is not None and agent.seen.document is not None:
-        document = agent.seen.document
+    if agent.observed is not None and agent.observed.document is not None:
+        document = agent.observed.document
         if document.response_ratio is not None:
             samples = "" if document.sample_count is None else f" of {document.sample_count:,}"
             found.append(
                 Ratio("it says", document.response_ratio, f"{percent(document.response_ratio)}{samples}")
             )
-    if agent.seen is not None and agent.seen.recent_interactions:
-        recent = agent.seen.recent_interactions
+    if agent.observed is not None and agent.observed.recent_interactions:
+        recent = agent.observed.recent_interactions
         ratio = recent.count("1") / len(recent)
         found.append(
             Ratio("seen", ratio, f"{recent.count('1')} of the last {pluralize(len(recent), 'probe')}")

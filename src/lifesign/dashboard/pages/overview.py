@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.dashboard.event_lines import NOTABLE, lines_of
-from lifesign.dashboard.fleet_facts import FleetFacts, SeenCounts
+from lifesign.dashboard.fleet_facts import FleetFacts, ObservedCounts
 from lifesign.dashboard.labels import moment_text, standing_of
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.dashboard.visitors import visitor_of
@@ -48,10 +48,10 @@ class Overview:
             # Whoever may not look makes nobody count.
             visitor, shown = await self._desk.look(request, _read)
             maintained = await self._facts.maintained.get()
-            seen = await self._facts.seen.get()
+            seen = await self._facts.observed.get()
             counts = {
                 "fleet": await self._facts.agents.get(),
-                "seen": seen,
+                "observed": seen,
                 "warnings": warnings(shown["monitor"], seen, self._clock_limit_s),
                 "maintenances": [one for one in maintained if one.until > moment(shown["now_s"])],
             }
@@ -88,7 +88,7 @@ def _read(look: RequestContext) -> Mapping[str, Any]:
         "troubles": troubles,
         "monitor": monitor,
         "monitor_words": monitor_words(monitor),
-        "may_release": monitor.state == "held" and look.visitor.may(Permission.RELEASE_HOLD),
+        "may_release": monitor.state == "suspended" and look.visitor.may(Permission.RELEASE_HOLD),
         "position": event_log.last_sequence(transaction),
         "now_s": transaction.now_s,
     }
@@ -100,7 +100,7 @@ def release_hold(look: RequestContext, _request: Request, _form: Mapping[str, st
     return ""
 
 
-def warnings(monitor: MonitorRecord, seen: SeenCounts, clock_limit_s: float) -> list[str]:
+def warnings(monitor: MonitorRecord, seen: ObservedCounts, clock_limit_s: float) -> list[str]:
     """Return what is wrong with the monitoring besides suspensions, one sentence for each fact."""
     found = []
     if seen.total and not seen.probers:
@@ -128,12 +128,12 @@ def monitor_words(monitor: MonitorRecord) -> str:
     """Say whether verdicts by silence are suspended, and why."""
     if monitor.state == "normal":
         return "Silence is believed: agents that stay away are taken down."
-    if monitor.state == "recovering":
+    if monitor.state == "resuming":
         return "A suspension is over: silence counts again, and agents that are still silent are leaving."
     return " ".join(
         f"Decisions are held for agents monitored by {name}: {_silence_words(track)}"
         for name, track in monitor.tracks.items()
-        if track.state == "held"
+        if track.state == "suspended"
     )
 
 

@@ -34,7 +34,7 @@ class TargetsQuery(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    seen: str | None = None
+    observed: str | None = None
     """A word of `words.Sight`."""
     host: Host | None = None
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
@@ -48,11 +48,11 @@ def show_targets(look: RequestContext, request: Request) -> Mapping[str, Any]:
     query = query_in(request, TargetsQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
     kept = query.model_dump(mode="json", exclude_none=True)
-    asked |= {name: value for name, value in kept.items() if name not in {"seen", "evidence"}}
+    asked |= {name: value for name, value in kept.items() if name not in {"observed", "evidence"}}
     if query.evidence is not None:
         asked["max_evidence_age"] = EVIDENCE_AGES_S[query.evidence]
-    if query.seen is not None:
-        asked |= _results(query.seen)
+    if query.observed is not None:
+        asked |= _results(query.observed)
     page: TargetList = look.ask("GET", "/api/v1/targets", query=asked)
     kept.pop("cursor", None)
     return {
@@ -77,7 +77,7 @@ def show_target(look: RequestContext, request: Request) -> Mapping[str, Any]:
     target_id = request.path_params["target_id"]
     target: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
     now_s = look.transaction.now_s
-    layers = [] if target.seen is None else layers_of(target.seen)
+    layers = [] if target.observed is None else layers_of(target.observed)
     return {
         "target": target,
         "sight": sight_of_target(target, now_s),
@@ -107,7 +107,7 @@ def _results(word: str) -> dict[str, object]:
     """Return the query of the API for those who look like this."""
     if word not in SHOWN_SIGHTS:
         expected = f"expected one of {', '.join(SHOWN_SIGHTS)}"
-        raise InvalidRequest([Finding("unknown_word", "/seen", expected)])
+        raise InvalidRequest([Finding("unknown_word", "/observed", expected)])
     if word == "never measured":
         return {"never_measured": True}
     # Old evidence is unknown, whatever it said.

@@ -36,7 +36,7 @@ class MeasurePath:
 
     name: str
     style: str
-    """`seen` or `said`; with `second` the lesser one of two that somebody said."""
+    """`observed` or `reported`; with `second` the lesser one of two that somebody said."""
     path: str
     band: str
     told: str
@@ -206,7 +206,7 @@ def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
     scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
-    series = [("probes answered", "seen", seen), ("requests answered, it says", "said", said)]
+    series = [("probes answered", "observed", seen), ("requests answered, it says", "reported", said)]
     return _plot("Share of what was answered", series, scale, percent)
 
 
@@ -217,14 +217,14 @@ def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     top = next(top for top in _TOPS if max(values) <= top)
     scale = linear(0.0, top, (0.0, top / 2, top))
-    return _plot("Share of errors", [("errors, it says", "said", said)], scale, percent)
+    return _plot("Share of errors", [("errors, it says", "reported", said)], scale, percent)
 
 
 def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
     """Draw how long answers took, on a logarithmic scale of whole decades."""
     named = (
-        ("a probe's answer", "seen", Measure.ANSWER_MS),
-        ("its p99", "said", Measure.LATENCY_P99_MS),
+        ("a probe's answer", "observed", Measure.ANSWER_MS),
+        ("its p99", "reported", Measure.LATENCY_P99_MS),
         ("its p50", "said second", Measure.LATENCY_P50_MS),
     )
     series = [(name, style, _of(places, measure)) for name, style, measure in named]

@@ -4,13 +4,13 @@ from lifesign.domain.events.payload_fields import AgentId, Label, Moment, Number
 from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Track
 
 
-class MonitorTurned(Payload):
+class MonitorStateChanged(Payload):
     """Verdicts by silence are suspended on one track, or believed again; the event's type says which."""
 
     track: Track | None = None
     """Absent from what older versions have written."""
     previous: MonitorState
-    turn: MonitorChange
+    cause: MonitorChange
     exits: Number
     """Who would have gone, or is still waiting."""
     limit: Number
@@ -26,7 +26,7 @@ class MonitorDowntime(Payload):
     end: Moment
 
 
-class EvidenceTurned(Payload):
+class LostEvidenceChanged(Payload):
     """Living agents of which nothing is known, through a fault of the monitoring; all 0 when it is over."""
 
     agents: Number

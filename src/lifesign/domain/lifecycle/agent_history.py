@@ -255,7 +255,7 @@ def answer_layer(observation: Observation) -> LayerResult | None:
 
 
 def _verdict(observation: Observation) -> str:
-    if observation.is_sign_of_life:
+    if observation.is_liveness_signal:
         return "alive"
     return "failed" if observation.is_measured_failure else "inconclusive"
 

@@ -72,26 +72,26 @@ PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, 
 """For an agent that is only looked at from outside: never more often than every 300 s (draft 7)."""
 
 
-def silent_for_s(last_s: float, now_s: float, excused: Sequence[ExcludedSpan]) -> float:
+def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
     """Return how long there was no sign, 0 or more, without the excused time between.
 
     0 also if the last sign lies ahead of now: a clock that was set back makes nobody silent. The
     spans may overlap, stand in any order, and reach into the future.
     """
     silent_s = now_s - last_s
-    for span in _joined(excused):
+    for span in _joined(excluded_downtime):
         silent_s -= max(0.0, min(span.end_s, now_s) - max(span.begin_s, last_s))
     return max(0.0, silent_s)
 
 
-def deadline_s(last_s: float, threshold_s: float, excused: Sequence[ExcludedSpan]) -> float:
+def deadline_s(last_s: float, threshold_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
     """Return the last moment at which silence is within the threshold: any later one is beyond it.
 
     `now_s > deadline_s(...)` is `silent_for_s(...) > threshold_s`, free of rounding: the strict
     rule of RFC-0016 4.5 as one moment that can be stored and compared.
     """
     moment_s = last_s + threshold_s
-    for span in _joined(excused):
+    for span in _joined(excluded_downtime):
         # A span that begins at the very moment counts: during it, silence does not grow beyond.
         if span.end_s > last_s and span.begin_s <= moment_s:
             moment_s += span.end_s - max(span.begin_s, last_s)

@@ -1,8 +1,8 @@
 """Mass exit: suspension of verdicts while more agents fall silent at once than is believable.
 
 If many agents fall silent at once, the monitoring is probably at fault. Then silence takes no agent down
-until the wave is over, an operator ends the suspension, or `max_hold_seconds` have passed. Agents monitored
-by heartbeat and by probe are counted, suspended and released apart from one another.
+until the wave is over, an operator ends the suspension, or `max_suspension_seconds` have passed. Agents
+monitored by heartbeat and by probe are counted, suspended and released apart from one another.
 
 Counted are the agents that would go, not their share of all: most targets of a directory are dead,
 so a share would always look alarming (protocol, "The monitor itself may be sick").
@@ -40,7 +40,7 @@ class MonitorPolicy:
     """However quiet it was, this many exits per cadence are believed at once; from 1.
 
     limit = max(min_exits, factor · baseline). Lower protects small fleets, which then wait
-    `max_hold_seconds` for each real crash of that many agents.
+    `max_suspension_seconds` for each real crash of that many agents.
     """
     factor: float = 5.0
     """More exits in a cadence than this many times the baseline are a wave, from `end_factor`.
@@ -54,7 +54,7 @@ class MonitorPolicy:
     """
     quiet_cadences: int = 2
     """How many cadences in a row it must be over, 1 to 100: more doubt, longer holds."""
-    max_hold_seconds: float = 900.0
+    max_suspension_seconds: float = 900.0
     """When those who are still silent are believed, one cadence to 86400.
 
     What a real mass death costs in delay, and how long a failure of ours may last unharmed. An agent
@@ -77,7 +77,7 @@ class MonitorPolicy:
         _within("end_factor", self.end_factor, 1, 10**6)
         _within("factor", self.factor, self.end_factor, 10**6)
         _within("quiet_cadences", self.quiet_cadences, 1, 100)
-        _within("max_hold_seconds", self.max_hold_seconds, self.cadence_seconds, 86_400)
+        _within("max_suspension_seconds", self.max_suspension_seconds, self.cadence_seconds, 86_400)
         _within("baseline_cadences", self.baseline_cadences, 1, 100)
 
 
@@ -97,9 +97,9 @@ class MonitorState(StrEnum):
 
     NORMAL = "normal"
     """Silence counts."""
-    HELD = "held"
+    SUSPENDED = "suspended"
     """Silence takes nobody down, except who was held once already."""
-    RECOVERING = "recovering"
+    RESUMING = "resuming"
     """Silence counts again; those who were held and are still silent are leaving."""
 
 
@@ -107,15 +107,15 @@ class MonitorChange(StrEnum):
     """Why the state changed: the closed list that events name."""
 
     MASS_EXIT = "mass_exit"
-    """normal or recovering → held: more would leave than is believable, or nothing bears them out."""
-    WAVE_OVER = "wave_over"
-    """held → recovering: few have been silent for `quiet_cadences`: it was us."""
-    MAX_HOLD = "max_hold"
-    """held → recovering: the time is over, silence is believed."""
+    """normal or resuming → suspended: more would leave than is believable, or nothing bears them out."""
+    MASS_EXIT_OVER = "mass_exit_over"
+    """suspended → resuming: few have been silent for `quiet_cadences`: it was us."""
+    MAX_SUSPENSION = "max_suspension"
+    """suspended → resuming: the time is over, silence is believed."""
     RELEASED = "released"
-    """held → recovering: an operator says that silence is to be believed."""
+    """suspended → resuming: an operator says that silence is to be believed."""
     COHORT_PASSED = "cohort_passed"
-    """recovering → normal: for `quiet_cadences` nobody left who had been held."""
+    """resuming → normal: for `quiet_cadences` nobody left who had been held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class MonitorEvent:
 
     previous: MonitorState
     state: MonitorState
-    turn: MonitorChange
+    cause: MonitorChange
     at_s: float
     exits: int
     """Who would have gone, or is still waiting, cohort not counted."""
@@ -179,7 +179,7 @@ class MonitorEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Excused:
+class ExcludedDowntime:
     """A hold that is over: its time does not count as missed heartbeats of those whom it held."""
 
     begin_s: float
@@ -199,19 +199,19 @@ class Excused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What a sweep must do: store `monitor`, tell `event`, remember `excused`, then ask `lets_go`."""
+    """What a sweep must do: store `monitor`, log `event`, store `excluded_downtime`, ask `lets_go`."""
 
     monitor: Monitor
-    is_held: bool
+    is_suspended: bool
     """Also at the look that ends a hold: its exits are to be judged anew without the excused time."""
     cohort_before_s: float
     event: MonitorEvent | None = None
-    excused: Excused | None = None
+    excluded_downtime: ExcludedDowntime | None = None
     """Given once, when a hold ends. At most two of these concern one silence."""
 
     def lets_go(self, last_sign_s: float) -> bool:
         """Whether silence since this last sign of life may take an agent down now."""
-        return not self.is_held or last_sign_s < self.cohort_before_s
+        return not self.is_suspended or last_sign_s < self.cohort_before_s
 
 
 def new_monitor(now_s: float) -> Monitor:
@@ -273,15 +273,15 @@ def assess(
     monitor = _rolled(_caught_up(monitor, now_s), now_s, policy)
     fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]
     alone = [sign_s for sign_s in unwitnessed if sign_s >= monitor.cohort_before_s]
-    if monitor.state is MonitorState.HELD:
+    if monitor.state is MonitorState.SUSPENDED:
         return _while_held(monitor, fresh, alone, now_s, policy)
     return _while_trusting(monitor, fresh, alone, len(exits) - len(fresh), now_s, policy)
 
 
 def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Assessment:
     """End a hold because an operator says so; nothing changes if there is none."""
-    if monitor.state is not MonitorState.HELD:
-        return _look(monitor, monitor, is_held=False)
+    if monitor.state is not MonitorState.SUSPENDED:
+        return _look(monitor, monitor, is_suspended=False)
     return _end_hold(monitor, MonitorChange.RELEASED, now_s, policy)
 
 
@@ -309,20 +309,20 @@ def _while_trusting(  # noqa: PLR0917 - what a sweep found
     """Let the exits go, unless they are a wave, or no witness bears them out."""
     would_leave = monitor.exits_this_cadence + len(fresh)
     if would_leave > exit_limit(monitor, policy) or unwitnessed:
-        held = replace(_turned(monitor, MonitorState.HELD, now_s), is_cadence_quiet=False)
+        held = replace(_turned(monitor, MonitorState.SUSPENDED, now_s), is_cadence_quiet=False)
         many = len(unwitnessed)
         event = _event(monitor, held, MonitorChange.MASS_EXIT, max(would_leave, many), many, policy)
-        return _look(monitor, _counted(held, fresh, unwitnessed), is_held=True, event=event)
+        return _look(monitor, _counted(held, fresh, unwitnessed), is_suspended=True, event=event)
     after = replace(monitor, exits_this_cadence=would_leave)
     if monitor.state is MonitorState.NORMAL:
-        return _look(monitor, after, is_held=False)
+        return _look(monitor, after, is_suspended=False)
     if cohort_exits:
-        return _look(monitor, replace(after, quiet_cadences=0, is_cadence_quiet=False), is_held=False)
+        return _look(monitor, replace(after, quiet_cadences=0, is_cadence_quiet=False), is_suspended=False)
     if monitor.quiet_cadences < policy.quiet_cadences:
-        return _look(monitor, after, is_held=False)
+        return _look(monitor, after, is_suspended=False)
     normal = replace(_turned(monitor, MonitorState.NORMAL, now_s), exits_this_cadence=would_leave)
     event = _event(monitor, normal, MonitorChange.COHORT_PASSED, would_leave, 0, policy)
-    return _look(monitor, normal, is_held=False, event=event)
+    return _look(monitor, normal, is_suspended=False, event=event)
 
 
 def _while_held(
@@ -338,24 +338,28 @@ def _while_held(
     if len(waiting) >= end_limit or unwitnessed:
         monitor = replace(monitor, quiet_cadences=0, is_cadence_quiet=False)
     if monitor.quiet_cadences >= policy.quiet_cadences:
-        return _end_hold(monitor, MonitorChange.WAVE_OVER, now_s, policy)
-    if now_s - monitor.since_s >= policy.max_hold_seconds:
-        return _end_hold(monitor, MonitorChange.MAX_HOLD, now_s, policy)
-    return _look(monitor, monitor, is_held=True)
+        return _end_hold(monitor, MonitorChange.MASS_EXIT_OVER, now_s, policy)
+    if now_s - monitor.since_s >= policy.max_suspension_seconds:
+        return _end_hold(monitor, MonitorChange.MAX_SUSPENSION, now_s, policy)
+    return _look(monitor, monitor, is_suspended=True)
 
 
-def _end_hold(monitor: Monitor, turn: MonitorChange, now_s: float, policy: MonitorPolicy) -> Assessment:
+def _end_hold(monitor: Monitor, cause: MonitorChange, now_s: float, policy: MonitorPolicy) -> Assessment:
     """Believe silence again; whoever waits now had its hold, and nobody gets a second one."""
-    excused = Excused(begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s)
+    excluded_downtime = ExcludedDowntime(
+        begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s
+    )
     recovering = replace(
-        _turned(monitor, MonitorState.RECOVERING, now_s),
+        _turned(monitor, MonitorState.RESUMING, now_s),
         cohort_before_s=max(
             monitor.cohort_before_s, monitor.since_s, math.nextafter(monitor.newest_waiting_s, math.inf)
         ),
-        baseline=monitor.baseline if turn is MonitorChange.WAVE_OVER else _learned_baseline(monitor, policy),
+        baseline=monitor.baseline
+        if cause is MonitorChange.MASS_EXIT_OVER
+        else _learned_baseline(monitor, policy),
     )
-    event = _event(monitor, recovering, turn, monitor.exits_this_cadence, monitor.unwitnessed, policy)
-    return _look(monitor, recovering, is_held=True, event=event, excused=excused)
+    event = _event(monitor, recovering, cause, monitor.exits_this_cadence, monitor.unwitnessed, policy)
+    return _look(monitor, recovering, is_suspended=True, event=event, excluded_downtime=excluded_downtime)
 
 
 def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...]:
@@ -431,23 +435,27 @@ def _look(
     before: Monitor,
     after: Monitor,
     *,
-    is_held: bool,
+    is_suspended: bool,
     event: MonitorEvent | None = None,
-    excused: Excused | None = None,
+    excluded_downtime: ExcludedDowntime | None = None,
 ) -> Assessment:
     # The cohort of a hold that ends now was judged with its silence: it may go at the next look.
     return Assessment(
-        monitor=after, is_held=is_held, cohort_before_s=before.cohort_before_s, event=event, excused=excused
+        monitor=after,
+        is_suspended=is_suspended,
+        cohort_before_s=before.cohort_before_s,
+        event=event,
+        excluded_downtime=excluded_downtime,
     )
 
 
 def _event(  # noqa: PLR0917 - its members
-    before: Monitor, after: Monitor, turn: MonitorChange, exits: int, unwitnessed: int, policy: MonitorPolicy
+    before: Monitor, after: Monitor, cause: MonitorChange, exits: int, unwitnessed: int, policy: MonitorPolicy
 ) -> MonitorEvent:
     return MonitorEvent(
         previous=before.state,
         state=after.state,
-        turn=turn,
+        cause=cause,
         at_s=after.since_s,
         exits=exits,
         limit=exit_limit(before, policy),

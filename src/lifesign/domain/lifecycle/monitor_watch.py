@@ -32,7 +32,7 @@ class KeyWatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyTurn:
+class KeyFailuresChange:
     """A key of which too many results are failures now, or are no more."""
 
     key: str
@@ -52,7 +52,7 @@ class KeysWatched:
 
 def keys_after(
     before: KeysWatched, sums: Mapping[str, tuple[int, int]], now_s: float, period_seconds: float
-) -> tuple[KeysWatched, list[KeyTurn]]:
+) -> tuple[KeysWatched, list[KeyFailuresChange]]:
     """Return what is known of all keys now, and which turned: their shares of failures, period by period.
 
     `sums` has how many results answered and failed since ever, by the key. A key whose sums fell begins anew.
@@ -61,7 +61,7 @@ def keys_after(
         return before, []
     largest = sorted(sums, key=lambda key: (-sum(sums[key]), key))[:MAX_KEYS]
     keys: dict[str, KeyWatch] = {}
-    turns: list[KeyTurn] = []
+    turns: list[KeyFailuresChange] = []
     for key in sorted(largest):
         answered, failed = sums[key]
         known = before.keys.get(key, KeyWatch(answered=answered, failed=failed))
@@ -70,7 +70,7 @@ def keys_after(
         if min(more) >= 0 and sum(more) >= MIN_RESULTS:
             is_high = more[1] > MAX_FAILED_RATIO * sum(more)
         if is_high is not known.is_reported:
-            turns.append(KeyTurn(key=key, is_high=is_high, results=sum(more), failed=more[1]))
+            turns.append(KeyFailuresChange(key=key, is_high=is_high, results=sum(more), failed=more[1]))
         keys[key] = KeyWatch(answered=answered, failed=failed, is_reported=is_high)
     return KeysWatched(began_s=now_s, keys=keys), turns
 
@@ -94,7 +94,7 @@ class Watched:
         return sum(self.reasons.values())
 
 
-class EvidenceTurn(StrEnum):
+class EvidenceChange(StrEnum):
     """What is to be reported after a count."""
 
     LOST = "lost"
@@ -103,7 +103,7 @@ class EvidenceTurn(StrEnum):
 
 def watched_after(
     before: Watched, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
-) -> tuple[Watched, EvidenceTurn | None]:
+) -> tuple[Watched, EvidenceChange | None]:
     """Return what is known after a count, and what to report: each loss and each end of one once.
 
     A loss is reported once there was such an agent at every count for `lost_seconds`.
@@ -113,12 +113,12 @@ def watched_after(
     }
     if not reasons:
         restored = Watched(counted_at_s=now_s, keys=before.keys)
-        return restored, EvidenceTurn.RESTORED if before.is_reported else None
+        return restored, EvidenceChange.RESTORED if before.is_reported else None
     # A moment that lies ahead was written before the clock was set back.
     since_s = now_s if before.since_s is None else min(before.since_s, now_s)
     is_reported = before.is_reported or now_s - since_s >= lost_seconds
     watched = replace(before, counted_at_s=now_s, reasons=reasons, since_s=since_s, is_reported=is_reported)
-    return watched, EvidenceTurn.LOST if is_reported and not before.is_reported else None
+    return watched, EvidenceChange.LOST if is_reported and not before.is_reported else None
 
 
 def is_due(counted_at_s: float, now_s: float, watch_seconds: float) -> bool:

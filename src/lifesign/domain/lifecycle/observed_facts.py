@@ -19,15 +19,15 @@ from lifesign.domain.observation.evidence_age import (
     Receipt,
     shown_health,
     unknown_reason,
-    why_unmeasured,
+    why_inconclusive,
 )
 from lifesign.domain.observation.results import (
     INCONCLUSIVE,
-    DocumentSeen,
+    InconclusiveReason,
     LayerResult,
     Observation,
+    ProbedDocument,
     ResultClass,
-    UnmeasuredReason,
 )
 
 MAX_INTERACTIONS: Final = 20
@@ -92,9 +92,9 @@ class Observed(_Stored):
     """Until when the last measured result counts."""
     results_until_s: _Moment | None = None
     """When the next result of any kind is due at the latest."""
-    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why the last result measured nothing; None if it measured."""
-    last_sign_of_life_at_s: _Moment | None = None
+    last_liveness_signal_at_s: _Moment | None = None
     life_run_began_at_s: _Moment | None = None
     """The first sign of life since the last measured failure; None if none came since."""
     failures_in_row: _Row = 0
@@ -159,7 +159,7 @@ def fold(observed: Observed | None, observation: Observation, receipt: Receipt, 
         update={
             "last_observed_at_s": at_s,
             "results_until_s": receipt.results_until_s,
-            "unmeasured": why_unmeasured(observation, result),
+            "inconclusive_reason": why_inconclusive(observation, result),
             "slot": gathered(observed.slot, observation, at_s),
             **_layers(observation, at_s),
             **measured,
@@ -207,12 +207,12 @@ def evidence_of(observed: Observed | None) -> Evidence:
         at_s=observed.measured_at_s,
         until_s=until_s,
         results_until_s=observed.results_until_s,
-        unmeasured=observed.unmeasured,
+        inconclusive_reason=observed.inconclusive_reason,
         health_until_s=health_until_s,
     )
 
 
-def document_age_s(document: DocumentSeen, at_s: float) -> float:
+def document_age_s(document: ProbedDocument, at_s: float) -> float:
     """Return a document's age in seconds when it was seen at `at_s`, by the registry's clock.
 
     The answer's `Date` counts if there was one; below 0, the document is from the future.
@@ -245,7 +245,7 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s
 
-    names = ("last_observed_at_s", "measured_at_s", "last_sign_of_life_at_s", "life_run_began_at_s")
+    names = ("last_observed_at_s", "measured_at_s", "last_liveness_signal_at_s", "life_run_began_at_s")
     update: dict[str, object] = {name: moved_s(getattr(observed, name)) for name in names}
     if (observed.last_observed_at_s or 0.0) > now_s:
         # What the last result promised lies that far ahead, too.
@@ -287,10 +287,10 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
 
 def _life(observed: Observed, observation: Observation, at_s: float, gap_s: float) -> dict[str, Any]:
     """Count silence and failures; `gap_s` is the time since the last measured result, as far as it counts."""
-    if observation.is_sign_of_life:
+    if observation.is_liveness_signal:
         began_s = observed.life_run_began_at_s
         return {
-            "last_sign_of_life_at_s": at_s,
+            "last_liveness_signal_at_s": at_s,
             "life_run_began_at_s": at_s if began_s is None else began_s,
             "failures_in_row": 0,
             "silence_s": 0.0,
@@ -327,7 +327,7 @@ def _document(observed: Observed, observation: Observation, at_s: float) -> dict
     return changed
 
 
-def _last_document(document: DocumentSeen, at_s: float) -> LastDocument:
+def _last_document(document: ProbedDocument, at_s: float) -> LastDocument:
     # A document from the near future is as old as one just computed: nobody stays fresh for longer.
     computed_at_s = at_s - max(0.0, document_age_s(document, at_s))
     return LastDocument(

@@ -43,7 +43,7 @@ class Reason(StrEnum):
     DRAIN_INITIATED = "drain_initiated"
     DRAIN_COMPLETED = "drain_completed"
     DRAIN_TIMEOUT = "drain_timeout"
-    PROBE_SILENCE = "probe_silence"
+    PROBE_FAILURES = "probe_failures"
     PROBE_RECOVERED = "probe_recovered"
     PROBE_REDISCOVERED = "probe_rediscovered"
     HEALTH_REPORTED_UNHEALTHY = "health_reported_unhealthy"
@@ -69,7 +69,7 @@ class Signal(StrEnum):
     """It holds nothing any more."""
     DRAIN_TIMEOUT = "drain_timeout"
     """It still holds leases when its time to drain is over."""
-    PROBE_SILENCE = "probe_silence"
+    PROBE_FAILURES = "probe_failures"
     PROBE_RECOVERED = "probe_recovered"
     PROBE_REDISCOVERED = "probe_rediscovered"
     HEALTH_REPORTED_UNHEALTHY = "health_reported_unhealthy"
@@ -88,7 +88,7 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.REGISTERING,  Signal.REGISTERED):                  Status.ACTIVE,
 
     (Status.ACTIVE,       Signal.HEARTBEAT_TIMEOUT):           Status.UNHEALTHY,
-    (Status.ACTIVE,       Signal.PROBE_SILENCE):               Status.UNHEALTHY,
+    (Status.ACTIVE,       Signal.PROBE_FAILURES):               Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.HEALTH_REPORTED_UNHEALTHY):   Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.OBSERVED_CONTRADICTS_REPORT): Status.UNHEALTHY,
     (Status.ACTIVE,       Signal.DECLARED_UNHEALTHY):          Status.UNHEALTHY,
@@ -99,7 +99,7 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
 
     # Silence leads through unhealthy to dead: whoever is found silent for long makes two steps.
     (Status.UNHEALTHY,    Signal.HEARTBEAT_TIMEOUT):           Status.DEAD,
-    (Status.UNHEALTHY,    Signal.PROBE_SILENCE):               Status.DEAD,
+    (Status.UNHEALTHY,    Signal.PROBE_FAILURES):               Status.DEAD,
     (Status.UNHEALTHY,    Signal.HEARTBEAT_RESUMED):           Status.ACTIVE,
     (Status.UNHEALTHY,    Signal.PROBE_RECOVERED):             Status.ACTIVE,
     (Status.UNHEALTHY,    Signal.HEALTH_RECOVERED):            Status.ACTIVE,

@@ -128,14 +128,14 @@ class Verdict:
     _facts: Facts
     """After all signals."""
     _now_s: float
-    _excused: Sequence[ExcludedSpan]
+    _excluded: Sequence[ExcludedSpan]
 
     @property
     def explanation(self) -> str:
         """One sentence for people, with the figures that count; most that is judged is told to nobody."""
         if self._last_step is not None:
             return self._last_step.explanation
-        return _standing(self._facts, self._now_s, self._excused)
+        return _standing(self._facts, self._now_s, self._excluded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class _Step:
     explanation: str
 
 
-_SILENCES: Final = frozenset({Reason.HEARTBEAT_TIMEOUT, Reason.PROBE_SILENCE})
+_SILENCES: Final = frozenset({Reason.HEARTBEAT_TIMEOUT, Reason.PROBE_FAILURES})
 _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
     Reason.HEALTH_REPORTED_UNHEALTHY:   Signal.HEALTH_RECOVERED,
     Reason.OBSERVED_CONTRADICTS_REPORT: Signal.PROBE_RECOVERED,
@@ -152,18 +152,20 @@ _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
 """What observations bring down, and what brings it back."""
 
 
-def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[ExcludedSpan]) -> Verdict:
+def judge(
+    facts: Facts, now_s: float, *, is_suspended: bool, excluded_downtime: Sequence[ExcludedSpan]
+) -> Verdict:
     """Judge one agent: the same facts at the same moment give the same verdict.
 
-    `is_held` while decisions are suspended: no agent goes down by silence then, all else goes
-    on. `excused` is the time in which no missed heartbeat counts; of probes it says nothing.
+    `is_suspended` while decisions are suspended: no agent goes down by silence then, all else goes
+    on. `excluded_downtime` is the time in which no missed heartbeat counts; of probes it says nothing.
     """
     if facts.monitoring is Monitoring.PROBE:
-        excused = ()
+        excluded_downtime = ()
     signals: list[Signal] = []
     last_step = None
     for _ in range(_MAX_STEPS):
-        step = _next_step(facts, now_s, is_held=is_held, excused=excused)
+        step = _next_step(facts, now_s, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
         if step is None:
             break
         signals.append(step.signal)
@@ -175,16 +177,18 @@ def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Exclud
         status=facts.status,
         reason=facts.reason,
         health=_health(facts),
-        judge_at_s=_next_move_s(facts, now_s, excused),
+        judge_at_s=_next_move_s(facts, now_s, excluded_downtime),
         is_unreachable=_is_unreachable(facts.observed, now_s),
         _last_step=last_step,
         _facts=facts,
         _now_s=now_s,
-        _excused=excused,
+        _excluded=excluded_downtime,
     )
 
 
-def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[ExcludedSpan]) -> _Step | None:
+def _next_step(
+    facts: Facts, now_s: float, *, is_suspended: bool, excluded_downtime: Sequence[ExcludedSpan]
+) -> _Step | None:
     """Return the one signal that is due first, None if none is."""
     match facts.status:
         case Status.DRAINING:
@@ -195,22 +199,24 @@ def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[E
             declared = _in_force(facts, now_s)
             if declared is not None:
                 return _declaration(facts.status, declared, now_s)
-            return _move(facts, now_s, is_held=is_held, excused=excused)
+            return _move(facts, now_s, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
         case Status.REGISTERING | Status.DEREGISTERED:
             return None
 
 
-def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[ExcludedSpan]) -> _Step | None:
+def _move(
+    facts: Facts, now_s: float, *, is_suspended: bool, excluded_downtime: Sequence[ExcludedSpan]
+) -> _Step | None:
     """Return what the evidence does to an active or unhealthy agent that nobody declared anything."""
     may_go_down = not is_in_force(facts.maintenance_until_s, now_s)
-    if may_go_down and not is_held and _is_silent(facts, now_s, excused):
-        return _silence(facts, now_s, excused)
+    if may_go_down and not is_suspended and _is_silent(facts, now_s, excluded_downtime):
+        return _silence(facts, now_s, excluded_downtime)
     if facts.status is Status.UNHEALTHY:
-        return _recovery(facts, now_s, excused)
+        return _recovery(facts, now_s, excluded_downtime)
     return _observed_fault(facts, now_s) if may_go_down else None
 
 
-def _next_move_s(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> float | None:
+def _next_move_s(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float | None:
     """Return the first moment at which time alone may move the agent, after all signals of now.
 
     The only place that knows a deadline. A suspension is not looked at: it ends at any time.
@@ -225,7 +231,7 @@ def _next_move_s(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) ->
     if is_in_force(facts.maintenance_until_s, now_s):
         return facts.maintenance_until_s
     if facts.monitoring is not Monitoring.PROBE:
-        return _heartbeat_deadline_s(facts, excused)
+        return _heartbeat_deadline_s(facts, excluded_downtime)
     # What a measured failure has made due waits for the next sweep.
     is_due = facts.observed is not None and _has_failed_for_long(facts, now_s)
     return facts.observed.measured_at_s if is_due and facts.observed is not None else None
@@ -244,11 +250,11 @@ def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
 # What is silence?
 
 
-def _is_silent(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> bool:
+def _is_silent(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> bool:
     """Whether the next step down by silence is due."""
     if facts.monitoring is Monitoring.PROBE:
         return _has_failed_for_long(facts, now_s)
-    return now_s > _heartbeat_deadline_s(facts, excused)
+    return now_s > _heartbeat_deadline_s(facts, excluded_downtime)
 
 
 def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
@@ -260,9 +266,9 @@ def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
     return seen.failures_in_row >= needed and seen.silence_s > _patience_s(facts)
 
 
-def _heartbeat_deadline_s(facts: Facts, excused: Sequence[ExcludedSpan]) -> float:
+def _heartbeat_deadline_s(facts: Facts, excluded_downtime: Sequence[ExcludedSpan]) -> float:
     """Return the last moment before the next step down by missed heartbeats."""
-    return deadline_s(silent_since_s(facts), _patience_s(facts), excused)
+    return deadline_s(silent_since_s(facts), _patience_s(facts), excluded_downtime)
 
 
 def silent_since_s(facts: Facts) -> float:
@@ -275,7 +281,7 @@ def _last_sign_s(facts: Facts) -> float | None:
     """Return the last sign on the track that counts."""
     if facts.monitoring is not Monitoring.PROBE:
         return facts.last_heartbeat_at_s
-    return None if facts.observed is None else facts.observed.last_sign_of_life_at_s
+    return None if facts.observed is None else facts.observed.last_liveness_signal_at_s
 
 
 def _patience_s(facts: Facts) -> float:
@@ -294,16 +300,16 @@ def _damping(facts: Facts) -> int:
     return min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
 
 
-def _silence(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _Step:
+def _silence(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step:
     if facts.monitoring is not Monitoring.PROBE:
-        silent_s = silent_for_s(silent_since_s(facts), now_s, excused)
+        silent_s = silent_for_s(silent_since_s(facts), now_s, excluded_downtime)
         return _Step(
             Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
         )
     seen = facts.observed or _UNSEEN
     length = excess_text(seen.silence_s, _patience_s(facts))
     text = f"no sign of life for {length}, and {pluralize(seen.failures_in_row, 'failure')} in a row"
-    return _Step(Signal.PROBE_SILENCE, text)
+    return _Step(Signal.PROBE_FAILURES, text)
 
 
 # What moves an agent, apart from silence?
@@ -330,7 +336,7 @@ def _rediscovery(facts: Facts) -> _Step | None:
     seen = facts.observed
     if facts.monitoring is not Monitoring.PROBE or seen is None:
         return None
-    began_s, last_s = seen.life_run_began_at_s, seen.last_sign_of_life_at_s
+    began_s, last_s = seen.life_run_began_at_s, seen.last_liveness_signal_at_s
     if began_s is None or last_s is None:
         return None
     if began_s < facts.status_since_s and facts.reason not in _SILENCES:
@@ -366,12 +372,12 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     return None
 
 
-def _recovery(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _Step | None:
+def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the way back of an unhealthy agent once its own reason has gone, None while it holds."""
     if facts.reason is Reason.OPERATOR_OVERRIDE:
         return _Step(Signal.DECLARED_ACTIVE, "what an operator declared is no longer in force")
     if facts.reason in _SILENCES:
-        return _sign_again(facts, now_s, excused)
+        return _sign_again(facts, now_s, excluded_downtime)
     signal = _OBSERVED_FAULTS.get(facts.reason)
     if signal is None:
         return None
@@ -387,14 +393,14 @@ def _recovery(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _S
     return _Step(signal, text) if has_gone else None
 
 
-def _sign_again(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> _Step | None:
+def _sign_again(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the end of a silence, on the track that counts now: the policy may have changed since."""
     last_s, seen = _last_sign_s(facts), facts.observed
     if last_s is None:
         return None
-    ago = f"{duration_text(silent_for_s(last_s, now_s, excused))} ago"
+    ago = f"{duration_text(silent_for_s(last_s, now_s, excluded_downtime))} ago"
     if facts.monitoring is not Monitoring.PROBE:
-        is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excused)
+        is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excluded_downtime)
         return None if is_late else _Step(Signal.HEARTBEAT_RESUMED, f"a heartbeat {ago}")
     is_failing = seen is not None and seen.failures_in_row >= UNHEALTHY_AFTER_FAILURES
     return None if is_failing else _Step(Signal.PROBE_RECOVERED, f"a sign of life {ago}")
@@ -423,7 +429,7 @@ _UNSEEN: Final = Observed()
 # What is said about it?
 
 
-def _standing(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> str:
+def _standing(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> str:
     """Tell why nothing changes."""
     if facts.status is Status.DRAINING:
         left = "" if facts.drain_deadline_s is None else f" for {_left_text(facts.drain_deadline_s, now_s)}"
@@ -440,7 +446,7 @@ def _standing(facts: Facts, now_s: float, excused: Sequence[ExcludedSpan]) -> st
     last_s = _last_sign_s(facts)
     if last_s is None:
         return f"{since}; no {sign} yet"
-    return f"{since}; the last {sign} {duration_text(silent_for_s(last_s, now_s, excused))} ago"
+    return f"{since}; the last {sign} {duration_text(silent_for_s(last_s, now_s, excluded_downtime))} ago"
 
 
 def _declared_text(override: Override, now_s: float) -> str:

@@ -224,7 +224,7 @@ class ReportedState(BaseModel):
     tasks_in_progress: list[str]
 
 
-class LayerSeen(BaseModel):
+class ObservedLayer(BaseModel):
     """How one layer answered when it was last asked."""
 
     result: ResultClass
@@ -249,7 +249,7 @@ class DocumentShown(BaseModel):
     latency_p99_ms: float | None = None
 
 
-class Unmeasured(BaseModel):
+class InconclusiveState(BaseModel):
     """Why probers ask an agent nothing any more that they had asked before."""
 
     since: Time
@@ -260,17 +260,17 @@ class ObservedState(BaseModel):
     """What probers saw of an agent."""
 
     last_observed_at: Time | None = None
-    last_sign_of_life_at: Time | None = None
-    unmeasured: Unmeasured | None = None
+    last_liveness_signal_at: Time | None = None
+    inconclusive: InconclusiveState | None = None
     """Absent while it is asked; told where the record alone is asked for."""
     failures_in_row: int
     """Measured failures since the last sign of life."""
     recent_interactions: str
     """The last measured ones, oldest first: 1 answered, 0 failed."""
-    discovery: LayerSeen | None = None
-    transport: LayerSeen | None = None
-    readiness: LayerSeen | None = None
-    message: LayerSeen | None = None
+    discovery: ObservedLayer | None = None
+    transport: ObservedLayer | None = None
+    readiness: ObservedLayer | None = None
+    message: ObservedLayer | None = None
     document: DocumentShown | None = None
     reported_agent_id: str | None = None
     """What the agent calls itself; never a key."""
@@ -297,15 +297,15 @@ class AgentRecord(AgentSummary):
     status_since: Time
     explanation: str
     """Why it has this status, in words, as it was found when the status changed."""
-    standing: str | None = None
+    current_explanation: str | None = None
     """How it stands now, in words."""
     is_unreachable: bool = False
     """A prober cannot reach it though it beats; decides nothing."""
     drain_deadline: Time | None = None
     maintenance_until: Time | None = None
     override: OverrideShown | None = None
-    said: ReportedState
-    seen: ObservedState | None = None
+    reported: ReportedState
+    observed: ObservedState | None = None
     """Absent while no prober has looked."""
     pending_commands: list[PendingCommand] | None = None
     """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""
@@ -327,9 +327,9 @@ class AgentRecord(AgentSummary):
 
         Its status follows later, once the failures have lasted for `unhealthy_after_seconds`.
         """
-        if self.status is not Status.ACTIVE or self.seen is None or self.has_old_evidence:
+        if self.status is not Status.ACTIVE or self.observed is None or self.has_old_evidence:
             return 0
-        failures = self.seen.failures_in_row
+        failures = self.observed.failures_in_row
         return failures if failures >= UNHEALTHY_AFTER_FAILURES else 0
 
 

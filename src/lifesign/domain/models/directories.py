@@ -33,7 +33,7 @@ class ImportState(StrEnum):
     """Pages come in; nothing counts yet."""
     ADDING = "adding"
     """All pages have come; what they list is added."""
-    HELD = "held"
+    SUSPENDED = "suspended"
     """So much has left that somebody has to confirm it; what came is there already."""
     REMOVING = "removing"
     """What is listed no more is removed."""
@@ -100,7 +100,7 @@ class DirectoryRecord(BaseModel):
     """How many targets it lists."""
     applied: ImportRecord | None = None
     """The last list that was applied whole; absent before the first one."""
-    held: ImportRecord | None = None
+    suspended: ImportRecord | None = None
     """A list that waits to be confirmed."""
 
 

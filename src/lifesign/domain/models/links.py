@@ -41,7 +41,7 @@ class LinkToken(BaseModel):
     """To be put in a line of its own into the file at `proof_url`."""
     proof_url: str
     asked_at: Time
-    good_until: Time | None = None
+    expires_at: Time | None = None
     """A token that was not found by then ends; absent once it was found."""
     checked_at: Time | None = None
     """When the registry last looked for it."""

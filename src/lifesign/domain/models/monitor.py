@@ -83,7 +83,7 @@ class MonitorRecord(BaseModel):
     """What is known of the monitoring itself."""
 
     state: MonitorState
-    """`held` if either track is, else `recovering` if either is."""
+    """`suspended` if either track is, else `resuming` if either is."""
     since: Time
     """When the track that has this state came to it."""
     tracks: dict[Track, TrackRecord]
@@ -93,7 +93,7 @@ class MonitorRecord(BaseModel):
     """Network classes that an operator confirmed, each with when."""
     lost_evidence: LostEvidence | None = None
     """Absent while there is evidence about every living agent, or a reason of its own why not."""
-    excused: list[ShownSpan]
+    excluded_downtime: list[ShownSpan]
     """Our own downtime, jumps of the clock, and suspensions that are over: the latest of each."""
     swept_at: Time | None = None
     """When a sweep last ran; absent before the first one."""

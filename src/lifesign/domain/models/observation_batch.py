@@ -87,7 +87,7 @@ class ReportOutcome(StrEnum):
     """No target has this id or URL."""
     IGNORED = "ignored"
     """A later result of the target counted already, or it is no target any more."""
-    NO_SIGN_OF_LIFE_YET = "no_sign_of_life_yet"
+    NO_LIVENESS_SIGNAL_YET = "no_liveness_signal_yet"
     """The target gets a record at its first one."""
     NOT_IN_SHARD = "not_in_shard"
     """The target lies in another shard, by now: nothing of it was taken."""

@@ -32,7 +32,7 @@ class OptOutRecord(BaseModel):
     proof_url: str
     """Where."""
     asked_at: Time
-    good_until: Time | None = None
+    expires_at: Time | None = None
     """Until when the token is looked for; absent once it was found."""
     checked_at: Time | None = None
     """When it was last looked for."""

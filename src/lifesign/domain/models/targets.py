@@ -11,7 +11,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import Layer
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, ResultClass
+from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
 
 
 class TargetSummary(BaseModel):
@@ -48,7 +48,7 @@ class TargetList(BaseModel):
     """Where the next page begins; absent on the last one."""
 
 
-class TargetSeen(BaseModel):
+class ObservedTarget(BaseModel):
     """What the last probe saw that told anything; a layer that was not asked is absent."""
 
     # It is stored as the observation that it was, of whichever version of ours.
@@ -60,7 +60,7 @@ class TargetSeen(BaseModel):
     transport: LayerResult | None = None
     readiness: LayerResult | None = None
     message: LayerResult | None = None
-    document: DocumentSeen | None = None
+    document: ProbedDocument | None = None
     reported_agent_id: str | None = None
     """What the agent calls itself; never a key."""
     certificate_expires_at: Time | None = None
@@ -96,7 +96,7 @@ class TargetRecord(TargetSummary):
     """When somebody last asked for a look now."""
     memory: ProbeMemory | None = None
     """What its last probe left for the next one."""
-    seen: TargetSeen | None = None
+    observed: ObservedTarget | None = None
     changes: list[ShownChange]
     """The last ones, the latest first."""
     agent_status: Status | None = None

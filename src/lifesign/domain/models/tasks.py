@@ -242,7 +242,7 @@ def told_of_run(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
     """Return in words how a run of a task with these comments ended; one that asked for help says so."""
     if run.exit_reason is None:
         return "under way"
-    asked_at = {said.said_at for said in comments if said.signal is TaskSignal.HELP_ASKED}
+    asked_at = {said.written_at for said in comments if said.signal is TaskSignal.HELP_ASKED}
     if run.exit_reason is ExitReason.COMPLETED and run.ended_at in asked_at:
         return "asked for help"
     return run.exit_reason.replace("_", " ")
@@ -265,9 +265,9 @@ class CommentRecord(BaseModel):
     signal: TaskSignal
     """With what: `help_asked`, `requeued`, `resolved`, `accepted`, `rejected`, `cancelled`."""
     comment: str
-    said_by: str | None = None
+    written_by: str | None = None
     """As in events: an agent by its id, others by the id of the key. Absent once the agent is erased."""
-    said_at: Time
+    written_at: Time
 
 
 class TaskSummary(BaseModel):
@@ -319,7 +319,7 @@ class TaskRecord(TaskSummary):
     children: list[TaskSummary]
     """The latest, newest first."""
     names: dict[str, str] = Field(default_factory=dict)
-    """Of the keys in `created_by` and `said_by`, for callers who may read all events."""
+    """Of the keys in `created_by` and `written_by`, for callers who may read all events."""
 
 
 class TaskList(BaseModel):

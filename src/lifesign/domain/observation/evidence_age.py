@@ -13,7 +13,12 @@ from typing import Final
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason, unmeasured_reason
+from lifesign.domain.observation.results import (
+    InconclusiveReason,
+    Observation,
+    ResultClass,
+    reason_of_inconclusive,
+)
 from lifesign.domain.text.durations import duration_text
 
 EVIDENCE_INTERVALS: Final = 3
@@ -31,19 +36,19 @@ class UnknownReason(StrEnum):
     """It was registered a short time ago, and no result has come yet."""
     DOCUMENT_ENDED = "document_ended"
     """Its last health document is too old, and a later probe read none. Shown of `health` alone."""
-    NO_WITNESS = UnmeasuredReason.NO_WITNESS.value
+    NO_WITNESS = InconclusiveReason.NO_WITNESS.value
     """The target failed, and nothing else proved that the prober could have reached it."""
-    PROBER_SLOW = UnmeasuredReason.PROBER_SLOW.value
+    PROBER_SLOW = InconclusiveReason.PROBER_SLOW.value
     """The request timed out while the prober itself was overloaded or stopped."""
-    ASKED_TO_WAIT = UnmeasuredReason.ASKED_TO_WAIT.value
+    ASKED_TO_WAIT = InconclusiveReason.ASKED_TO_WAIT.value
     """The target asked for no requests before a later time."""
-    NOT_ALLOWED = UnmeasuredReason.NOT_ALLOWED.value
+    NOT_ALLOWED = InconclusiveReason.NOT_ALLOWED.value
     """Its robots.txt, its address or an opt-out forbids the request."""
-    NOT_PROBED = UnmeasuredReason.NOT_PROBED.value
+    NOT_PROBED = InconclusiveReason.NOT_PROBED.value
     """The probe did not take place, or its result was lost."""
-    PROBER_CLOCK = UnmeasuredReason.PROBER_CLOCK.value
+    PROBER_CLOCK = InconclusiveReason.PROBER_CLOCK.value
     """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
-    PROBER_FAULT = UnmeasuredReason.PROBER_FAULT.value
+    PROBER_FAULT = InconclusiveReason.PROBER_FAULT.value
     """A defect of the prober ended the probe."""
 
 
@@ -94,8 +99,8 @@ class Evidence:
     or until when a first result is expected."""
     results_until_s: float | None = None
     """When the next result of any kind was due at the latest; later, no prober is at work."""
-    unmeasured: str | None = None
-    """Why the last result measured nothing (`UnmeasuredReason`); None if it measured."""
+    inconclusive_reason: str | None = None
+    """Why the last result measured nothing (`InconclusiveReason`); None if it measured."""
     health_until_s: float | None = None
     """Until when the last health document counts, not after `until_s`; None without a document."""
 
@@ -108,8 +113,8 @@ def unknown_reason(evidence: Evidence, now_s: float) -> UnknownReason | None:
         return UnknownReason.NOT_YET_PROBED if evidence.at_s is None else None
     if now_s > evidence.results_until_s:
         return UnknownReason.NO_PROBER
-    if evidence.unmeasured is not None:
-        return UnknownReason(evidence.unmeasured)
+    if evidence.inconclusive_reason is not None:
+        return UnknownReason(evidence.inconclusive_reason)
     # The last result was measured, and the next one is not due yet: only a wish of the target does that.
     return UnknownReason.ASKED_TO_WAIT
 
@@ -136,7 +141,7 @@ def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float)
     return f"{REASON_WORDS[reason]}; the last measured probe was {duration_text(age_s)} ago"
 
 
-def why_unmeasured(observation: Observation, result: ResultClass) -> UnmeasuredReason | None:
+def why_inconclusive(observation: Observation, result: ResultClass) -> InconclusiveReason | None:
     """Return why an observation measured nothing; None if it measured. `result` is what it came to."""
-    by_class = unmeasured_reason(result)
-    return None if by_class is None else observation.unmeasured or by_class
+    by_class = reason_of_inconclusive(result)
+    return None if by_class is None else observation.inconclusive_reason or by_class

@@ -45,7 +45,7 @@ class ProbeMemory(BaseModel):
     """How many answers in a row asked us to slow down."""
     robots_read_at_s: _Moment | None = None
     """When its host's robots.txt was read last."""
-    is_unwelcome: bool = False
+    is_disallowed_by_robots: bool = False
     """Whether that robots.txt keeps us out."""
     is_opted_out: bool = False
     """Whether a list of its prober's keeps us away, as of the last probe."""
@@ -80,7 +80,7 @@ class ProbeMemory(BaseModel):
     @property
     def is_left_alone(self) -> bool:
         """Whether nobody looks at it, since its host or a list does not want that."""
-        return self.is_unwelcome or self.is_opted_out
+        return self.is_disallowed_by_robots or self.is_opted_out
 
     def to_json(self) -> str:
         """Return compact JSON without what is not known."""

@@ -21,7 +21,7 @@ LAYER_WORDS: Final[Mapping[str, str]] = MappingProxyType({
 """What people read of a layer: the thing that it asks for. Programs read the layer's own name."""
 CARD: Final = "a card"
 CARD_ONLY: Final = "a card only"
-# What is absent here is no sign of life (`Observation.is_sign_of_life`).
+# What is absent here is no sign of life (`Observation.is_liveness_signal`).
 _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
     (Layer.DISCOVERY, ResultClass.OK): CARD,
     (Layer.TRANSPORT, ResultClass.OK): "an interface that answers",

@@ -80,7 +80,7 @@ class ResultClass(StrEnum):
     """Nothing is known: it was not asked, or nothing proves that the prober could have reached it."""
 
 
-class UnmeasuredReason(StrEnum):
+class InconclusiveReason(StrEnum):
     """Why a probe measured nothing, for programs; the layers' `reason` says it for people."""
 
     NO_WITNESS = "no_witness"
@@ -112,11 +112,11 @@ INCONCLUSIVE: Final = frozenset({
 })  # fmt: skip
 """The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
 _UNMEASURED: Final = MappingProxyType({
-    ResultClass.BLOCKED_ADDRESS:  UnmeasuredReason.NOT_ALLOWED,
-    ResultClass.REDIRECT_REFUSED: UnmeasuredReason.NOT_ALLOWED,
-    ResultClass.RATE_LIMITED:     UnmeasuredReason.ASKED_TO_WAIT,
-    ResultClass.INTERNAL:         UnmeasuredReason.PROBER_FAULT,
-    ResultClass.NOT_MEASURED:     UnmeasuredReason.NOT_PROBED,
+    ResultClass.BLOCKED_ADDRESS:  InconclusiveReason.NOT_ALLOWED,
+    ResultClass.REDIRECT_REFUSED: InconclusiveReason.NOT_ALLOWED,
+    ResultClass.RATE_LIMITED:     InconclusiveReason.ASKED_TO_WAIT,
+    ResultClass.INTERNAL:         InconclusiveReason.PROBER_FAULT,
+    ResultClass.NOT_MEASURED:     InconclusiveReason.NOT_PROBED,
 })  # fmt: skip
 # A whole host may redirect to another origin, where cards are looked for, and documents never are.
 _ANOTHER_TIME: Final = INCONCLUSIVE - {ResultClass.REDIRECT_REFUSED}
@@ -191,7 +191,7 @@ class LayerResult(_Wire):
         return self.is_measured and not self.has_answered and self.result is not ResultClass.STALE_DOCUMENT
 
 
-class DocumentSeen(_Wire):
+class ProbedDocument(_Wire):
     """What is kept of a valid health document."""
 
     status: Annotated[HealthStatus, Field(strict=False)]
@@ -239,7 +239,7 @@ class Observation(_Wire):
     """The health document: a document comes with `ok` and `stale_document`, and only with these."""
     message: LayerResult | None = None
     """A real message, where the probe's definition asks for one."""
-    document: DocumentSeen | None = None
+    document: ProbedDocument | None = None
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS), _QUOTED] | None = (
         None
     )
@@ -250,7 +250,7 @@ class Observation(_Wire):
     """When the certificate that was shown ends."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
-    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why nothing was measured; given if and only if `result` is inconclusive, absent from older probers."""
     network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
     """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
@@ -271,7 +271,7 @@ class Observation(_Wire):
         return self
 
     @property
-    def is_sign_of_life(self) -> bool:
+    def is_liveness_signal(self) -> bool:
         """Whether the agent is there: card `ok`, interface `ok` or `gated`, or a valid document.
 
         The document's status does not matter: who calls itself unhealthy is alive.
@@ -289,7 +289,7 @@ class Observation(_Wire):
     @property
     def is_measured_failure(self) -> bool:
         """Whether something that counts was asked and failed, and nothing showed life."""
-        last = None if self.is_sign_of_life else decisive(self._asked())
+        last = None if self.is_liveness_signal else decisive(self._asked())
         return last is not None and last.has_failed
 
     @property
@@ -302,7 +302,7 @@ class Observation(_Wire):
         if self._has_shown_itself:
             return _OK
         asked = self._asked()
-        if self.is_sign_of_life:
+        if self.is_liveness_signal:
             is_ok = any(layer.result is ResultClass.OK for _, layer in asked)
             return ResultClass.OK if is_ok else ResultClass.GATED
         last = decisive(asked)
@@ -319,7 +319,7 @@ class Observation(_Wire):
         return _OK if has_card and result is ResultClass.GATED else result
 
     def not_counted(
-        self, unmeasured: UnmeasuredReason, why: str, *, layers: Collection[str] | None = None
+        self, inconclusive_reason: InconclusiveReason, why: str, *, layers: Collection[str] | None = None
     ) -> "Observation":
         """Return it with its failed layers as not measured; their classes and reasons stay as text.
 
@@ -334,7 +334,11 @@ class Observation(_Wire):
         if not changed:
             return self
         seen = self.model_copy(update=changed)
-        return seen.model_copy(update={"unmeasured": unmeasured}) if seen.result in INCONCLUSIVE else seen
+        return (
+            seen.model_copy(update={"inconclusive_reason": inconclusive_reason})
+            if seen.result in INCONCLUSIVE
+            else seen
+        )
 
     def layers_with(self, result: ResultClass) -> tuple[str, ...]:
         """Return the names of the layers that ended with a class."""
@@ -400,14 +404,14 @@ def _not_counted(layer: LayerResult, why: str) -> LayerResult:
     return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason[:MAX_REASON_CHARS])
 
 
-def unmeasured_reason(result: ResultClass) -> UnmeasuredReason | None:
+def reason_of_inconclusive(result: ResultClass) -> InconclusiveReason | None:
     """Return why a result measured nothing, as far as its class tells; None if it measured anything."""
     return _UNMEASURED.get(result)
 
 
 def not_measured(
     observed_at: datetime,
-    unmeasured: UnmeasuredReason,
+    inconclusive_reason: InconclusiveReason,
     why: str,
     *,
     agent_id: str | None = None,
@@ -420,5 +424,5 @@ def not_measured(
         target_url=target_url,
         observed_at=observed_at,
         discovery=layer,
-        unmeasured=unmeasured,
+        inconclusive_reason=inconclusive_reason,
     )

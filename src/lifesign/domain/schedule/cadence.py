@@ -189,7 +189,7 @@ def after_probe(
     """
     layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
     asked = [layer for layer in layers if layer is not None]
-    is_alive, has_failed = observation.is_sign_of_life, observation.is_measured_failure
+    is_alive, has_failed = observation.is_liveness_signal, observation.is_measured_failure
     result = observation.result
     is_measured = is_alive or any(layer.is_measured for layer in asked)
     ended_at_s = max(began_at_s, observation.observed_at.timestamp())
@@ -295,7 +295,7 @@ def missed_ticks(
 
 def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s: float) -> float:
     """Return the first tick strictly after a moment: (k + phase) intervals, k being its turn."""
-    if memory.is_unwelcome and memory.robots_read_at_s is not None:
+    if memory.is_disallowed_by_robots and memory.robots_read_at_s is not None:
         # Until its robots.txt is read again there is nothing that we may ask.
         after_s = max(after_s, _comes_round_s(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S))
     phase, turns = phase_of(subject_id), 1 << _doublings(memory, cadence)

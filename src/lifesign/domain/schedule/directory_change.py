@@ -21,7 +21,7 @@ SMALL_DIRECTORY: Final = 10
 class DirectoryChange:
     """What follows from a directory's new list; what is new on it is applied in any case."""
 
-    is_held: bool
+    is_suspended: bool
     """Whether what left stays until an operator confirms."""
     reason: str
     """For people: how much left, and by which rule that is held or not."""
@@ -40,13 +40,14 @@ def judge_change(*, size_before: int, removed: int) -> DirectoryChange:
     verb = "is" if 1 in {removed, size_before} else "are"
     lost = f"{removed} of {size_before} {plural(size_before, 'target')} {verb} not listed any more"
     if not removed:
-        return DirectoryChange(is_held=False, reason="nothing that was listed has left")
+        return DirectoryChange(is_suspended=False, reason="nothing that was listed has left")
     if size_before <= SMALL_DIRECTORY:
         return DirectoryChange(
-            is_held=False, reason=f"{lost}; a directory of up to {SMALL_DIRECTORY} is not held"
+            is_suspended=False, reason=f"{lost}; a directory of up to {SMALL_DIRECTORY} is not held"
         )
     if removed > size_before * MAX_LOSS_RATIO:
         return DirectoryChange(
-            is_held=True, reason=f"{lost}, more than {MAX_LOSS_RATIO:.0%}: they stay until this is confirmed"
+            is_suspended=True,
+            reason=f"{lost}, more than {MAX_LOSS_RATIO:.0%}: they stay until this is confirmed",
         )
-    return DirectoryChange(is_held=False, reason=lost)
+    return DirectoryChange(is_suspended=False, reason=lost)

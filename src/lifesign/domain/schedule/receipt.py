@@ -35,7 +35,7 @@ def _asked_until_s(memory: ProbeMemory, at_s: float) -> float:
     until_s = at_s
     if memory.not_before_s is not None:
         until_s = max(until_s, min(memory.not_before_s, at_s + MAX_RETRY_AFTER_S))
-    if memory.is_unwelcome and memory.robots_read_at_s is not None:
+    if memory.is_disallowed_by_robots and memory.robots_read_at_s is not None:
         until_s = max(until_s, min(memory.robots_read_at_s, at_s) + ROBOTS_EVERY_S)
     return until_s
 

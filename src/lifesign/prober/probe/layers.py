@@ -15,12 +15,12 @@ from lifesign.domain.net.target import is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
+    InconclusiveReason,
     LayerResult,
     Observation,
     ResultClass,
-    UnmeasuredReason,
     deciding,
-    unmeasured_reason,
+    reason_of_inconclusive,
 )
 from lifesign.domain.schedule.cadence import after_probe, wants_card
 from lifesign.prober.definition.models import ProbeDefinition
@@ -197,7 +197,7 @@ class Prober:
             card_etag=visit.card_etag,
             certificate_expires_at=visit.certificate_expires_at,
             paths=dict(paths) if paths else None,
-            unmeasured=_unmeasured(visit, layer),
+            inconclusive_reason=_inconclusive(visit, layer),
             network_class=network_class,
             address=address,
         )
@@ -219,17 +219,17 @@ def _internal(defect: Exception) -> LayerResult:
     return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
 
 
-def _unmeasured(visit: Visit, layer: LayerResult | None) -> UnmeasuredReason | None:
+def _inconclusive(visit: Visit, layer: LayerResult | None) -> InconclusiveReason | None:
     """Return why a probe measured nothing, by the layer that decides; None if it measured anything."""
     if layer is None:
-        return UnmeasuredReason.NOT_PROBED
-    reason = unmeasured_reason(layer.result)
+        return InconclusiveReason.NOT_PROBED
+    reason = reason_of_inconclusive(layer.result)
     if reason is None:
         return None
     fetched = visit.fetched_for(layer)
     if fetched is not None and fetched.is_network_fault:
-        return UnmeasuredReason.NO_WITNESS
-    is_kept_out = visit.recall("is_unwelcome") or visit.recall("is_opted_out")
+        return InconclusiveReason.NO_WITNESS
+    is_kept_out = visit.recall("is_disallowed_by_robots") or visit.recall("is_opted_out")
     if is_kept_out or (fetched is not None and fetched.is_opted_out):
-        return UnmeasuredReason.NOT_ALLOWED
+        return InconclusiveReason.NOT_ALLOWED
     return reason

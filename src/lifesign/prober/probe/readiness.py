@@ -10,7 +10,7 @@ from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
-from lifesign.domain.observation.results import DocumentSeen, LayerResult, ResultClass
+from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
 from lifesign.domain.observation.served_body import is_absent, judge_document
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import Visit, not_measured
@@ -79,12 +79,12 @@ def _judge(visit: Visit, place: CandidateUrl, fetched: Fetched) -> LayerResult:
     return visit.layer(fetched)
 
 
-def _seen(visit: Visit, document: HealthDocument, fetched: Fetched) -> DocumentSeen:
+def _seen(visit: Visit, document: HealthDocument, fetched: Fetched) -> ProbedDocument:
     """Return what is kept of a document, its age counted by the clock of whoever served it."""
     served_at = fetched.served_at
     age_s = age_seconds(document, served_at or visit.now)
     calibration = document.calibration
-    return DocumentSeen(
+    return ProbedDocument(
         status=document.health.status,
         timestamp=document.timestamp,
         is_stale=is_stale(age_s, fetched.max_age_seconds),

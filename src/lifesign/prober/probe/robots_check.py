@@ -21,7 +21,7 @@ async def keep_away(visit: Visit) -> LayerResult | None:
         failure = await _read(visit)
         if failure is not None:
             return failure
-    if visit.recall("is_unwelcome"):
+    if visit.recall("is_disallowed_by_robots"):
         return not_measured("its robots.txt keeps us out")
     return None
 
@@ -45,7 +45,7 @@ async def _read(visit: Visit) -> LayerResult | None:
     visit.learned["robots_read_at_s"] = visit.at_s
     if robots is not None:
         visit.robots = robots
-        visit.learned["is_unwelcome"] = keeps_out(robots, _paths(visit))
+        visit.learned["is_disallowed_by_robots"] = keeps_out(robots, _paths(visit))
     return None
 
 

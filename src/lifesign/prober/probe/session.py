@@ -15,7 +15,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, GivenUrl, place_under, read_place
 from lifesign.domain.net.target import is_on_origin_of
-from lifesign.domain.observation.results import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
+from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ProbedDocument, ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
@@ -89,7 +89,7 @@ class Visit:
         self.has_seen_page = False
         """Whether the interface has shown a page for people."""
         self.card_etag: str | None = None
-        self.document: DocumentSeen | None = None
+        self.document: ProbedDocument | None = None
         self.reported_agent_id: str | None = None
         self.certificate_expires_at: datetime | None = None
         self.retry_after_s: float | None = None
@@ -262,7 +262,7 @@ class Visit:
         # Of the places that were known before it was read, `welcome` has judged.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
-        self.learned["is_unwelcome"] = True
+        self.learned["is_disallowed_by_robots"] = True
         return "its robots.txt keeps us out"
 
     async def _others_word(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:

@@ -81,7 +81,7 @@ class ContactReader:
     def read(self, traces: Traces, observation: Observation) -> Contact:
         """Return what the probe that saw `observation` shows of the way to its target."""
         answered = self._answered(traces.exchanges)
-        if observation.is_sign_of_life:
+        if observation.is_liveness_signal:
             return self._of_living(traces, observation, answered)
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)

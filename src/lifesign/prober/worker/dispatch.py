@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, Protocol
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.domain.observation.witness_rule import WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence, believed, last_alive_s
 from lifesign.prober.definition.slowness import SelfCheck
@@ -346,7 +346,7 @@ class Dispatch:
         )
         try:
             if first is None and self._must_wait(memory, began_at_s):
-                why = UnmeasuredReason.ASKED_TO_WAIT, "it asked us not to come back yet"
+                why = InconclusiveReason.ASKED_TO_WAIT, "it asked us not to come back yet"
                 report = replace(self._without_result(slot, memory, began_at_s, *why), requests=0)
             else:
                 report = await self._prober.probe(entry, began_at_s)
@@ -357,11 +357,11 @@ class Dispatch:
             if asyncio.current_task() not in self._overdue:
                 raise
             _log.error("the probe of %s did not end by itself: a defect of this program", slot.subject_id)
-            why = UnmeasuredReason.PROBER_FAULT, "the probe did not end in time"
+            why = InconclusiveReason.PROBER_FAULT, "the probe did not end in time"
             report = self._without_result(slot, memory, began_at_s, *why)
         except Exception:  # noqa: BLE001 - one target must not end the work on all others
             _log.exception("the probe of %s failed: a defect of this program", slot.subject_id)
-            why = UnmeasuredReason.PROBER_FAULT, "the probe failed by a defect of the prober"
+            why = InconclusiveReason.PROBER_FAULT, "the probe failed by a defect of the prober"
             report = self._without_result(slot, memory, began_at_s, *why)
         finally:
             ended_s = self._clock.monotonic_s()
@@ -386,7 +386,7 @@ class Dispatch:
         return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
 
     def _without_result(
-        self, slot: TargetSlot, memory: ProbeMemory, began_at_s: float, reason: UnmeasuredReason, why: str
+        self, slot: TargetSlot, memory: ProbeMemory, began_at_s: float, reason: InconclusiveReason, why: str
     ) -> ProbeReport:
         cadence = slot.cadence(self._cadence)
         return inconclusive.without_result(slot, memory, cadence, began_at_s, reason=reason, why=why)

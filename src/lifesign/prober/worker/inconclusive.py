@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import Observation, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, Observation
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.prober.results.ledger import ProbeReport
@@ -23,7 +23,7 @@ def without_result(
     cadence: Cadence,
     began_at_s: float,
     *,
-    reason: UnmeasuredReason,
+    reason: InconclusiveReason,
     why: str,
 ) -> ProbeReport:
     """Return the report of a probe that began and came to nothing through a fault of ours."""
@@ -40,7 +40,7 @@ def not_counted(
     `learned` is what was remembered before the probe, with what it learned; `observation` what is left of
     what it saw. A failure that does not count is not remembered.
     """
-    if observation.is_sign_of_life or observation.is_measured_failure:
+    if observation.is_liveness_signal or observation.is_measured_failure:
         # Something else is certain, and remembered as it is.
         return replace(report, observation=observation)
     return replace(
@@ -67,7 +67,7 @@ def missed(
         at_s = began_at_s - _JUST_BEFORE_SECONDS
     if not told:
         return None
-    observation = slot.not_measured(at_s, UnmeasuredReason.NOT_PROBED, "; ".join(told))
+    observation = slot.not_measured(at_s, InconclusiveReason.NOT_PROBED, "; ".join(told))
     return count, ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory, requests=0)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import (
     FailureFacts,
     Ruling,
@@ -101,7 +101,7 @@ class Intake:
             self._tally.note(probed.report.result, probed.ended_s)
             return
         self._note_contact(probed)
-        report = self._excused(probed)
+        report = self._inconclusive_if_ours(probed)
         if report is not probed.report:
             probed = replace(probed, report=report)
             if not report.observation.is_measured_failure:
@@ -158,7 +158,7 @@ class Intake:
         elif contact.network_class is not None:
             self.witnesses.note_silence(probed.slot.host, contact.network_class)
 
-    def _excused(self, probed: Probed) -> ProbeReport:
+    def _inconclusive_if_ours(self, probed: Probed) -> ProbeReport:
         """Return the report without what only this machine is at fault for: its slowness, or its calendar."""
         report = probed.report
         observation = report.observation
@@ -167,11 +167,11 @@ class Intake:
         changed = observation
         late = observation.layers_with(ResultClass.TIMEOUT)
         if late and (why := self._check.slowness_since(probed.began_s, probed.ended_s)) is not None:
-            changed = changed.not_counted(UnmeasuredReason.PROBER_SLOW, f"not counted: {why}", layers=late)
+            changed = changed.not_counted(InconclusiveReason.PROBER_SLOW, f"not counted: {why}", layers=late)
         offset_s = self._clock_offset_s()
         if report.contact.is_date_failure and abs(offset_s) > self._policy.max_clock_offset_s:
             changed = changed.not_counted(
-                UnmeasuredReason.PROBER_CLOCK,
+                InconclusiveReason.PROBER_CLOCK,
                 f"not counted: this machine's clock differs from the registry's by {offset_s:.0f} s",
                 layers=observation.layers_with(ResultClass.TLS_FAILURE),
             )
@@ -250,7 +250,7 @@ class Intake:
     ) -> None:
         layers = layers or probed.report.contact.unreached_layers or None
         observation = probed.report.observation.not_counted(
-            UnmeasuredReason.NO_WITNESS, f"not counted: {why}", layers=layers
+            InconclusiveReason.NO_WITNESS, f"not counted: {why}", layers=layers
         )
         self._tally.unwitnessed += 1
         self._settle_or_retry(probed, self._replaced(probed, observation), made_at_s)

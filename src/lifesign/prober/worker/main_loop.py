@@ -181,7 +181,7 @@ class ProbeWorker:
             held=len(self._outbox),
             reported=self._reporter.reported,
             given_up=self._outbox.given_up,
-            is_ledger_away=self._reporter.outage is not None,
+            is_ledger_unreachable=self._reporter.outage is not None,
             has_begun=self._has_begun,
             slowness=self._check.slowness,
             backed_off=self._dispatch.plan.backed_off,

@@ -47,7 +47,7 @@ class Progress:
     """Results that the ledger took."""
     given_up: int
     """Results that were lost, since the ledger was away for too long."""
-    is_ledger_away: bool
+    is_ledger_unreachable: bool
     slowness: str | None
     """Why the prober is slow, so that timeouts are not measured; None if it is not."""
     has_begun: bool = False

@@ -13,7 +13,7 @@ from typing import Final
 from lifesign.domain.net.target import host_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import supersedes
-from lifesign.domain.observation.results import Observation, ResultClass, UnmeasuredReason, not_measured
+from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass, not_measured
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 
@@ -103,12 +103,12 @@ class TargetSlot:
         """Return the cadence for its own thresholds."""
         return usual if self.thresholds_s is None else usual.with_thresholds(*self.thresholds_s)
 
-    def not_measured(self, at_s: float, unmeasured: UnmeasuredReason, why: str) -> Observation:
+    def not_measured(self, at_s: float, inconclusive_reason: InconclusiveReason, why: str) -> Observation:
         """Return the observation of a probe of it that did not take place then."""
         at = datetime.fromtimestamp(at_s, UTC)
         if is_target_id(self.subject_id):
-            return not_measured(at, unmeasured, why, target_url=self.url)
-        return not_measured(at, unmeasured, why, agent_id=self.subject_id)
+            return not_measured(at, inconclusive_reason, why, target_url=self.url)
+        return not_measured(at, inconclusive_reason, why, agent_id=self.subject_id)
 
 
 class Shard:

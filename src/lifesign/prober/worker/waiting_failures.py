@@ -66,7 +66,7 @@ class WaitingFailure:
         """When it did, on the monotonic clock."""
         self._observation = report.observation.model_dump_json(exclude_defaults=True)
         self._memory = without_result(memory, report.memory).to_json()
-        is_alive = report.observation.is_sign_of_life
+        is_alive = report.observation.is_liveness_signal
         self._memory_after = report.memory.to_json() if is_alive else self._memory
 
     @property

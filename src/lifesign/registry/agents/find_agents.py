@@ -11,7 +11,7 @@ from lifesign.domain.access.actor import keys_in_words
 from lifesign.domain.access.permissions import Permission, Principal, may
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.agents import AgentList, AgentRecord, PendingCommand, Pool, Unmeasured
+from lifesign.domain.models.agents import AgentList, AgentRecord, InconclusiveState, PendingCommand, Pool
 from lifesign.domain.models.base import MAX_CAPABILITIES, Body, Capability, RoleId, moment
 from lifesign.domain.observation.results import ResultClass
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
@@ -129,18 +129,23 @@ def show_agent(transaction: Transaction, call: Call) -> OperationReply:
             "links": shown_links(transaction, agent),
         }
     )
-    if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
-        seen = shown.seen.model_copy(update={"unmeasured": unmeasured})
-        shown = shown.model_copy(update={"seen": seen})
+    if (
+        shown.observed is not None
+        and (inconclusive := _inconclusive(transaction, agent.agent_id)) is not None
+    ):
+        seen = shown.observed.model_copy(update={"inconclusive": inconclusive})
+        shown = shown.model_copy(update={"observed": seen})
     return OperationReply(content=shown, headers={"ETag": etag(agent)})
 
 
-def _unmeasured(transaction: Transaction, agent_id: str) -> Unmeasured | None:
+def _inconclusive(transaction: Transaction, agent_id: str) -> InconclusiveState | None:
     """Return since when and why an agent is asked nothing any more that was asked before."""
     last = probe_results.last_of(transaction, agent_id)
     if last is None or last.result != ResultClass.NOT_MEASURED:
         return None
-    return Unmeasured(since=moment(last.result_since_s), reason=why_of(from_json(last.seen), None) or "")
+    return InconclusiveState(
+        since=moment(last.result_since_s), reason=why_of(from_json(last.observed), None) or ""
+    )
 
 
 def _pool(transaction: Transaction, caller: Principal, role_id: str) -> Pool | None:

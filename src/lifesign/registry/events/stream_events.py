@@ -123,7 +123,7 @@ class EventStreams:
         def is_over() -> bool:
             return not self.standing.is_good(key)
 
-        yield _sign_of_life(position)
+        yield _liveness_signal(position)
         spoken_at_s = time.monotonic()
         while not self.feed.is_closed and self.feed.past == past and not is_over():
             try:
@@ -139,7 +139,7 @@ class EventStreams:
             position = page.position
             silence_s = time.monotonic() - spoken_at_s
             if silence_s >= PING_SECONDS:
-                yield _sign_of_life(position)
+                yield _liveness_signal(position)
                 spoken_at_s = time.monotonic()
             elif not page.events:
                 await self.feed.wait_beyond(position, PING_SECONDS - silence_s, is_over)
@@ -218,6 +218,6 @@ def _sent(event: Event) -> ServerSentEvent:
     )
 
 
-def _sign_of_life(position: int) -> ServerSentEvent:
+def _liveness_signal(position: int) -> ServerSentEvent:
     """Nothing happened up to here: a client takes note of the place and tells nobody."""
     return ServerSentEvent(comment="nothing new", id=str(position), sep="\n")

@@ -179,9 +179,9 @@ def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     monitors = monitors_in(totals.row, totals.at_s)
     tracks = {(("track", track.value),): monitors.of(track) for track in Track}
     yield _gauge(
-        "decisions_held",
+        "decisions_suspended",
         "Whether silence takes no agent down at present, by how agents are monitored.",
-        {track: monitor.state is MonitorState.HELD for track, monitor in tracks.items()},
+        {track: monitor.state is MonitorState.SUSPENDED for track, monitor in tracks.items()},
     )
     yield _gauge(
         "monitor_state",

@@ -62,7 +62,7 @@ from lifesign.storage.probing import probe_results, prober_reports
 from lifesign.storage.probing.probe_results import Subject
 from lifesign.storage.probing.prober_reports import Reported
 from lifesign.storage.targets import target_links, target_rows
-from lifesign.storage.targets.target_links import CardSaid
+from lifesign.storage.targets.target_links import CardFound
 from lifesign.storage.tasks import leases
 
 _URL: TypeAdapter[str] = TypeAdapter(Url)
@@ -287,12 +287,12 @@ def _follow_cards(transaction: Transaction, known: _LockedSubjects, cards: Mappi
     agent_rows.set_card_urls(transaction, places)
 
 
-def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardSaid]:
+def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFound]:
     """Return what the cards of crawled targets say of whose they are, of those that were read now.
 
     A card that was not read, or could not be, says nothing.
     """
-    said: dict[int, CardSaid] = {}
+    said: dict[int, CardFound] = {}
     for each in taken:
         target, discovery = known.subjects[each.subject_id].target, each.observation.discovery
         if target is None or discovery is None or not is_target_id(each.subject_id):
@@ -301,9 +301,9 @@ def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[Card
         if memory is not None and memory.link_registry is not None and memory.link_agent_id is not None:
             registry = read_target(memory.link_registry)
             named = (registry, memory.link_agent_id) if isinstance(registry, str) else (None, None)
-            said[target] = CardSaid(target, each.receipt.at_s, *named)
+            said[target] = CardFound(target, each.receipt.at_s, *named)
         elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
-            said[target] = CardSaid(target, each.receipt.at_s, None, None)
+            said[target] = CardFound(target, each.receipt.at_s, None, None)
     return list(said.values())
 
 
@@ -351,7 +351,7 @@ def _find_agents(
         if known.subjects[each.subject_id].is_linked:
             # Its agent may have left a moment ago; the link ends by itself then.
             continue
-        if not is_there and each.observation.is_sign_of_life:
+        if not is_there and each.observation.is_liveness_signal:
             alive.setdefault(each.subject_id, each.observation)
     if not alive:
         return
@@ -400,9 +400,9 @@ def _reported(taken: Iterable[_Taken], known: _LockedSubjects) -> dict[str, Repo
 
 
 def _kind_of(observation: Observation) -> str:
-    if observation.is_sign_of_life:
+    if observation.is_liveness_signal:
         return "answered"
-    return "failed" if observation.is_measured_failure else "unmeasured"
+    return "failed" if observation.is_measured_failure else "inconclusive"
 
 
 def _fold_in(
@@ -413,7 +413,7 @@ def _fold_in(
     Returns what became of each. One agent comes after the other, and what was read of it is let go at once:
     that of hundreds at the same time takes more of the processor than all that is done with it.
     """
-    outcomes = [ReportOutcome.NO_SIGN_OF_LIFE_YET] * len(taken)
+    outcomes = [ReportOutcome.NO_LIVENESS_SIGNAL_YET] * len(taken)
     places: dict[str, list[int]] = {}
     for place, each in enumerate(taken):
         if known.subjects[each.subject_id].is_first_linked:

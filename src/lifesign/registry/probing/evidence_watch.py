@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
-from lifesign.domain.events.monitor_payloads import EvidenceTurned, ProberFailures
+from lifesign.domain.events.monitor_payloads import LostEvidenceChanged, ProberFailures
 from lifesign.domain.lifecycle import mass_silence
 from lifesign.domain.lifecycle.mass_silence import ClassCounts, silence_after
 from lifesign.domain.lifecycle.monitor_watch import (
-    EvidenceTurn,
-    KeyTurn,
+    EvidenceChange,
+    KeyFailuresChange,
     Watched,
     is_due,
     keys_after,
@@ -97,17 +97,17 @@ def note_evidence(transaction: Transaction, counted: Counted, policies: Policies
     registry_row.store(transaction, replace(row, mass_silence=silence_json(silence), watched=watched_json))
 
 
-def _key_turned(turn: KeyTurn) -> EventDraft:
+def _key_turned(turn: KeyFailuresChange) -> EventDraft:
     payload = ProberFailures(key_id=turn.key, results=turn.results, failed=turn.failed)
     kind = EventType.PROBER_FAILURES_HIGH if turn.is_high else EventType.PROBER_FAILURES_NORMAL
     return EventDraft(type=kind, actor=MONITOR, payload=payload)
 
 
-def _turned(turn: EvidenceTurn, before: Watched, watched: Watched) -> EventDraft:
-    is_lost = turn is EvidenceTurn.LOST
+def _turned(turn: EvidenceChange, before: Watched, watched: Watched) -> EventDraft:
+    is_lost = turn is EvidenceChange.LOST
     since_s = (watched if is_lost else before).since_s
     assert since_s is not None  # noqa: S101 - there were such agents, or are
-    payload = EvidenceTurned(
+    payload = LostEvidenceChanged(
         agents=watched.agents,
         no_prober=watched.reasons.get(UnknownReason.NO_PROBER, 0),
         no_witness=watched.reasons.get(UnknownReason.NO_WITNESS, 0),

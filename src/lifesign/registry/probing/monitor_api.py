@@ -37,8 +37,8 @@ from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNot
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, silence_in
 from lifesign.registry.transitions.monitor_row import (
-    ExcusedTime,
-    excused_in,
+    ExcludedTime,
+    excluded_time_in,
     monitor_turned,
     monitors_in,
     with_look,
@@ -53,7 +53,7 @@ from lifesign.storage.targets import target_rows
 PATH = "/api/v1/monitor"
 MAX_CONFIRMED_CLASSES = 100
 """That are kept, those confirmed last: every answer to a prober names them."""
-_WORST_FIRST = (MonitorState.HELD, MonitorState.RECOVERING, MonitorState.NORMAL)
+_WORST_FIRST = (MonitorState.SUSPENDED, MonitorState.RESUMING, MonitorState.NORMAL)
 
 
 def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
@@ -138,8 +138,11 @@ def _lost_evidence(watched: Watched) -> LostEvidence | None:
 
 
 def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -> MonitorRecord:
-    excused = ExcusedTime() if row is None else excused_in(row)
-    spans = [*excused.spans, *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in excused.holds)]
+    excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
+    spans = [
+        *excluded_downtime.spans,
+        *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in excluded_downtime.holds),
+    ]
     tracks = {track: monitors.of(track) for track in mass_exit.Track}
     worst = min(tracks.values(), key=lambda monitor: (_WORST_FIRST.index(monitor.state), monitor.since_s))
     return MonitorRecord(
@@ -149,7 +152,9 @@ def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -
         silent_classes={} if row is None else _moments(silence_in(row).classes),
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
-        excused=[ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)],
+        excluded_downtime=[
+            ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)
+        ],
         swept_at=None if row is None or row.swept_at_s is None else moment(row.swept_at_s),
     )
 

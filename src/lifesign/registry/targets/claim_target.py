@@ -95,7 +95,7 @@ def _token_shown(claim: StoredClaim) -> LinkToken:
         token=claim.token or "",
         proof_url=f"{origin_of(claim.url)}{PROOF_PATH}",
         asked_at=moment(asked_at_s),
-        good_until=None if is_found else moment(asked_at_s + TOKEN_GOOD_SECONDS),
+        expires_at=None if is_found else moment(asked_at_s + TOKEN_GOOD_SECONDS),
         checked_at=None if claim.checked_at_s is None else moment(claim.checked_at_s),
         proven_at=None if claim.token_at_s is None else moment(claim.token_at_s),
     )

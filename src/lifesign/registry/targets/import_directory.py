@@ -92,11 +92,11 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
     """Let go what left a directory that has shrunk; the server goes on with it by itself."""
     directory = _known(transaction, call)
-    held = directories.latest_imports(transaction, directory.id, [ImportState.HELD])
+    held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
     if not held:
         raise NothingHeld(directory.name)
     found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
-    if found is None or found.state != ImportState.HELD:
+    if found is None or found.state != ImportState.SUSPENDED:
         raise NothingHeld(directory.name)
     return OperationReply(content=import_record(confirm(transaction, directory, found, call.actor)))
 
@@ -187,7 +187,7 @@ def _record(transaction: Transaction, directory: StoredDirectory) -> DirectoryRe
     applied = None
     if directory.applied_import is not None:
         applied = directories.applied_import(transaction, directory.applied_import)
-    held = directories.latest_imports(transaction, directory.id, [ImportState.HELD])
+    held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
     return directory_record(directory, applied, held[0] if held else None)
 
 

@@ -13,7 +13,13 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
-from lifesign.domain.models.targets import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
+from lifesign.domain.models.targets import (
+    ObservedTarget,
+    ShownChange,
+    TargetList,
+    TargetRecord,
+    TargetSummary,
+)
 from lifesign.domain.net.international_host import ascii_host
 from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
@@ -163,7 +169,7 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
         probed_at=None if row.observed_at_s is None else moment(row.observed_at_s),
         recheck_at=None if row.recheck_at_s is None else moment(row.recheck_at_s),
         memory=recalled(subject_id, row.memory),
-        seen=None if row.seen is None else _seen(row.seen),
+        observed=None if row.observed is None else _seen(row.observed),
         changes=[_change(change) for change in changes],
         agent_status=None if row.status is None else Status(row.status),
         health_status=None if row.health is None else HealthStatus(row.health),
@@ -179,7 +185,7 @@ def _number_of(transaction: Transaction, name: str) -> int:
 
 
 def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
-    seen = None if row.seen is None else from_json(row.seen)
+    seen = None if row.observed is None else from_json(row.observed)
     times_s = {
         "result_since": row.result_since_s,
         "observed_at": looked_at_s(seen),
@@ -190,7 +196,7 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
         at_s=row.evidence_at_s,
         until_s=row.evidence_until_s,
         results_until_s=row.results_until_s,
-        unmeasured=row.unmeasured,
+        inconclusive_reason=row.inconclusive_reason,
     )
     return {
         "target_id": row.subject_id,
@@ -226,9 +232,9 @@ def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
     return probe_summary(beside_card(layers, card)) or None
 
 
-def _seen(stored: str) -> TargetSeen:
+def _seen(stored: str) -> ObservedTarget:
     members = from_json(stored)
-    return TargetSeen.model_validate(members | {"observed_at": moment(members["observed_at_s"])})
+    return ObservedTarget.model_validate(members | {"observed_at": moment(members["observed_at_s"])})
 
 
 def _change(change: ResultChange) -> ShownChange:

@@ -190,7 +190,7 @@ def _shown(stored: StoredOptOut) -> OptOutRecord:
         token=stored.token,
         proof_url=stored.origin + PROOF_PATH,
         asked_at=moment(stored.asked_at_s),
-        good_until=None if is_proven else moment(stored.asked_at_s + TOKEN_GOOD_SECONDS),
+        expires_at=None if is_proven else moment(stored.asked_at_s + TOKEN_GOOD_SECONDS),
         checked_at=None if stored.checked_at_s is None else moment(stored.checked_at_s),
         proven_at=None if stored.proven_at_s is None else moment(stored.proven_at_s),
     )

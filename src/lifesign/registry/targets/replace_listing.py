@@ -106,10 +106,10 @@ def _add_page(
         return found, []
     directories.remove_pages(transaction, found.id)
     change = judge_change(size_before=found.size_before, removed=found.removed)
-    if change.is_held and not found.allow_shrink:
-        found = _in_state(transaction, found, ImportState.HELD, explanation=change.reason)
+    if change.is_suspended and not found.allow_shrink:
+        found = _in_state(transaction, found, ImportState.SUSPENDED, explanation=change.reason)
         directories.store_import(transaction, found)
-        return found, [_event(EventType.DIRECTORY_HELD, directory, found, actor)]
+        return found, [_event(EventType.DIRECTORY_SUSPENDED, directory, found, actor)]
     is_all_there = not found.removed
     found = _in_state(transaction, found, ImportState.REMOVING, place=0, removed=0)
     if is_all_there:
@@ -157,13 +157,13 @@ def _applied(
 
 
 def _event(kind: EventType, directory: StoredDirectory, found: StoredImport, actor: str) -> EventDraft:
-    is_held = kind is not EventType.DIRECTORY_APPLIED
+    is_suspended = kind is not EventType.DIRECTORY_APPLIED
     payload = DirectoryChanged(
         directory=directory.name,
-        listed=found.size_before + found.added - (0 if is_held else found.removed),
+        listed=found.size_before + found.added - (0 if is_suspended else found.removed),
         added=found.added,
         removed=found.removed,
-        reason=found.explanation if is_held else None,
+        reason=found.explanation if is_suspended else None,
     )
     return EventDraft(type=kind, actor=actor, payload=payload)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lifesign.domain.base.clock_skew import not_before
-from lifesign.domain.observation.evidence_age import Receipt, why_unmeasured
+from lifesign.domain.observation.evidence_age import Receipt, why_inconclusive
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.probe_summary import has_lost_interface
 from lifesign.domain.observation.result_sums import (
@@ -21,7 +21,7 @@ from lifesign.domain.observation.result_sums import (
     supersedes,
     tells_anything,
 )
-from lifesign.domain.observation.results import LayerResult, Observation, ResultClass, UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.text.safe_text import harmless
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness, probe_results, result_history
@@ -74,17 +74,17 @@ class Results:
         card = known[ASKED.index(Layer.DISCOVERY)]
         result = observation.result_beside(ResultClass(card) if card else None)
         layers = list(layers_of(observation))
-        left.unmeasured = unmeasured = why_unmeasured(observation, result)
-        if unmeasured is None:
+        left.inconclusive_reason = inconclusive_reason = why_inconclusive(observation, result)
+        if inconclusive_reason is None:
             left.evidence_at_s, left.evidence_until_s = at_s, receipt.evidence_until_s
-        self._note_liveness(subject, observation, unmeasured, at_s)
+        self._note_liveness(subject, observation, inconclusive_reason, at_s)
         self._count(subject, result, layers, at_s)
         # Without a layer it tells nothing, not even why.
         is_left_alone = memory is not None and memory.is_left_alone
         if layers and supersedes(result, subject.result, is_left_alone=is_left_alone):
             self._remember(subject, left, result, layers, at_s)
             seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
-            left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
+            left.observed = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
         if memory is not None:
             left.memory = memory.to_json()
             version = memory.protocol_version
@@ -102,18 +102,22 @@ class Results:
         result_history.add_sums(transaction, self.sums)
 
     def _note_liveness(
-        self, subject: Subject, observation: Observation, unmeasured: UnmeasuredReason | None, at_s: float
+        self,
+        subject: Subject,
+        observation: Observation,
+        inconclusive_reason: InconclusiveReason | None,
+        at_s: float,
     ) -> None:
         """Note whether the target answered or fell silent; anything else says nothing about that."""
         assert subject.target is not None  # noqa: S101 - see `take`
         target, where = subject.target, (observation.network_class, observation.address)
-        if observation.is_sign_of_life:
+        if observation.is_liveness_signal:
             self.silent.pop(target, None)
             self.answered[target] = LiveTarget(target, *where, at_s)
         elif subject.agent is None:
             # It never answered, so that it cannot fall silent.
             return
-        elif observation.is_measured_failure or unmeasured is UnmeasuredReason.NO_WITNESS:
+        elif observation.is_measured_failure or inconclusive_reason is InconclusiveReason.NO_WITNESS:
             self.silent.setdefault(target, Silent(target, *where, at_s))
 
     def _count(self, subject: Subject, result: ResultClass, layers: Layers, at_s: float) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds
-from lifesign.domain.lifecycle.mass_exit import Excused, Track
+from lifesign.domain.lifecycle.mass_exit import ExcludedDowntime, Track
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import Facts, Monitoring, Override, Verdict, judge, silent_since_s
@@ -17,7 +17,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 
-_SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE})
+_SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_FAILURES})
 
 
 @fast_dataclass(kw_only=True)
@@ -52,16 +52,16 @@ class Change:
 class VerdictContext:
     """What holds for all agents alike: is the monitor held back, and which time counts for nobody?"""
 
-    is_held: bool = False
+    is_suspended: bool = False
     """Silence takes nobody down."""
-    excused: tuple[ExcludedSpan, ...] = ()
-    holds: tuple[Excused, ...] = ()
+    excluded_downtime: tuple[ExcludedSpan, ...] = ()
+    holds: tuple[ExcludedDowntime, ...] = ()
     """Time that is excused for those alone whom it held back."""
 
-    def excused_since(self, sign_s: float) -> list[ExcludedSpan]:
+    def excluded_since(self, sign_s: float) -> list[ExcludedSpan]:
         """Return what does not count of a silence that began at this time."""
         holds = (hold for hold in self.holds if sign_s >= hold.cohort_before_s)
-        spans = (*self.excused, *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in holds))
+        spans = (*self.excluded_downtime, *(ExcludedSpan(hold.begin_s, hold.end_s) for hold in holds))
         return [span for span in spans if span.end_s > sign_s]
 
 
@@ -91,8 +91,8 @@ def judge_one(
 ) -> Verdict:
     """Return the verdict about one agent; `seen` stands for what is stored of its probes."""
     facts = facts_of(agent, leases_held, seen)
-    excused = circumstances.excused_since(silent_since_s(facts))
-    return judge(facts, now_s, is_held=circumstances.is_held, excused=excused)
+    excluded_downtime = circumstances.excluded_since(silent_since_s(facts))
+    return judge(facts, now_s, is_suspended=circumstances.is_suspended, excluded_downtime=excluded_downtime)
 
 
 def change_of(agent: StoredAgent, verdict: Verdict) -> Change:

@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
-from lifesign.domain.events.monitor_payloads import MonitorTurned
+from lifesign.domain.events.monitor_payloads import MonitorStateChanged
 from lifesign.domain.lifecycle import mass_exit
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, add_span
-from lifesign.domain.lifecycle.mass_exit import Assessment, Excused, Monitors, MonitorState, Track
+from lifesign.domain.lifecycle.mass_exit import Assessment, ExcludedDowntime, Monitors, MonitorState, Track
 from lifesign.domain.lifecycle.verdict import MAX_DAMPING
 from lifesign.domain.models.base import MAX_DURATION_SECONDS
 from lifesign.registry.transitions.agent_verdicts import VerdictContext
@@ -21,23 +21,23 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 
-EXCUSED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
+EXCLUDED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
 """How long excused time is remembered: no silence that is waited for is longer."""
-MAX_HOLDS = 32
+MAX_SUSPENSIONS = 32
 """Of holds that are remembered, the latest; at most two concern one silence of everyday length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExcusedTime:
+class ExcludedTime:
     """Time that is nobody's silence."""
 
     spans: tuple[ExcludedSpan, ...] = ()
     """For all: our own downtime, jumps of the clock."""
-    holds: tuple[Excused, ...] = ()
+    holds: tuple[ExcludedDowntime, ...] = ()
     """For those who were held."""
 
 
-_EXCUSED: TypeAdapter[ExcusedTime] = TypeAdapter(ExcusedTime)
+_EXCLUDED: TypeAdapter[ExcludedTime] = TypeAdapter(ExcludedTime)
 
 
 def circumstances(transaction: Transaction) -> VerdictContext:
@@ -51,8 +51,10 @@ def circumstances_in(row: RegistryRow | None) -> VerdictContext:
     Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
     silent is due at the next sweep, since its `judge_at_s` has passed.
     """
-    excused = ExcusedTime() if row is None else excused_in(row)
-    return VerdictContext(is_held=True, excused=excused.spans, holds=excused.holds)
+    excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
+    return VerdictContext(
+        is_suspended=True, excluded_downtime=excluded_downtime.spans, holds=excluded_downtime.holds
+    )
 
 
 def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
@@ -60,9 +62,9 @@ def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
     return mass_exit.from_json(row.monitor) if row.monitor else mass_exit.new_monitors(now_s)
 
 
-def excused_in(row: RegistryRow) -> ExcusedTime:
+def excluded_time_in(row: RegistryRow) -> ExcludedTime:
     """Return the excused time that a row holds."""
-    return _EXCUSED.validate_json(row.excused) if row.excused else ExcusedTime()
+    return _EXCLUDED.validate_json(row.excluded_downtime) if row.excluded_downtime else ExcludedTime()
 
 
 def monitor_turned(look: Assessment, track: Track, actor: str) -> list[EventDraft]:
@@ -70,10 +72,10 @@ def monitor_turned(look: Assessment, track: Track, actor: str) -> list[EventDraf
     turned = look.event
     if turned is None:
         return []
-    payload = MonitorTurned(
+    payload = MonitorStateChanged(
         track=track,
         previous=turned.previous,
-        turn=turned.turn,
+        cause=turned.cause,
         exits=turned.exits,
         limit=turned.limit,
         unwitnessed=turned.unwitnessed,
@@ -83,8 +85,8 @@ def monitor_turned(look: Assessment, track: Track, actor: str) -> list[EventDraf
 
 _TURNS = MappingProxyType(
     {
-        MonitorState.HELD: EventType.MONITOR_HELD,
-        MonitorState.RECOVERING: EventType.MONITOR_RECOVERING,
+        MonitorState.SUSPENDED: EventType.MONITOR_SUSPENDED,
+        MonitorState.RESUMING: EventType.MONITOR_RESUMING,
         MonitorState.NORMAL: EventType.MONITOR_NORMAL,
     }
 )
@@ -101,36 +103,40 @@ def with_look(row: RegistryRow, track: Track, look: Assessment, now_s: float) ->
     Of probes nothing has to be excused: only measured failures count as silence.
     """
     row = with_monitors(row, monitors_in(row, now_s).with_track(track, look.monitor))
-    return with_hold(row, look.excused, now_s) if track is Track.HEARTBEAT else row
+    return with_hold(row, look.excluded_downtime, now_s) if track is Track.HEARTBEAT else row
 
 
 def with_span(row: RegistryRow, span: ExcludedSpan, now_s: float) -> RegistryRow:
     """Return the row with more time that is excused for all."""
-    excused = excused_in(row)
-    spans = add_span(excused.spans, span, now_s, EXCUSED_FOR_SECONDS)
-    return _with_excused(row, replace(excused, spans=spans))
+    excluded_downtime = excluded_time_in(row)
+    spans = add_span(excluded_downtime.spans, span, now_s, EXCLUDED_FOR_SECONDS)
+    return _with_excluded(row, replace(excluded_downtime, spans=spans))
 
 
-def with_hold(row: RegistryRow, hold: Excused | None, now_s: float) -> RegistryRow:
+def with_hold(row: RegistryRow, hold: ExcludedDowntime | None, now_s: float) -> RegistryRow:
     """Return the row with a hold that is over; as it is if none is."""
     if hold is None:
         return row
-    excused = excused_in(row)
-    kept = [known for known in excused.holds if known.end_s >= now_s - EXCUSED_FOR_SECONDS]
-    return _with_excused(row, replace(excused, holds=(*kept, hold)[-MAX_HOLDS:]))
+    excluded_downtime = excluded_time_in(row)
+    kept = [known for known in excluded_downtime.holds if known.end_s >= now_s - EXCLUDED_FOR_SECONDS]
+    return _with_excluded(row, replace(excluded_downtime, holds=(*kept, hold)[-MAX_SUSPENSIONS:]))
 
 
 def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
     """Return the row without excused time that lies ahead: the clock was set back, and will pass it again."""
-    excused = excused_in(row)
+    excluded_downtime = excluded_time_in(row)
     spans = tuple(
-        ExcludedSpan(span.begin_s, min(span.end_s, now_s)) for span in excused.spans if span.begin_s < now_s
+        ExcludedSpan(span.begin_s, min(span.end_s, now_s))
+        for span in excluded_downtime.spans
+        if span.begin_s < now_s
     )
     holds = tuple(
-        replace(hold, end_s=min(hold.end_s, now_s)) for hold in excused.holds if hold.begin_s < now_s
+        replace(hold, end_s=min(hold.end_s, now_s))
+        for hold in excluded_downtime.holds
+        if hold.begin_s < now_s
     )
-    return _with_excused(row, ExcusedTime(spans=spans, holds=holds))
+    return _with_excluded(row, ExcludedTime(spans=spans, holds=holds))
 
 
-def _with_excused(row: RegistryRow, excused: ExcusedTime) -> RegistryRow:
-    return replace(row, excused=_EXCUSED.dump_json(excused).decode())
+def _with_excluded(row: RegistryRow, excluded_downtime: ExcludedTime) -> RegistryRow:
+    return replace(row, excluded_downtime=_EXCLUDED.dump_json(excluded_downtime).decode())

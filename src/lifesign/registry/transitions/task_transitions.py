@@ -187,8 +187,8 @@ def _comment(moved: Move, now_s: float, actor: str) -> StoredComment:
         task=moved.task.number,
         signal=moved.signal,
         comment=moved.explanation or "",
-        said_by=actor,
-        said_at_s=now_s,
+        written_by=actor,
+        written_at_s=now_s,
     )
 
 

@@ -12,7 +12,7 @@ from lifesign.domain.models.agents import (
     AgentSummary,
     DocumentShown,
     HeartbeatConfig,
-    LayerSeen,
+    ObservedLayer,
     ObservedState,
     OverrideShown,
     ReportedState,
@@ -87,17 +87,17 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
         reason=Reason(agent.reason),
         status_since=moment(agent.status_since_s),
         explanation=agent.explanation,
-        standing=None if verdict is None else verdict.explanation,
+        current_explanation=None if verdict is None else verdict.explanation,
         is_unreachable=verdict is not None and verdict.is_unreachable,
         drain_deadline=_time(agent.drain_deadline_s),
         maintenance_until=_maintenance_until(agent, now_s),
         override=_override(agent, now_s),
-        said=ReportedState(
+        reported=ReportedState(
             last_heartbeat_at=_time(_heartbeat_at_s(agent)),
             current_load=agent.current_load,
             tasks_in_progress=tasks_of(agent),
         ),
-        seen=None if agent.observed is None else _seen(Observed.from_json(agent.observed)),
+        observed=None if agent.observed is None else _seen(Observed.from_json(agent.observed)),
     )
 
 
@@ -106,7 +106,7 @@ def _seen(observed: Observed) -> ObservedState | None:
         return None
     return ObservedState(
         last_observed_at=_time(observed.last_observed_at_s),
-        last_sign_of_life_at=_time(observed.last_sign_of_life_at_s),
+        last_liveness_signal_at=_time(observed.last_liveness_signal_at_s),
         failures_in_row=observed.failures_in_row,
         recent_interactions=observed.recent_interactions,
         discovery=_layer(observed.discovery),
@@ -118,10 +118,10 @@ def _seen(observed: Observed) -> ObservedState | None:
     )
 
 
-def _layer(last: LastResult | None) -> LayerSeen | None:
+def _layer(last: LastResult | None) -> ObservedLayer | None:
     if last is None:
         return None
-    return LayerSeen(
+    return ObservedLayer(
         result=last.layer.result,
         reason=last.layer.reason,
         status_code=last.layer.status_code,

@@ -33,5 +33,5 @@ def directory_record(
         name=stored.name,
         size=stored.size,
         applied=None if applied is None else import_record(applied),
-        held=None if held is None else import_record(held),
+        suspended=None if held is None else import_record(held),
     )

@@ -56,7 +56,7 @@ def record_for(transaction: Transaction, task: StoredTask, caller: Principal) ->
 
 def with_names(transaction: Transaction, shown: TaskRecord, caller: Principal) -> TaskRecord:
     """Add the names of the keys that created a task and decided about it, if the caller may know them."""
-    actors = [shown.created_by, *(said.said_by for said in shown.comments)]
+    actors = [shown.created_by, *(said.written_by for said in shown.comments)]
     return shown.model_copy(update={"names": names_told(transaction, caller, actors)})
 
 
@@ -72,8 +72,8 @@ def comments(transaction: Transaction, number: int) -> list[CommentRecord]:
         CommentRecord(
             signal=TaskSignal(said.signal),
             comment=said.comment,
-            said_by=said.said_by,
-            said_at=moment(said.said_at_s),
+            written_by=said.written_by,
+            written_at=moment(said.written_at_s),
         )
         for said in task_comments.of_task(transaction, number)
     ]

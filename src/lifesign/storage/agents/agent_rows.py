@@ -28,7 +28,7 @@ class EvidenceRow(Protocol):
     @property
     def health_until_s(self) -> float | None: ...  # noqa: D102
     @property
-    def unmeasured(self) -> str | None: ...  # noqa: D102
+    def inconclusive_reason(self) -> str | None: ...  # noqa: D102
 
 
 def evidence_in(row: EvidenceRow) -> Evidence:
@@ -37,7 +37,7 @@ def evidence_in(row: EvidenceRow) -> Evidence:
         at_s=row.evidence_at_s,
         until_s=row.evidence_until_s,
         results_until_s=row.results_until_s,
-        unmeasured=row.unmeasured,
+        inconclusive_reason=row.inconclusive_reason,
         health_until_s=row.health_until_s,
     )
 
@@ -84,7 +84,7 @@ class StoredAgent:
     evidence_until_s: float | None = None
     results_until_s: float | None = None
     health_until_s: float | None = None
-    unmeasured: str | None = None
+    inconclusive_reason: str | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -93,7 +93,13 @@ class StoredAgent:
 
 
 _OWN_COLUMNS = tuple(column.name for column in agents.columns)
-EVIDENCE_COLUMNS = ("evidence_at_s", "evidence_until_s", "results_until_s", "health_until_s", "unmeasured")
+EVIDENCE_COLUMNS = (
+    "evidence_at_s",
+    "evidence_until_s",
+    "results_until_s",
+    "health_until_s",
+    "inconclusive_reason",
+)
 _COLUMNS = (
     *agents.columns,
     beats.c.last_heartbeat_at_s,
@@ -131,8 +137,8 @@ _ADD_BEATS_SQLITE = text("""
 """)
 _ADD_BEATS_POSTGRESQL = text("""
     INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
-    SELECT CAST(said ->> 0 AS bigint), CAST(said ->> 1 AS double precision), CAST(said ->> 2 AS integer)
-    FROM json_array_elements(CAST(:rows AS json)) AS said
+    SELECT CAST(given ->> 0 AS bigint), CAST(given ->> 1 AS double precision), CAST(given ->> 2 AS integer)
+    FROM json_array_elements(CAST(:rows AS json)) AS given
 """)
 
 
@@ -283,25 +289,25 @@ VERDICT_COLUMNS = (
 _KINDS = ("text", "text", "float8", "text", "text", "bigint", "bigint", "float8", "float8", "json")
 _PLACES = tuple(enumerate(VERDICT_COLUMNS, start=1))
 _SET_VERDICTS_SQLITE = text(f"""
-    UPDATE agents SET {", ".join(f"{name} = said.value ->> {place}" for place, name in _PLACES)}
-    FROM json_each(:said) said WHERE agents.id = said.value ->> 0
+    UPDATE agents SET {", ".join(f"{name} = given.value ->> {place}" for place, name in _PLACES)}
+    FROM json_each(:given) given WHERE agents.id = given.value ->> 0
 """)  # noqa: S608 - constants only
 _SET_VERDICTS_POSTGRESQL = text(f"""
-    UPDATE agents SET {", ".join(f"{name} = said.{name}" for name in VERDICT_COLUMNS)}
+    UPDATE agents SET {", ".join(f"{name} = given.{name}" for name in VERDICT_COLUMNS)}
     FROM unnest(
         CAST(:id AS bigint[]),
         {", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in zip(VERDICT_COLUMNS, _KINDS, strict=True))}
-    ) AS said (id, {", ".join(VERDICT_COLUMNS)})
-    WHERE agents.id = said.id
+    ) AS given (id, {", ".join(VERDICT_COLUMNS)})
+    WHERE agents.id = given.id
 """)  # noqa: S608 - constants only
 _SET_INDEXED_STATUS_SQLITE = text("""
-    UPDATE capabilities SET status = said.value ->> 1
-    FROM json_each(:said) said WHERE capabilities.agent = said.value ->> 0
+    UPDATE capabilities SET status = given.value ->> 1
+    FROM json_each(:given) given WHERE capabilities.agent = given.value ->> 0
 """)
 _SET_INDEXED_STATUS_POSTGRESQL = text("""
-    UPDATE capabilities SET status = said.status
-    FROM unnest(CAST(:id AS bigint[]), CAST(:status AS text[])) AS said (id, status)
-    WHERE capabilities.agent = said.id
+    UPDATE capabilities SET status = given.status
+    FROM unnest(CAST(:id AS bigint[]), CAST(:status AS text[])) AS given (id, status)
+    WHERE capabilities.agent = given.id
 """)
 _OBSERVED_COLUMNS = ("agent", "facts", *EVIDENCE_COLUMNS)
 _SET_OBSERVED_TAIL = f"""
@@ -315,26 +321,26 @@ _SET_OBSERVED_SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 _SET_OBSERVED_POSTGRESQL = text(f"""
     INSERT INTO observed ({", ".join(_OBSERVED_COLUMNS)})
-    SELECT CAST(said ->> 0 AS bigint), said ->> 1,
-        {", ".join(f"CAST(said ->> {place} AS double precision)" for place in range(2, 6))}, said ->> 6
-    FROM json_array_elements(CAST(:rows AS json)) AS said {_SET_OBSERVED_TAIL}
+    SELECT CAST(given ->> 0 AS bigint), given ->> 1,
+        {", ".join(f"CAST(given ->> {place} AS double precision)" for place in range(2, 6))}, given ->> 6
+    FROM json_array_elements(CAST(:rows AS json)) AS given {_SET_OBSERVED_TAIL}
 """)  # noqa: S608 - constants only
 _SET_JUDGE_AT_SQLITE = text("""
-    UPDATE agents SET judge_at_s = said.value ->> 1
-    FROM json_each(:said) said WHERE agents.id = said.value ->> 0
+    UPDATE agents SET judge_at_s = given.value ->> 1
+    FROM json_each(:given) given WHERE agents.id = given.value ->> 0
 """)
 _SET_JUDGE_AT_POSTGRESQL = text("""
-    UPDATE agents SET judge_at_s = said.judge_at_s
-    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS said (id, judge_at_s)
-    WHERE agents.id = said.id
+    UPDATE agents SET judge_at_s = given.judge_at_s
+    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS given (id, judge_at_s)
+    WHERE agents.id = given.id
 """)
 # An agent that was judged or changed by somebody else meanwhile keeps what that has led to.
 _PUT_OFF_POSTGRESQL = text("""
-    UPDATE agents SET judge_at_s = said.judge_at_s
-    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS said (id, judge_at_s),
+    UPDATE agents SET judge_at_s = given.judge_at_s
+    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS given (id, judge_at_s),
          (SELECT id FROM agents WHERE id = ANY(CAST(:id AS bigint[])) AND judge_at_s <= :due_at_s
           ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) AS still_due
-    WHERE agents.id = said.id AND still_due.id = said.id
+    WHERE agents.id = given.id AND still_due.id = given.id
 """)
 
 
@@ -351,9 +357,9 @@ def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> No
         connection.execute(_SET_INDEXED_STATUS_POSTGRESQL, {"id": columns["id"], "status": columns["status"]})
     else:
         rows = [(agent.id, *(getattr(agent, name) for name in VERDICT_COLUMNS)) for agent in changed]
-        connection.execute(_SET_VERDICTS_SQLITE, {"said": to_json(rows).decode()})
+        connection.execute(_SET_VERDICTS_SQLITE, {"given": to_json(rows).decode()})
         statuses = [(agent.id, agent.status) for agent in changed]
-        connection.execute(_SET_INDEXED_STATUS_SQLITE, {"said": to_json(statuses).decode()})
+        connection.execute(_SET_INDEXED_STATUS_SQLITE, {"given": to_json(statuses).decode()})
 
 
 def set_judge_at(transaction: Transaction, deadlines: Mapping[int, float | None]) -> None:
@@ -363,8 +369,8 @@ def set_judge_at(transaction: Transaction, deadlines: Mapping[int, float | None]
     if transaction.is_postgresql:
         transaction.connection.execute(_SET_JUDGE_AT_POSTGRESQL, _as_columns(deadlines))
     else:
-        said = to_json(list(deadlines.items())).decode()
-        transaction.connection.execute(_SET_JUDGE_AT_SQLITE, {"said": said})
+        changed = to_json(list(deadlines.items())).decode()
+        transaction.connection.execute(_SET_JUDGE_AT_SQLITE, {"given": changed})
 
 
 def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
@@ -412,7 +418,7 @@ def observed_row(number: int, seen: Observed) -> ObservedRow:
     evidence = evidence_of(seen)
     return (
         number, seen.to_json(), evidence.at_s, evidence.until_s, evidence.results_until_s,
-        evidence.health_until_s, evidence.unmeasured,
+        evidence.health_until_s, evidence.inconclusive_reason,
     )  # fmt: skip
 
 
@@ -472,5 +478,5 @@ def _stored(row: Row[Any]) -> StoredAgent:
 
 
 def tasks_of(agent: StoredAgent) -> list[str]:
-    """Return the tasks that the agent last said it was working on."""
+    """Return the tasks that the agent last reported that it was working on."""
     return list(json.loads(agent.tasks)) if agent.tasks else []

@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class AskedBeat(NamedTuple):
-    """Who is said to beat, with which key."""
+    """Agent whose heartbeat came, and the key that it showed."""
 
     agent_id: str
     digest: str
@@ -78,24 +78,24 @@ _FETCH_POSTGRESQL = text(f"""
 """)  # noqa: S608 - constants only
 _STORE_SQLITE = text("""
     UPDATE beats SET
-        last_heartbeat_at_s = max(last_heartbeat_at_s, said.value ->> 1),
-        current_load = coalesce(said.value ->> 2, current_load),
-        tasks = coalesce(said.value ->> 3, tasks),
-        is_drifting = said.value ->> 4
-    FROM json_each(:said) said
-    WHERE beats.agent = said.value ->> 0
+        last_heartbeat_at_s = max(last_heartbeat_at_s, given.value ->> 1),
+        current_load = coalesce(given.value ->> 2, current_load),
+        tasks = coalesce(given.value ->> 3, tasks),
+        is_drifting = given.value ->> 4
+    FROM json_each(:given) given
+    WHERE beats.agent = given.value ->> 0
 """)
 _STORE_POSTGRESQL = text("""
     UPDATE beats SET
-        last_heartbeat_at_s = greatest(last_heartbeat_at_s, said.at_s),
-        current_load = coalesce(said.current_load, beats.current_load),
-        tasks = coalesce(said.tasks, beats.tasks),
-        is_drifting = said.is_drifting
+        last_heartbeat_at_s = greatest(last_heartbeat_at_s, given.at_s),
+        current_load = coalesce(given.current_load, beats.current_load),
+        tasks = coalesce(given.tasks, beats.tasks),
+        is_drifting = given.is_drifting
     FROM unnest(
         CAST(:numbers AS bigint[]), CAST(:times AS double precision[]), CAST(:loads AS integer[]),
         CAST(:tasks AS text[]), CAST(:drifts AS boolean[])
-    ) AS said (number, at_s, current_load, tasks, is_drifting)
-    WHERE beats.agent = said.number
+    ) AS given (number, at_s, current_load, tasks, is_drifting)
+    WHERE beats.agent = given.number
 """)
 
 
@@ -141,15 +141,15 @@ def facts_of(transaction: Transaction, asked: Sequence[AskedBeat]) -> dict[int, 
     return {row[0]: BeatFacts(*row) for row in rows}
 
 
-def store(transaction: Transaction, said: Sequence[Beat]) -> None:
+def store(transaction: Transaction, given: Sequence[Beat]) -> None:
     """Store heartbeats, at most one of each agent; a time never goes back."""
-    if not said:
+    if not given:
         return
     if transaction.is_postgresql:
-        numbers, times, loads, tasks, drifts = (list(column) for column in zip(*said, strict=True))
+        numbers, times, loads, tasks, drifts = (list(column) for column in zip(*given, strict=True))
         transaction.connection.execute(
             _STORE_POSTGRESQL,
             {"numbers": numbers, "times": times, "loads": loads, "tasks": tasks, "drifts": drifts},
         )
     else:
-        transaction.connection.execute(_STORE_SQLITE, {"said": to_json(said).decode()})
+        transaction.connection.execute(_STORE_SQLITE, {"given": to_json(given).decode()})

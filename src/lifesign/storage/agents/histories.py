@@ -17,8 +17,8 @@ _STORE_SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 _STORE_POSTGRESQL = text(f"""
     INSERT INTO agent_history (agent, half_hours, days)
-    SELECT CAST(said ->> 0 AS bigint), said ->> 1, said ->> 2
-    FROM json_array_elements(CAST(:rows AS json)) AS said
+    SELECT CAST(given ->> 0 AS bigint), given ->> 1, given ->> 2
+    FROM json_array_elements(CAST(:rows AS json)) AS given
     {_STORE_TAIL}
 """)  # noqa: S608 - constants only
 

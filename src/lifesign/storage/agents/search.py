@@ -71,7 +71,7 @@ class ListedAgent(NamedTuple):
     evidence_until_s: float | None = None
     results_until_s: float | None = None
     health_until_s: float | None = None
-    unmeasured: str | None = None
+    inconclusive_reason: str | None = None
 
     @property
     def evidence(self) -> Evidence:

@@ -22,7 +22,7 @@ class RegistryRow:
     """When a sweep last ran, by the database's clock then."""
     monitor: str
     """JSON."""
-    excused: str
+    excluded_downtime: str
     """JSON."""
     sweeper: str | None
     """Which server process sweeps, or swept last."""
@@ -40,7 +40,8 @@ class RegistryRow:
 _COLUMNS = tuple(registry.c[name] for name in RegistryRow.__dataclass_fields__)
 _ROW = select(*_COLUMNS).where(registry.c.id == 1)
 _BEGIN = text("""
-    INSERT INTO registry (id, token_floor, monitor, excused) VALUES (1, 0, '', '') ON CONFLICT (id) DO NOTHING
+    INSERT INTO registry (id, token_floor, monitor, excluded_downtime) VALUES (1, 0, '', '')
+    ON CONFLICT (id) DO NOTHING
 """)
 
 

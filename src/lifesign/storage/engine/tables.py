@@ -107,7 +107,7 @@ observed = Table(
     Column("evidence_until_s", Double, comment="until when it counts"),
     Column("results_until_s", Double, comment="then a prober would have sent another result"),
     Column("health_until_s", Double, comment="until when the last health document counts"),
-    Column("unmeasured", String(16), comment="why the last result measured nothing"),
+    Column("inconclusive_reason", String(16), comment="why the last result measured nothing"),
     Index(None, "evidence_until_s"),
 )
 
@@ -236,7 +236,7 @@ registry = Table(
     Column("token_floor", BigInteger, nullable=False),
     Column("swept_at_s", Double, comment="when a sweep last ran"),
     Column("monitor", Text, nullable=False, comment="monitor_health.Monitor as JSON"),
-    Column("excused", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
+    Column("excluded_downtime", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
     Column("sweeper", String(64), comment="which server process sweeps"),
     Column("sweeper_until_s", Double, comment="then another one may"),
     Column("installation_id", String(64), comment="ins_...; null: no server yet"),
@@ -346,13 +346,13 @@ probed = Table(
     Column("result_since_s", Double),
     Column("layers", String(128), comment="the last result of each layer that told anything"),
     Column("memory", Text, comment="probe_memory.ProbeMemory as JSON"),
-    Column("seen", Text, comment="the last observation that told anything, as JSON"),
+    Column("observed", Text, comment="the last observation that told anything, as JSON"),
     Column("protocol_version", String(64), comment="as its card says it, for counting"),
     # As in `observed`.
     Column("evidence_at_s", Double),
     Column("evidence_until_s", Double),
     Column("results_until_s", Double),
-    Column("unmeasured", String(16)),
+    Column("inconclusive_reason", String(16)),
     Column("token", BigInteger, comment="of its shard, under which the last result was measured"),
     Column("number", BigInteger, comment="of that result, counted per token"),
     Index(None, "result", "target"),
@@ -486,7 +486,7 @@ prober_reports = Table(
     Column("reported_at_s", Double, nullable=False, comment="its last result of any kind"),
     Column("answered", BigInteger, nullable=False, comment="results of living agents, like the next two"),
     Column("failed", BigInteger, nullable=False),
-    Column("unmeasured", BigInteger, nullable=False),
+    Column("inconclusive", BigInteger, nullable=False),
     Column("idle", Text, comment="prober_standing.Idleness as JSON"),
 )
 
@@ -599,9 +599,9 @@ task_comments = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("signal", String(16), nullable=False, comment="what was decided, or asked for, with it"),
     Column("comment", Text, nullable=False),
-    Column("said_by", String(160), comment="null once the agent is erased"),
-    Column("said_at_s", Double, nullable=False),
-    Index(None, "said_by"),
+    Column("written_by", String(160), comment="null once the agent is erased"),
+    Column("written_at_s", Double, nullable=False),
+    Index(None, "written_by"),
 )
 
 task_writes = Table(

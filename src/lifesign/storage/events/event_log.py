@@ -41,7 +41,7 @@ _INSERT_POSTGRESQL = text(f"""
     WITH added AS (
         INSERT INTO events ({", ".join(_COLUMNS)})
         SELECT * FROM json_to_recordset(CAST(:rows AS json))
-            AS said (sequence bigint, {", ".join(f"{name} text" for name in _COLUMNS[1:])})
+            AS given (sequence bigint, {", ".join(f"{name} text" for name in _COLUMNS[1:])})
     ), moved AS (
         UPDATE event_log SET sequence = :to, hash = :to_hash WHERE id = 1
     )
@@ -62,13 +62,13 @@ _MOVE_HEAD = (
 )
 
 _ERASE_SQLITE = text("""
-    UPDATE events SET payload = said.value ->> 1, agent_id = NULL
-    FROM json_each(:said) said WHERE events.sequence = said.value ->> 0
+    UPDATE events SET payload = given.value ->> 1, agent_id = NULL
+    FROM json_each(:given) given WHERE events.sequence = given.value ->> 0
 """)
 _ERASE_POSTGRESQL = text("""
-    UPDATE events SET payload = said.payload, agent_id = NULL
-    FROM unnest(CAST(:sequence AS bigint[]), CAST(:payload AS text[])) AS said (sequence, payload)
-    WHERE events.sequence = said.sequence
+    UPDATE events SET payload = given.payload, agent_id = NULL
+    FROM unnest(CAST(:sequence AS bigint[]), CAST(:payload AS text[])) AS given (sequence, payload)
+    WHERE events.sequence = given.sequence
 """)
 
 
@@ -105,8 +105,8 @@ def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
     connection = transaction.connection
     end = {"to": checkpoint.sequence, "to_hash": checkpoint.hash}
     if transaction.is_postgresql:
-        said = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-        connection.execute(_INSERT_POSTGRESQL, {**end, "rows": to_json(said).decode()})
+        columns = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+        connection.execute(_INSERT_POSTGRESQL, {**end, "rows": to_json(columns).decode()})
     else:
         connection.execute(_INSERT_SQLITE, {"rows": to_json(rows).decode()})
         connection.execute(_MOVE_HEAD, end)
@@ -288,11 +288,11 @@ def erase_of(transaction: Transaction, agent_id: str) -> int:
             row.sequence: to_json({"erased": payload_hash(from_json(row.payload))}).decode() for row in rows
         }
         if transaction.is_postgresql:
-            said = {"sequence": list(payloads.keys()), "payload": list(payloads.values())}
-            transaction.connection.execute(_ERASE_POSTGRESQL, said)
+            values = {"sequence": list(payloads.keys()), "payload": list(payloads.values())}
+            transaction.connection.execute(_ERASE_POSTGRESQL, values)
         else:
-            said_json = to_json(list(payloads.items())).decode()
-            transaction.connection.execute(_ERASE_SQLITE, {"said": said_json})
+            changed = to_json(list(payloads.items())).decode()
+            transaction.connection.execute(_ERASE_SQLITE, {"given": changed})
         erased += len(rows)
     return erased
 

@@ -12,7 +12,7 @@ from sqlalchemy import select, text, update
 
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.observation.results import UnmeasuredReason
+from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.storage.engine.tables import agents, liveness, probed, targets
 from lifesign.storage.engine.transaction import Transaction
 
@@ -57,24 +57,24 @@ _ANSWERED_SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 _ANSWERED_POSTGRESQL = text(f"""
     INSERT INTO liveness (target, network_class, address, answered_at_s)
-    SELECT CAST(said ->> 0 AS bigint), said ->> 1, said ->> 2, CAST(said ->> 3 AS double precision)
-    FROM json_array_elements(CAST(:rows AS json)) AS said
+    SELECT CAST(given ->> 0 AS bigint), given ->> 1, given ->> 2, CAST(given ->> 3 AS double precision)
+    FROM json_array_elements(CAST(:rows AS json)) AS given
     {_ANSWERED_TAIL}
 """)  # noqa: S608 - constants only
 _SILENT_SQLITE = text("""
     UPDATE liveness SET
-        network_class = coalesce(said.value ->> 1, network_class),
-        address = coalesce(said.value ->> 2, address),
-        silent_since_s = coalesce(silent_since_s, said.value ->> 3)
-    FROM json_each(:rows) AS said WHERE liveness.target = said.value ->> 0
+        network_class = coalesce(given.value ->> 1, network_class),
+        address = coalesce(given.value ->> 2, address),
+        silent_since_s = coalesce(silent_since_s, given.value ->> 3)
+    FROM json_each(:rows) AS given WHERE liveness.target = given.value ->> 0
 """)
 _SILENT_POSTGRESQL = text("""
     UPDATE liveness SET
-        network_class = coalesce(said.value ->> 1, network_class),
-        address = coalesce(said.value ->> 2, address),
-        silent_since_s = coalesce(silent_since_s, CAST(said.value ->> 3 AS double precision))
-    FROM json_array_elements(CAST(:rows AS json)) AS said
-    WHERE liveness.target = CAST(said.value ->> 0 AS bigint)
+        network_class = coalesce(given.value ->> 1, network_class),
+        address = coalesce(given.value ->> 2, address),
+        silent_since_s = coalesce(silent_since_s, CAST(given.value ->> 3 AS double precision))
+    FROM json_array_elements(CAST(:rows AS json)) AS given
+    WHERE liveness.target = CAST(given.value ->> 0 AS bigint)
 """)
 # An address is silent if all of its targets are.
 _BY_ADDRESS = """
@@ -186,7 +186,7 @@ def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bo
             targets.c.shard.in_(sorted(shards)),
             targets.c.gone_at_s.is_(None),
             agents.c.status.in_((Status.ACTIVE, Status.UNHEALTHY)),
-            probed.c.unmeasured.is_distinct_from(UnmeasuredReason.ASKED_TO_WAIT),
+            probed.c.inconclusive_reason.is_distinct_from(InconclusiveReason.ASKED_TO_WAIT),
         )
     )
     return transaction.connection.execute(wanted.limit(1)).first() is not None

@@ -57,12 +57,12 @@ class Left:
     evidence_at_s: float | None = None
     """Goes with `evidence_until_s`: None for a result that measured nothing."""
     evidence_until_s: float | None = None
-    unmeasured: str | None = None
+    inconclusive_reason: str | None = None
     """Of the last result; None: it measured."""
     result: str | None = None
     result_since_s: float | None = None
     layers: str | None = None
-    seen: str | None = None
+    observed: str | None = None
     memory: str | None = None
     protocol_version: str | None = None
     """Goes with `memory`: without one it stays as it was, with one it is this."""
@@ -107,18 +107,18 @@ _STORE_TAIL = """
             WHEN excluded.evidence_at_s IS NULL THEN probed.evidence_until_s ELSE excluded.evidence_until_s
         END,
         evidence_at_s = coalesce(excluded.evidence_at_s, probed.evidence_at_s),
-        unmeasured = excluded.unmeasured,
+        inconclusive_reason = excluded.inconclusive_reason,
         result = coalesce(excluded.result, probed.result),
         result_since_s = coalesce(excluded.result_since_s, probed.result_since_s),
         layers = coalesce(excluded.layers, probed.layers),
-        seen = coalesce(excluded.seen, probed.seen),
+        observed = coalesce(excluded.observed, probed.observed),
         memory = coalesce(excluded.memory, probed.memory),
         protocol_version = CASE
             WHEN excluded.memory IS NULL THEN probed.protocol_version ELSE excluded.protocol_version
         END
 """
 # A target of which nothing was ever measured has evidence that counts no more.
-_PLACES = {name: f"said ->> {place}" for place, name in enumerate(_STORED)}
+_PLACES = {name: f"given ->> {place}" for place, name in enumerate(_STORED)}
 _CASTS = {
     "target": "bigint", "token": "bigint", "number": "bigint", "observed_at_s": "double precision",
     "results_until_s": "double precision", "evidence_at_s": "double precision",
@@ -136,15 +136,15 @@ def _store_from(source: str, read: Callable[[str], str]) -> TextClause:
 
 
 _STORE_SQLITE = _store_from(
-    "(SELECT value AS said FROM json_each(:rows)) WHERE true", lambda name: _PLACES[name]
+    "(SELECT value AS given FROM json_each(:rows)) WHERE true", lambda name: _PLACES[name]
 )
 _STORE_POSTGRESQL = _store_from(
-    "json_array_elements(CAST(:rows AS json)) AS said",
+    "json_array_elements(CAST(:rows AS json)) AS given",
     lambda name: f"CAST({_PLACES[name]} AS {_CASTS[name]})" if name in _CASTS else _PLACES[name],
 )
 
 
-_LAST: tuple[Any, ...] = (probed.c.result, probed.c.result_since_s, probed.c.seen)
+_LAST: tuple[Any, ...] = (probed.c.result, probed.c.result_since_s, probed.c.observed)
 
 
 def lock(transaction: Transaction, subject_ids: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ class Reported(NamedTuple):
 
     answered: int = 0
     failed: int = 0
-    unmeasured: int = 0
+    inconclusive: int = 0
 
     def plus(self, other: "Reported") -> "Reported":
         """Return both together."""
@@ -40,8 +40,8 @@ class WorkerReports(NamedTuple):
 
 
 _ADD = text("""
-    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, unmeasured)
-    VALUES (:holder, :at_s, :answered, :failed, :unmeasured)
+    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, inconclusive)
+    VALUES (:holder, :at_s, :answered, :failed, :inconclusive)
     ON CONFLICT (holder) DO UPDATE SET
         reported_at_s = CASE
             WHEN excluded.reported_at_s > prober_reports.reported_at_s THEN excluded.reported_at_s
@@ -49,12 +49,12 @@ _ADD = text("""
         END,
         answered = prober_reports.answered + excluded.answered,
         failed = prober_reports.failed + excluded.failed,
-        unmeasured = prober_reports.unmeasured + excluded.unmeasured
+        inconclusive = prober_reports.inconclusive + excluded.inconclusive
 """)
 
 
 _NOTE = text("""
-    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, unmeasured, idle)
+    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, inconclusive, idle)
     VALUES (:holder, 0, 0, 0, 0, :idle)
     ON CONFLICT (holder) DO UPDATE SET idle = excluded.idle
 """)
@@ -79,7 +79,7 @@ def all_of(transaction: Transaction) -> list[WorkerReports]:
         WorkerReports(
             row.holder,
             row.reported_at_s,
-            Reported(row.answered, row.failed, row.unmeasured),
+            Reported(row.answered, row.failed, row.inconclusive),
             None if row.idle is None else _IDLENESS.validate_json(row.idle),
         )
         for row in transaction.connection.execute(wanted)

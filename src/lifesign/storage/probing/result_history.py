@@ -49,9 +49,9 @@ _ADD_SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 _ADD_POSTGRESQL = text(f"""
     INSERT INTO result_sums ({", ".join(_SUMS)})
-    SELECT CAST(said ->> 0 AS integer), CAST(said ->> 1 AS bigint), said ->> 2, said ->> 3,
-        CAST(said ->> 4 AS integer), CAST(said ->> 5 AS bigint)
-    FROM json_array_elements(CAST(:rows AS json)) AS said
+    SELECT CAST(given ->> 0 AS integer), CAST(given ->> 1 AS bigint), given ->> 2, given ->> 3,
+        CAST(given ->> 4 AS integer), CAST(given ->> 5 AS bigint)
+    FROM json_array_elements(CAST(:rows AS json)) AS given
     {_ADD_TAIL}
 """)  # noqa: S608 - constants only
 _CHANGES = ("target", "at_s", "layer", "previous", "result", "evidence")
@@ -61,9 +61,9 @@ _CHANGE_SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 _CHANGE_POSTGRESQL = text(f"""
     INSERT INTO result_changes ({", ".join(_CHANGES)})
-    SELECT CAST(said ->> 0 AS bigint), CAST(said ->> 1 AS double precision), said ->> 2, said ->> 3,
-        said ->> 4, said ->> 5
-    FROM json_array_elements(CAST(:rows AS json)) AS said
+    SELECT CAST(given ->> 0 AS bigint), CAST(given ->> 1 AS double precision), given ->> 2, given ->> 3,
+        given ->> 4, given ->> 5
+    FROM json_array_elements(CAST(:rows AS json)) AS given
 """)  # noqa: S608 - constants only
 # The ids of one target's changes ascend with time: all but the last ones go.
 _TRIM = text("""

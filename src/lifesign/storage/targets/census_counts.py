@@ -115,7 +115,7 @@ _OLD_OF = """
         CASE
             WHEN NOT {is_old} THEN NULL
             WHEN results_until_s < :now_s THEN 'no_prober'
-            ELSE coalesce(unmeasured, 'asked_to_wait')
+            ELSE coalesce(inconclusive_reason, 'asked_to_wait')
         END,
         count(*), max(evidence_at_s)
     FROM targets JOIN probed ON probed.target = targets.id

@@ -16,7 +16,7 @@ from lifesign.domain.models.directories import ImportState
 from lifesign.storage.engine.tables import directories, import_pages, imports, listings, targets
 from lifesign.storage.engine.transaction import Transaction
 
-OPEN_STATES = (ImportState.UPLOADING, ImportState.ADDING, ImportState.HELD, ImportState.REMOVING)
+OPEN_STATES = (ImportState.UPLOADING, ImportState.ADDING, ImportState.SUSPENDED, ImportState.REMOVING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +80,26 @@ _IMPORT = select(*(imports.c[member.name] for member in fields(StoredImport)))
 
 # Those that are listed already, and were not yet found in this import.
 _COUNT_KEPT_SQLITE = text("""
-    SELECT count(*) FROM json_each(:subjects) AS said
-    JOIN targets ON targets.subject_id = said.value
+    SELECT count(*) FROM json_each(:subjects) AS given
+    JOIN targets ON targets.subject_id = given.value
     JOIN listings ON listings.target = targets.id AND listings.directory = :directory
     WHERE listings.in_import < :in_import
 """)
 _COUNT_KEPT_POSTGRESQL = text("""
-    SELECT count(*) FROM unnest(CAST(:subjects AS text[])) AS said (value)
-    JOIN targets ON targets.subject_id = said.value
+    SELECT count(*) FROM unnest(CAST(:subjects AS text[])) AS given (value)
+    JOIN targets ON targets.subject_id = given.value
     JOIN listings ON listings.target = targets.id AND listings.directory = :directory
     WHERE listings.in_import < :in_import
 """)
 _REVIVE_SQLITE = text("""
     UPDATE targets SET gone_at_s = NULL, gone_reason = NULL, version = :version
-    FROM json_each(:subjects) AS said
-    WHERE targets.subject_id = said.value AND targets.gone_reason = 'left'
+    FROM json_each(:subjects) AS given
+    WHERE targets.subject_id = given.value AND targets.gone_reason = 'left'
 """)
 _REVIVE_POSTGRESQL = text("""
     UPDATE targets SET gone_at_s = NULL, gone_reason = NULL, version = :version
-    FROM unnest(CAST(:subjects AS text[])) AS said (value)
-    WHERE targets.subject_id = said.value AND targets.gone_reason = 'left'
+    FROM unnest(CAST(:subjects AS text[])) AS given (value)
+    WHERE targets.subject_id = given.value AND targets.gone_reason = 'left'
 """)
 _LIST_TAIL = """
     ON CONFLICT (target, directory) DO UPDATE SET in_import = excluded.in_import
@@ -108,14 +108,14 @@ _LIST_TAIL = """
 _LIST_SQLITE = text(f"""
     INSERT INTO listings (target, directory, in_import)
     SELECT targets.id, :directory, :in_import
-    FROM json_each(:subjects) AS said JOIN targets ON targets.subject_id = said.value WHERE true
+    FROM json_each(:subjects) AS given JOIN targets ON targets.subject_id = given.value WHERE true
     {_LIST_TAIL}
 """)  # noqa: S608 - constants only
 _LIST_POSTGRESQL = text(f"""
     INSERT INTO listings (target, directory, in_import)
     SELECT targets.id, :directory, :in_import
-    FROM unnest(CAST(:subjects AS text[])) AS said (value)
-    JOIN targets ON targets.subject_id = said.value ORDER BY targets.id
+    FROM unnest(CAST(:subjects AS text[])) AS given (value)
+    JOIN targets ON targets.subject_id = given.value ORDER BY targets.id
     {_LIST_TAIL}
 """)  # noqa: S608 - constants only
 _LOOKED_AT = text("""
@@ -297,16 +297,16 @@ def list_targets(
     listed.
     """
     is_postgresql = transaction.is_postgresql
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "subjects": subject_ids if is_postgresql else to_json(subject_ids).decode(),
         "directory": directory,
         "in_import": in_import,
     }
     connection = transaction.connection
-    kept = connection.scalar(_COUNT_KEPT_POSTGRESQL if is_postgresql else _COUNT_KEPT_SQLITE, said) or 0
-    revive = {"subjects": said["subjects"], "version": version}
+    kept = connection.scalar(_COUNT_KEPT_POSTGRESQL if is_postgresql else _COUNT_KEPT_SQLITE, values) or 0
+    revive = {"subjects": values["subjects"], "version": version}
     connection.execute(_REVIVE_POSTGRESQL if is_postgresql else _REVIVE_SQLITE, revive)
-    changed = connection.execute(_LIST_POSTGRESQL if is_postgresql else _LIST_SQLITE, said).rowcount
+    changed = connection.execute(_LIST_POSTGRESQL if is_postgresql else _LIST_SQLITE, values).rowcount
     return kept, changed - kept
 
 

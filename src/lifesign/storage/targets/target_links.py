@@ -45,7 +45,7 @@ class StoredClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class CardSaid:
+class CardFound:
     """What the card of one target said when it was read: which agent of which registry it is, if any."""
 
     target: int
@@ -99,34 +99,34 @@ _NOTE_CARDS = """
 """
 _NOTE_CARDS_SQLITE = text(
     _NOTE_CARDS.format(
-        source="json_each(:rows) AS said",
-        target="said.value ->> 0",
-        at_s="said.value ->> 1",
-        registry="said.value ->> 2",
-        agent_id="said.value ->> 3",
+        source="json_each(:rows) AS given",
+        target="given.value ->> 0",
+        at_s="given.value ->> 1",
+        registry="given.value ->> 2",
+        agent_id="given.value ->> 3",
     )
 )
 _NOTE_CARDS_POSTGRESQL = text(
     _NOTE_CARDS.format(
-        source="json_array_elements(CAST(:rows AS json)) AS said",
-        target="CAST(said ->> 0 AS bigint)",
-        at_s="CAST(said ->> 1 AS double precision)",
-        registry="said ->> 2",
-        agent_id="said ->> 3",
+        source="json_array_elements(CAST(:rows AS json)) AS given",
+        target="CAST(given ->> 0 AS bigint)",
+        at_s="CAST(given ->> 1 AS double precision)",
+        registry="given ->> 2",
+        agent_id="given ->> 3",
     )
 )
 
 
-def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
-    """Note what cards that were read said, each target's at most once."""
-    if not said:
+def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
+    """Note the registry and the agent that cards name, each target at most once."""
+    if not cards:
         return
     connection = transaction.connection
-    named = [(card.target, card.at_s, card.registry, card.agent_id) for card in said if card.agent_id]
+    named = [(card.target, card.at_s, card.registry, card.agent_id) for card in cards if card.agent_id]
     if named:
         statement = _NOTE_CARDS_POSTGRESQL if transaction.is_postgresql else _NOTE_CARDS_SQLITE
         connection.execute(statement, {"rows": to_json(sorted(named)).decode()})
-    names = {card.target: card.agent_id for card in said}
+    names = {card.target: card.agent_id for card in cards}
     before = (
         select(target_claims.c.target, target_claims.c.agent, agents.c.agent_id)
         .join(agents, agents.c.id == target_claims.c.agent)

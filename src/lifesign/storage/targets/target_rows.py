@@ -93,8 +93,8 @@ _ADD_SQLITE = text("""
 # Others may add the same ones, in the order of their own page: the rows of one page are sorted, by all alike.
 _ADD_POSTGRESQL = text("""
     INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
-    SELECT said ->> 0, said ->> 1, said ->> 2, CAST(said ->> 3 AS integer), :version, false, :now_s
-    FROM json_array_elements(CAST(:rows AS json)) AS said ON CONFLICT (subject_id) DO NOTHING
+    SELECT given ->> 0, given ->> 1, given ->> 2, CAST(given ->> 3 AS integer), :version, false, :now_s
+    FROM json_array_elements(CAST(:rows AS json)) AS given ON CONFLICT (subject_id) DO NOTHING
 """)
 # Two looks, since an index leads to either; the second one finds next to nothing.
 _FEED = """
@@ -147,8 +147,8 @@ _NEWEST_SQLITE = text("""
 _NEWEST_POSTGRESQL = text("""
     SELECT shard, max(version) FROM (
         SELECT asked.shard, (SELECT max(version) FROM targets WHERE targets.shard = asked.shard) AS version
-        FROM json_array_elements_text(CAST(:shards AS json)) AS said,
-            LATERAL (SELECT CAST(said.value AS integer) AS shard) AS asked
+        FROM json_array_elements_text(CAST(:shards AS json)) AS given,
+            LATERAL (SELECT CAST(given.value AS integer) AS shard) AS asked
         UNION ALL SELECT left_shard, version FROM targets WHERE left_shard IS NOT NULL
     ) AS newest WHERE version > :after GROUP BY shard
 """)
@@ -186,8 +186,8 @@ def add(transaction: Transaction, urls: Mapping[str, str], version: int) -> None
         rows.append((subject_id, url, host, shard_of(host)))
     rows.sort(key=lambda row: (row[3], row[0]))
     statement = _ADD_POSTGRESQL if transaction.is_postgresql else _ADD_SQLITE
-    said = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s}
-    transaction.connection.execute(statement, said)
+    values = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s}
+    transaction.connection.execute(statement, values)
 
 
 def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:

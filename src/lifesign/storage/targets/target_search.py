@@ -39,9 +39,9 @@ class HostCursor:
 _SUMMARY: tuple[Any, ...] = (
     targets.c.id, targets.c.subject_id, targets.c.url, targets.c.host, targets.c.gone_at_s,
     targets.c.gone_reason,
-    probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.seen,
+    probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.observed,
     probed.c.layers, probed.c.evidence_at_s, probed.c.evidence_until_s, probed.c.results_until_s,
-    probed.c.unmeasured,
+    probed.c.inconclusive_reason,
 )  # fmt: skip
 _WHOLE: tuple[Any, ...] = (
     *_SUMMARY, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,

@@ -95,22 +95,22 @@ _TO_HOLD_POSTGRESQL = text(f"""
 
 _STORE_SQLITE = text(f"""
     UPDATE leases
-    SET {", ".join(f"{name} = said.value ->> {place}" for place, name in enumerate(_CLAIM_COLUMNS) if place)}
-    FROM json_each(:said) said WHERE leases.resource = said.value ->> 0
+    SET {", ".join(f"{name} = given.value ->> {place}" for place, name in enumerate(_CLAIM_COLUMNS) if place)}
+    FROM json_each(:given) given WHERE leases.resource = given.value ->> 0
 """)  # noqa: S608 - constants only
 # JSON here too: the driver takes longer over the elements of arrays than the server over the text. The
 # array is for the index: by the join alone all leases of some thousands are read to find thirty.
 _STORE_POSTGRESQL = text(f"""
-    WITH said AS (
-        SELECT * FROM json_to_recordset(CAST(:said AS json)) AS said (
+    WITH given AS (
+        SELECT * FROM json_to_recordset(CAST(:given AS json)) AS given (
             resource text, lease_id text, holder text, holder_incarnation bigint, token bigint,
             acquired_at_s double precision, expires_at_s double precision, ended_at_s double precision,
             end_reason text, id_secret text
         )
     )
-    UPDATE leases SET {", ".join(f"{name} = said.{name}" for name in _CLAIM_COLUMNS[1:])}
-    FROM said WHERE leases.resource = said.resource
-        AND leases.resource = ANY(ARRAY(SELECT resource FROM said))
+    UPDATE leases SET {", ".join(f"{name} = given.{name}" for name in _CLAIM_COLUMNS[1:])}
+    FROM given WHERE leases.resource = given.resource
+        AND leases.resource = ANY(ARRAY(SELECT resource FROM given))
 """)  # noqa: S608 - constants only
 
 
@@ -193,10 +193,12 @@ def store(transaction: Transaction, changed: Sequence[Claim]) -> None:
     if not changed:
         return
     if transaction.is_postgresql:
-        said = [dict(zip(_CLAIM_COLUMNS, _columns(claim), strict=True)) for claim in changed]
-        transaction.connection.execute(_STORE_POSTGRESQL, {"said": _json(said)})
+        given = [dict(zip(_CLAIM_COLUMNS, _columns(claim), strict=True)) for claim in changed]
+        transaction.connection.execute(_STORE_POSTGRESQL, {"given": _json(given)})
     else:
-        transaction.connection.execute(_STORE_SQLITE, {"said": _json([_columns(claim) for claim in changed])})
+        transaction.connection.execute(
+            _STORE_SQLITE, {"given": _json([_columns(claim) for claim in changed])}
+        )
 
 
 def find(transaction: Transaction, resource: str, *, to_change: bool = False) -> Claim | None:

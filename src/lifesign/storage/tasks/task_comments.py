@@ -16,8 +16,8 @@ class StoredComment:
     task: int
     signal: str
     comment: str
-    said_by: str | None
-    said_at_s: float
+    written_by: str | None
+    written_at_s: float
     number: int = 0
     """Given when it is stored: from 1, at each task."""
 
@@ -51,8 +51,8 @@ def of_task(transaction: Transaction, task: int) -> list[StoredComment]:
     return [StoredComment(**row) for row in transaction.connection.execute(wanted).mappings()]
 
 
-def forget_author(transaction: Transaction, said_by: str) -> None:
+def forget_author(transaction: Transaction, written_by: str) -> None:
     """Take somebody's name off all comments."""
     transaction.connection.execute(
-        update(task_comments).where(task_comments.c.said_by == said_by).values(said_by=None)
+        update(task_comments).where(task_comments.c.written_by == written_by).values(written_by=None)
     )

@@ -274,7 +274,7 @@ def _create_prober_reports() -> None:
             "answered", sa.BigInteger(), nullable=False, comment="results of living agents, like the next two"
         ),
         sa.Column("failed", sa.BigInteger(), nullable=False),
-        sa.Column("unmeasured", sa.BigInteger(), nullable=False),
+        sa.Column("inconclusive", sa.BigInteger(), nullable=False),
         sa.Column("idle", sa.Text(), comment="prober_standing.Idleness as JSON"),
         sa.PrimaryKeyConstraint("holder", name="pk_prober_reports"),
     )
@@ -302,7 +302,9 @@ def _create_registry() -> None:
         sa.Column("token_floor", sa.BigInteger(), nullable=False),
         sa.Column("swept_at_s", sa.Double(), comment="when a sweep last ran"),
         sa.Column("monitor", sa.Text(), nullable=False, comment="monitor_health.Monitor as JSON"),
-        sa.Column("excused", sa.Text(), nullable=False, comment="time that is nobody's silence, as JSON"),
+        sa.Column(
+            "excluded_downtime", sa.Text(), nullable=False, comment="time that is nobody's silence, as JSON"
+        ),
         sa.Column("sweeper", sa.String(64), comment="which server process sweeps"),
         sa.Column("sweeper_until_s", sa.Double(), comment="then another one may"),
         sa.Column("installation_id", sa.String(64), comment="ins_...; null: no server yet"),
@@ -575,7 +577,7 @@ def _create_observed() -> None:
         sa.Column("evidence_until_s", sa.Double(), comment="until when it counts"),
         sa.Column("results_until_s", sa.Double(), comment="then a prober would have sent another result"),
         sa.Column("health_until_s", sa.Double(), comment="until when the last health document counts"),
-        sa.Column("unmeasured", sa.String(16), comment="why the last result measured nothing"),
+        sa.Column("inconclusive_reason", sa.String(16), comment="why the last result measured nothing"),
         sa.PrimaryKeyConstraint("agent", name="pk_observed"),
         sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_observed_agent", ondelete="CASCADE"),
     )
@@ -596,12 +598,12 @@ def _create_probed() -> None:
         sa.Column("result_since_s", sa.Double()),
         sa.Column("layers", sa.String(128), comment="the last result of each layer that told anything"),
         sa.Column("memory", sa.Text(), comment="probe_memory.ProbeMemory as JSON"),
-        sa.Column("seen", sa.Text(), comment="the last observation that told anything, as JSON"),
+        sa.Column("observed", sa.Text(), comment="the last observation that told anything, as JSON"),
         sa.Column("protocol_version", sa.String(64), comment="as its card says it, for counting"),
         sa.Column("evidence_at_s", sa.Double()),
         sa.Column("evidence_until_s", sa.Double()),
         sa.Column("results_until_s", sa.Double()),
-        sa.Column("unmeasured", sa.String(16)),
+        sa.Column("inconclusive_reason", sa.String(16)),
         sa.Column("token", sa.BigInteger(), comment="of its shard, under which the last result was measured"),
         sa.Column("number", sa.BigInteger(), comment="of that result, counted per token"),
         sa.PrimaryKeyConstraint("target", name="pk_probed"),
@@ -756,12 +758,12 @@ def _create_task_comments() -> None:
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("signal", sa.String(16), nullable=False, comment="what was decided, or asked for, with it"),
         sa.Column("comment", sa.Text(), nullable=False),
-        sa.Column("said_by", sa.String(160), comment="null once the agent is erased"),
-        sa.Column("said_at_s", sa.Double(), nullable=False),
+        sa.Column("written_by", sa.String(160), comment="null once the agent is erased"),
+        sa.Column("written_at_s", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("task", "number", name="pk_task_comments"),
         sa.ForeignKeyConstraint(["task"], ["tasks.number"], name="fk_task_comments_task"),
     )
-    op.create_index("ix_task_comments_said_by", "task_comments", ["said_by"])
+    op.create_index("ix_task_comments_written_by", "task_comments", ["written_by"])
 
 
 def _create_task_creations() -> None:
