@@ -178,7 +178,7 @@ def _agent(fleet: Fleet, number: int, now_s: float) -> dict[str, Any]:
         "version": 1,
         "registered_at_s": now_s,
         # Evenly over the time in which their silence would be noticed.
-        "judge_at_s": now_s + fleet.unhealthy_after_s * (0.5 + 0.5 * (number % 997) / 997)
+        "assess_at_s": now_s + fleet.unhealthy_after_s * (0.5 + 0.5 * (number % 997) / 997)
         if is_alive
         else None,
         "recoveries_s": [],

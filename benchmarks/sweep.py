@@ -52,7 +52,7 @@ async def make_silent(database: Database, first: int) -> None:
             text("UPDATE beats SET last_heartbeat_at_s = :at_s WHERE agent > :first AND agent <= :last"), whom
         )
         connection.execute(
-            text("UPDATE agents SET judge_at_s = :now_s WHERE id > :first AND id <= :last"), whom
+            text("UPDATE agents SET assess_at_s = :now_s WHERE id > :first AND id <= :last"), whom
         )
         held = [
             {
@@ -78,7 +78,7 @@ async def make_due(database: Database, first: int) -> None:
     def change(transaction: Transaction) -> None:
         now_s = transaction.now_s
         transaction.connection.execute(
-            text("UPDATE agents SET judge_at_s = :now_s WHERE id > :first AND id <= :last"),
+            text("UPDATE agents SET assess_at_s = :now_s WHERE id > :first AND id <= :last"),
             {"first": first, "last": first + DUE, "now_s": now_s},
         )
 

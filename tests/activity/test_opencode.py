@@ -11,7 +11,7 @@ from tests.support.opencode_events import idle, text_of, tool
 from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer, SessionStanding
+from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable, SessionStanding
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
 from lifesign.errors import InvalidValue
 
@@ -36,7 +36,7 @@ async def failure_of(server: OpencodeServer) -> tuple[type, str]:
         async with server.events() as lines:
             async for _ in lines:
                 pass
-    except (OpencodeAway, NotOpencode) as failed:
+    except (OpencodeUnreachable, NotOpencode) as failed:
         return type(failed), str(failed)
     pytest.fail("the stream ended by itself")
 
@@ -104,13 +104,21 @@ async def test_the_password_goes_along_with_all_that_is_asked() -> None:
         (redirect("/elsewhere"), NotOpencode, "HTTP 302: expected 200"),
         (as_json({}), NotOpencode, "expected text/event-stream, got 'application/json'"),
         (answer(200, b"<html>", Content_Type="text/html"), NotOpencode, "got 'text/html': is there"),
-        (answer(503), OpencodeAway, "HTTP 503"),
-        (answer(429), OpencodeAway, "HTTP 429"),
-        (reset, OpencodeAway, "the connection broke"),
-        (stream_of(b": hello\n"), OpencodeAway, "the stream ended"),
-        (stream_of(b"data: 1\n", and_then=reset), OpencodeAway, "the stream"),
-        (stream_of(and_then=endless_body), OpencodeAway, "a line or a message of more than 1048576 bytes"),
-        (stream_of(*[b"data: " + b"x" * 700_000 + b"\n"] * 4), OpencodeAway, "more than 2097152 bytes"),
+        (answer(503), OpencodeUnreachable, "HTTP 503"),
+        (answer(429), OpencodeUnreachable, "HTTP 429"),
+        (reset, OpencodeUnreachable, "the connection broke"),
+        (stream_of(b": hello\n"), OpencodeUnreachable, "the stream ended"),
+        (stream_of(b"data: 1\n", and_then=reset), OpencodeUnreachable, "the stream"),
+        (
+            stream_of(and_then=endless_body),
+            OpencodeUnreachable,
+            "a line or a message of more than 1048576 bytes",
+        ),
+        (
+            stream_of(*[b"data: " + b"x" * 700_000 + b"\n"] * 4),
+            OpencodeUnreachable,
+            "more than 2097152 bytes",
+        ),
     ],
     ids=[
         "password", "nothing", "redirect", "json", "html", "away", "too often", "reset", "end", "cut off",
@@ -136,7 +144,7 @@ async def test_a_server_that_is_not_there_is_away() -> None:
     async with opencode() as (_, url):
         pass
     async with OpencodeServer(url) as server:
-        with pytest.raises(OpencodeAway, match="no connection to"):
+        with pytest.raises(OpencodeUnreachable, match="no connection to"):
             await server.standings(["ses_1"])
 
 
@@ -145,7 +153,7 @@ async def test_half_a_minute_without_a_line_is_a_stall() -> None:
     async with asked() as (fake, server):
         fake.instead["/global/event"] = stream_of(b": hello\n", and_then=silence)
         began_s = virtual_loop().time()
-        assert await failure_of(server) == (OpencodeAway, "the server was silent for 30 s")
+        assert await failure_of(server) == (OpencodeUnreachable, "the server was silent for 30 s")
         assert SERVER_SILENT_S <= virtual_loop().time() - began_s < SERVER_SILENT_S + 1
 
 
@@ -158,7 +166,7 @@ async def test_bytes_that_never_make_a_line_are_a_stall_too() -> None:
 
     async with asked() as (fake, server):
         fake.instead["/global/event"] = stream_of(and_then=drip)
-        assert await failure_of(server) == (OpencodeAway, "the server was silent for 30 s")
+        assert await failure_of(server) == (OpencodeUnreachable, "the server was silent for 30 s")
 
 
 @in_virtual_time
@@ -173,8 +181,8 @@ async def test_a_line_now_and_then_is_enough() -> None:
 async def test_who_never_answers_is_away() -> None:
     async with asked(ses_1="idle") as (fake, server):
         fake.instead = {"/global/event": silence, "/session/ses_1": silence}
-        assert (await failure_of(server))[0] is OpencodeAway
-        with pytest.raises(OpencodeAway, match="in time"):
+        assert (await failure_of(server))[0] is OpencodeUnreachable
+        with pytest.raises(OpencodeUnreachable, match="in time"):
             await server.standings(["ses_1"])
 
 

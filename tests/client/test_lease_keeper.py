@@ -324,11 +324,11 @@ async def test_a_grant_that_is_over_by_our_count_when_it_comes_is_held_if_a_rene
         asked_at_s = now_s() - 20
         async with kept(keeper_of(client, window_s=10, asked_at_s=asked_at_s)) as keeper:
             assert not keeper.is_held()
-            assert await keeper.wait_held()
+            assert await keeper.wait_until_held()
             assert keeper.is_held()
         registry.always = 412
         async with kept(keeper_of(client, window_s=10, asked_at_s=asked_at_s)) as keeper:
-            assert not await keeper.wait_held()
+            assert not await keeper.wait_until_held()
 
 
 @in_virtual_time

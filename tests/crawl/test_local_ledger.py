@@ -17,7 +17,13 @@ from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ReportAnswer, ShardClaim, TargetEntry
+from lifesign.prober.results.ledger import (
+    LedgerUnreachable,
+    ProbeReport,
+    ReportAnswer,
+    ShardClaim,
+    TargetEntry,
+)
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
 from lifesign.storage.errors import StoreUnavailable
@@ -190,5 +196,5 @@ async def test_a_database_that_is_away_is_a_ledger_that_is_away(
         ledger.unprobed(0.0),
         ledger.leave("worker-1"),
     ):
-        with pytest.raises(LedgerAway, match="the disk is full"):
+        with pytest.raises(LedgerUnreachable, match="the disk is full"):
             await asked

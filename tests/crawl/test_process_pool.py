@@ -18,7 +18,7 @@ from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus, worker_name
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.errors import PassHeldUp
+from lifesign.prober.errors import PassDelayed
 
 
 def shares(tmp_path: Path, count: int = 2) -> list[WorkerConfig]:
@@ -91,7 +91,7 @@ async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path
 
 async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, heard: Heard) -> None:
     parts = cast(tmp_path, "sleep", "held up")
-    with pytest.raises(PassHeldUp, match=r"for 120 s nothing could be stored \(the disk is full\)"):
+    with pytest.raises(PassDelayed, match=r"for 120 s nothing could be stored \(the disk is full\)"):
         await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
     assert heard.died == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lifesign.dashboard import fleet_facts
-from lifesign.dashboard.fleet_facts import FleetCounts, Kept
+from lifesign.dashboard.fleet_facts import CachedFact, FleetCounts
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
@@ -25,7 +25,7 @@ async def test_all_who_look_at_once_are_answered_by_one_count(nowhere: Database)
         taken.append(1)
         return len(taken)
 
-    kept = Kept(nowhere, count, fresh_s=60)
+    kept = CachedFact(nowhere, count, fresh_s=60)
     assert await asyncio.gather(*(kept.get() for _ in range(20))) == [1] * 20
     assert await kept.get() == 1
     await nowhere.close()
@@ -38,7 +38,7 @@ async def test_nobody_waits_while_an_older_count_is_there(nowhere: Database) -> 
         taken.append(1)
         return len(taken)
 
-    kept = Kept(nowhere, count, fresh_s=0)
+    kept = CachedFact(nowhere, count, fresh_s=0)
     assert await kept.get() == 1
     kept._fresh_s = 0.0
     assert await kept.get() == 1
@@ -51,17 +51,17 @@ async def test_a_count_that_fails_is_told_and_tried_again(
     nowhere: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_facts, "USABLE_SECONDS", 0.0)
-    is_away = True
+    is_unreachable = True
 
     def count(_transaction: Transaction) -> str:
-        if is_away:
+        if is_unreachable:
             raise StoreUnavailable("away")
         return "counted"
 
-    kept = Kept(nowhere, count, fresh_s=60)
+    kept = CachedFact(nowhere, count, fresh_s=60)
     with pytest.raises(StoreUnavailable):
         await kept.get()
-    is_away = False
+    is_unreachable = False
     assert await kept.get() == "counted"
     await nowhere.close()
 
@@ -71,7 +71,7 @@ async def test_counting_takes_a_hundredth_of_the_time_at_most(nowhere: Database)
         time.sleep(0.05)
         return "counted"
 
-    kept = Kept(nowhere, count, fresh_s=0.001)
+    kept = CachedFact(nowhere, count, fresh_s=0.001)
     await kept.get()
     assert kept._fresh_s >= 5
     await nowhere.close()

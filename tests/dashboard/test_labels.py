@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.dashboard import labels
-from lifesign.dashboard.labels import Sight, sight_of_seen
+from lifesign.dashboard.labels import ProbeLabel, label_of_observed
 from lifesign.dashboard.pages.history import _segments
 from lifesign.domain.models.agents import ObservedLayer, ObservedState
 from lifesign.domain.observation.results import ResultClass
@@ -28,7 +28,7 @@ SEEN = {
 
 @pytest.mark.parametrize(("result", "word"), SEEN.items())
 def test_what_was_seen_has_one_word(result: ResultClass | None, word: str) -> None:
-    assert labels.sight_of(result).word == word
+    assert labels.label_of_result(result).word == word
 
 
 def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
@@ -37,22 +37,24 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
 
     card, gate = layer(ResultClass.OK, 9), layer(ResultClass.GATED, 10)
     seen = ObservedState(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
-    assert sight_of_seen(seen) == Sight("answers", "a card, an interface that asks for credentials or money")
+    assert label_of_observed(seen) == ProbeLabel(
+        "answers", "a card, an interface that asks for credentials or money"
+    )
     lost = seen.model_copy(update={"discovery": layer(ResultClass.HTTP_ERROR, 9)})
-    assert sight_of_seen(lost).word == "gated"
+    assert label_of_observed(lost).word == "gated"
     gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10), "failures_in_row": 1})
-    assert sight_of_seen(gone).word == "down"
+    assert label_of_observed(gone).word == "down"
 
 
 def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
     asked_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
     absent = ObservedLayer(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
     seen = ObservedState(failures_in_row=0, recent_interactions="", readiness=absent)
-    assert sight_of_seen(seen) == Sight("unknown", "HTTP 404; its card could not be asked")
+    assert label_of_observed(seen) == ProbeLabel("unknown", "HTTP 404; its card could not be asked")
 
 
 def test_every_word_is_explained() -> None:
-    seen = {labels.sight_of(result).word for result in [*ResultClass, None]}
+    seen = {labels.label_of_result(result).word for result in [*ResultClass, None]}
     assert seen == {"answers", "gated", "down", "unknown", "never measured"}
     assert all(labels.meaning(word) for word in seen)
 

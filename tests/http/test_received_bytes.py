@@ -23,7 +23,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from yarl import URL
 
 from lifesign.activity import opencode
-from lifesign.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer
+from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable
 from lifesign.cli.doctor.http import answer_of
 from lifesign.client import RegistryClient, fetch_health, registry_connection
 from lifesign.client.event_stream import MAX_MESSAGE_BYTES
@@ -143,7 +143,7 @@ async def by_doctor(server: FloodingServer) -> None:
 
 async def by_watch_activity(server: FloodingServer) -> None:
     async with OpencodeServer(server.url) as asked:
-        with contextlib.suppress(OpencodeAway, NotOpencode):
+        with contextlib.suppress(OpencodeUnreachable, NotOpencode):
             await asked.standings(["ses_1"])
         await ended(server)
 
@@ -232,7 +232,7 @@ async def by_a_follower_of_events(server: FloodingServer) -> None:
 
 async def by_a_follower_of_sessions(server: FloodingServer) -> None:
     async with OpencodeServer(server.url) as asked:
-        with contextlib.suppress(OpencodeAway, NotOpencode):
+        with contextlib.suppress(OpencodeUnreachable, NotOpencode):
             async with asked.events() as events:
                 async for _ in events:
                     pass

@@ -71,8 +71,8 @@ class Crew:
         """Return when each target was looked at, by whomever."""
         at_s: dict[str, list[float]] = {url: [] for url in URLS}
         for name in self.processes:
-            for url, looked_at_s in self.looks(name):
-                at_s[url].append(looked_at_s)
+            for url, observed_at_of in self.looks(name):
+                at_s[url].append(observed_at_of)
         return {url: sorted(many) for url, many in at_s.items()}
 
     def log(self) -> str:

@@ -56,7 +56,7 @@ async def die(registry: RegistryServer, agent_id: str) -> None:
         assert agent is not None
         silent = (Signal.HEARTBEAT_TIMEOUT, Signal.HEARTBEAT_TIMEOUT)
         change = Change(
-            agent=agent, signals=silent, explanation="silent", health=HealthStatus.UNKNOWN, judge_at_s=None
+            agent=agent, signals=silent, explanation="silent", health=HealthStatus.UNKNOWN, assess_at_s=None
         )
         change_status(transaction, [change], "test")
 

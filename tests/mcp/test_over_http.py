@@ -121,9 +121,9 @@ def test_a_signal_ends_it_and_it_never_told_a_key(
 def test_requests_may_name_what_it_is_reached_by(
     place: ListenAddress, hosts: list[str], *, is_local: bool
 ) -> None:
-    assert (place.known_as(), place.is_local) == (hosts, is_local)
+    assert (place.resolve_agent(), place.is_local) == (hosts, is_local)
 
 
 def test_who_listens_everywhere_says_under_which_name() -> None:
     with pytest.raises(InvalidValue, match="--allow-host: expected a name by which clients reach ::"):
-        ListenAddress(host="::").known_as()
+        ListenAddress(host="::").resolve_agent()

@@ -34,7 +34,7 @@ async def _types(database: Database) -> list[str]:
 
 async def _judge_times(database: Database) -> list[float | None]:
     def read(transaction: Transaction) -> list[float | None]:
-        return list(transaction.connection.scalars(select(agents_table.c.judge_at_s)))
+        return list(transaction.connection.scalars(select(agents_table.c.assess_at_s)))
 
     return await database.read(read)
 
@@ -114,7 +114,7 @@ async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, 
         status="draining",
         reason="drain_initiated",
         drain_deadline_s=now_s + 60,
-        judge_at_s=now_s,
+        assess_at_s=now_s,
     )
     await _sweeper(database, clock).sweep_once()
     assert await count_by_status(database) == {"deregistered": 1}
@@ -128,7 +128,7 @@ async def test_who_drains_too_long_is_dead_with_a_warning(database: Database, cl
         status="draining",
         reason="drain_initiated",
         drain_deadline_s=deadline_s,
-        judge_at_s=deadline_s,
+        assess_at_s=deadline_s,
     )
     await give_lease(database, "agent-0", "task:t1")
     clock.advance(60)

@@ -32,8 +32,8 @@ READER_KEY = key_of(b"r" * 32)
 
 def streams_of(database: Database) -> EventStreams:
     """What answers, over a database."""
-    door = OperationDispatcher(database, RateLimiter(RateLimit(1_000, 1_000), 100), time.monotonic)
-    return EventStreams(door, EventFeed(database))
+    dispatcher = OperationDispatcher(database, RateLimiter(RateLimit(1_000, 1_000), 100), time.monotonic)
+    return EventStreams(dispatcher, EventFeed(database))
 
 
 def app_of(streams: EventStreams) -> Starlette:

@@ -81,7 +81,7 @@ def _columns(agent_id: str, now_s: float) -> dict[str, Any]:
         "incarnation": 1,
         "version": 1,
         "registered_at_s": now_s - LIVED_S,
-        "judge_at_s": now_s + 90.0,
+        "assess_at_s": now_s + 90.0,
         "drain_deadline_s": None,
         "maintenance_until_s": None,
         "override_status": None,

@@ -17,7 +17,7 @@ from lifesign.prober.results.ledger import (
     NO_NEWS,
     NO_STANDING,
     Granted,
-    LedgerAway,
+    LedgerUnreachable,
     ProbeReport,
     ReportAnswer,
     ShardBatch,
@@ -67,10 +67,10 @@ def batch_of(claim: ShardClaim, reports: Sequence[ProbeReport], *, first: int = 
 
 @dataclass
 class MemoryLedger:
-    """What many workers share; switch `is_away` on and nobody can reach it."""
+    """What many workers share; switch `is_unreachable` on and nobody can reach it."""
 
     clock: Clock
-    is_away: bool = False
+    is_unreachable: bool = False
     entries: dict[str, TargetEntry] = field(default_factory=dict)
     leases: dict[int, _Lease] = field(default_factory=dict)
     workers: dict[str, float] = field(default_factory=dict)
@@ -228,8 +228,8 @@ class MemoryLedger:
                 lease.worker = None
 
     def _reach(self) -> None:
-        if self.is_away:
-            raise LedgerAway("nobody answers")
+        if self.is_unreachable:
+            raise LedgerUnreachable("nobody answers")
 
     def _raise_version(self, url: str) -> int:
         self._version += 1

@@ -8,7 +8,7 @@ from typing import Any
 from lifesign.domain.access.permissions import Principal, Role, digest_of
 from lifesign.domain.models.tasks import CompletionWrite, RunWrite, TaskClaim, TaskGrant
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import Call, Deed, OperationReply
+from lifesign.registry.api.operations import Call, OperationReply, TransactionFunction
 from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task
 from lifesign.registry.tasks.run_task import mark_complete
 from lifesign.registry.transitions.lease_expiry import reap
@@ -41,7 +41,9 @@ class TaskRacer:
         )
         return await self._write(mark_complete, grant, body)
 
-    async def _write(self, deed: Deed, grant: TaskGrant, body: RunWrite) -> OperationReply | LifesignError:
+    async def _write(
+        self, deed: TransactionFunction, grant: TaskGrant, body: RunWrite
+    ) -> OperationReply | LifesignError:
         call = Call(
             caller=self._caller,
             path={"task_id": grant.task.task_id},

@@ -47,7 +47,7 @@ _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[/\\]")
 T = TypeVar("T")
 
 
-class OpencodeAway(LifesignError):
+class OpencodeUnreachable(LifesignError):
     """There is no usable answer now: ask later."""
 
 
@@ -127,7 +127,7 @@ class OpencodeServer:
                 directories = {place for place in places.values() if place is not None}
                 working = {place: await self._working_in(place) for place in sorted(directories)}
         except TimeoutError:
-            raise OpencodeAway(
+            raise OpencodeUnreachable(
                 f"no answers about {pluralize(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
             ) from None
         return {known: self._standing(known, place, working) for known, place in places.items()}
@@ -168,7 +168,7 @@ class OpencodeServer:
                     _check(response, path, "application/json", has_password=self._auth is not None)
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
-            raise OpencodeAway(judge_failure(self.url, error)[1]) from None
+            raise OpencodeUnreachable(judge_failure(self.url, error)[1]) from None
         finally:
             response.release()
         answer = None if body is None else parse_or_none(body)
@@ -193,7 +193,7 @@ class OpencodeServer:
                     auto_decompress=True,
                 )
         except FAILURES as error:
-            failure = OpencodeAway(judge_failure(self.url, error)[1])
+            failure = OpencodeUnreachable(judge_failure(self.url, error)[1])
         # Outside of `except`: an error of the HTTP library carries the request's headers along.
         raise failure
 
@@ -220,15 +220,15 @@ async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[l
             before = parser.lines
             messages = parser.feed(piece)
         except TimeoutError:
-            raise OpencodeAway(f"the server was silent for {SERVER_SILENT_S:g} s") from None
+            raise OpencodeUnreachable(f"the server was silent for {SERVER_SILENT_S:g} s") from None
         except InvalidAnswer as error:
-            raise OpencodeAway(str(error)) from None
+            raise OpencodeUnreachable(str(error)) from None
         except aiohttp.ClientPayloadError:
-            raise OpencodeAway("the stream broke off") from None
+            raise OpencodeUnreachable("the stream broke off") from None
         except FAILURES as error:
-            raise OpencodeAway(judge_failure(url, error)[1]) from None
+            raise OpencodeUnreachable(judge_failure(url, error)[1]) from None
         if not piece:
-            raise OpencodeAway("the stream ended")
+            raise OpencodeUnreachable("the stream ended")
         if parser.lines > before:
             heard_s = now_s()
             yield [message.data for message in messages if message.data]
@@ -243,6 +243,6 @@ def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_pa
         told = f"it refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
         raise NotOpencode(f"{path}: HTTP 401: {told}")
     if status in {408, 425, 429} or status >= 500:
-        raise OpencodeAway(f"{path}: HTTP {status}")
+        raise OpencodeUnreachable(f"{path}: HTTP {status}")
     what = f"expected {expected}, got {got!a}" if status == 200 else "expected 200"
     raise NotOpencode(f"{path}: HTTP {status}: {what}: is there an opencode server at this URL?")

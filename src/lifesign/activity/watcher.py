@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from lifesign.activity.activity_events import Once, Tell, WatchEvent, WatchEventKind
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
-from lifesign.activity.opencode import NotOpencode, OpencodeAway, SessionStanding
+from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStanding
 from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.lifecycle.activity_event import Meaning, is_session_id, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
@@ -77,7 +77,7 @@ class Watcher:
         self._mapped = mapped
         self._beats = PassiveHeartbeats()
         self._once = Once(self._tell)
-        self._told_on = tell
+        self._notified_on = tell
         self._away = Backoff(chance)
         self._moved = asyncio.Event()
         self._intervals_s: dict[str, float] = {}
@@ -115,7 +115,7 @@ class Watcher:
             began_s, told = now_s(), "the stream ended"
             try:
                 await self._follow_once()
-            except OpencodeAway as error:
+            except OpencodeUnreachable as error:
                 told = str(error)
             except NotOpencode as error:
                 if not self._was_heard:
@@ -205,7 +205,7 @@ class Watcher:
             return
         if isinstance(ending, Dropped):
             self._dropped += 1
-            self._registry_away(ending.why)
+            self._registry_unreachable(ending.why)
             return
         self._registry_answers(due.agent_id)
         why = f"{due.session_id}: {due.source or 'idle, and the server lives'}"
@@ -231,7 +231,7 @@ class Watcher:
         text = f"the registry refuses: {why}; tried again every {gap_s:g} s"
         self._once.tell("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
 
-    def _registry_away(self, why: str) -> None:
+    def _registry_unreachable(self, why: str) -> None:
         self._once.tell(
             "registry",
             WatchEvent(what=WatchEventKind.REGISTRY_AWAY, text=f"heartbeats are dropped meanwhile: {why}"),
@@ -249,7 +249,7 @@ class Watcher:
             await asyncio.sleep(RECORD_EVERY_SECONDS)
             await self._learn(is_first=False)
             if self._is_streaming and self._beats.unasked():
-                with suppress(OpencodeAway, NotOpencode):
+                with suppress(OpencodeUnreachable, NotOpencode):
                     # If the server is away, the stream says so.
                     await self._ask_sessions()
 
@@ -257,7 +257,7 @@ class Watcher:
         for agent_id in self._mapped:
             record = await self._heart.record(agent_id)
             if isinstance(record, Dropped):
-                self._registry_away(record.why)
+                self._registry_unreachable(record.why)
                 # All have the same registry.
                 return
             if isinstance(record, HeartbeatRefused):
@@ -310,7 +310,7 @@ class Watcher:
 
     def _tell(self, told: WatchEvent) -> None:
         self.counts[told.what] += 1
-        self._told_on(told)
+        self._notified_on(told)
 
     def _summary(self) -> str:
         several = len(self._beats.unknown_sessions)

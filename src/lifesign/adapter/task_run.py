@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.agent_user import AgentUser
-from lifesign.adapter.process.lease_environment import ToolPlace, environment_of
+from lifesign.adapter.process.lease_environment import ToolProxyAddress, environment_of
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
 from lifesign.adapter.process.progress_watch import ProgressWatch
@@ -30,7 +30,7 @@ from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.lease_renewal import grace_left_s, next_try_s
-from lifesign.domain.tasks.run_end import RunEnd, Stop, Telling, judge_end
+from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, judge_end
 from lifesign.domain.tasks.task_states import ExitReason
 from lifesign.errors import LifesignError
 from lifesign.mcp.request_human_help import NAME as HELP_TOOL
@@ -41,7 +41,7 @@ HEAR_SECONDS: Final = 0.05
 """For an end to be heard of that was there before its reason was: after the adapter stood still, say."""
 BUDGET_GONE: Final = "a metered call was refused: what they may cost is used up"
 
-OpenTools = Callable[[ToolProxyContext], AbstractAsyncContextManager[ToolPlace]]
+OpenTools = Callable[[ToolProxyContext], AbstractAsyncContextManager[ToolProxyAddress]]
 
 _STOPS: Final[Mapping[LossKind, Stop]] = MappingProxyType({
     LossKind.REFUSED:      Stop.LOST,
@@ -150,7 +150,7 @@ class TaskRun:
         self._is_asked = asyncio.Event()
         self._was_signalled = False
         self._progress = ProgressWatch()
-        self._written: Telling | None = None
+        self._written: RunReport | None = None
         self._ends_s = 0.0
 
     @property
@@ -172,9 +172,9 @@ class TaskRun:
         """Work at the task until the run is over; what can go wrong with it is told, and not raised."""
         keeping = asyncio.create_task(self._keeper.run())
         try:
-            if not await self._keeper.wait_held():
+            if not await self._keeper.wait_until_held():
                 loss = await self._keeper.wait_lost()
-                outcome = RunOutcome(RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING), None, loss.why)
+                outcome = RunOutcome(RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING), None, loss.why)
                 return await self._report(outcome)
             return await self._work()
         finally:
@@ -232,11 +232,11 @@ class TaskRun:
             was_signalled=self._was_signalled,
             has_output=workspace.has_output(),
         )
-        if end.telling is not Telling.COMPLETE:
+        if end.telling is not RunReport.COMPLETE:
             return RunOutcome(end, exit_code, self._why or ended_with(exit_code))
         result = workspace.result()
         if result.output is None:
-            return RunOutcome(RunEnd(ExitReason.CRASH, Telling.RELEASE), exit_code, result.fault)
+            return RunOutcome(RunEnd(ExitReason.CRASH, RunReport.RELEASE), exit_code, result.fault)
         return RunOutcome(end, exit_code, ended_with(exit_code), output=result.output)
 
     async def _unclear(self, why: str, exit_code: int | None) -> RunOutcome:
@@ -251,7 +251,7 @@ class TaskRun:
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._hurry.wait()
-        end = RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING)
+        end = RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING)
         return RunOutcome(end, exit_code, text, could_start=False)
 
     async def _run_agent(self, workspace: Workspace) -> int:
@@ -378,7 +378,7 @@ class TaskRun:
         )
 
     def _ended_by_tool(self, tool: str) -> None:
-        self._written = Telling.HELP if tool == HELP_TOOL else Telling.COMPLETE
+        self._written = RunReport.HELP if tool == HELP_TOOL else RunReport.COMPLETE
         self._why = f"it has called {tool}"
         self._keeper.let_go()
         # Others may have the task from now on: it has one grace, half of it to end by itself.
@@ -402,7 +402,7 @@ class TaskRun:
     async def _write(self, outcome: RunOutcome) -> str:
         """Return why it could not be told, or nothing."""
         failures = 0
-        while outcome.end.telling is not Telling.NOTHING:
+        while outcome.end.telling is not RunReport.NOTHING:
             try:
                 await self._write_once(outcome)
                 break
@@ -418,9 +418,9 @@ class TaskRun:
 
     async def _write_once(self, outcome: RunOutcome) -> None:
         tasks, run, end = self._client.tasks, self._run, outcome.end
-        if end.telling is Telling.COMPLETE:
+        if end.telling is RunReport.COMPLETE:
             await tasks.mark_complete(run, outcome.output or {}, idempotency_key="adapter:complete")
-        elif end.telling is Telling.HELP:
+        elif end.telling is RunReport.HELP:
             await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
         else:
             await tasks.release(
@@ -470,4 +470,4 @@ def _told_as(end: RunEnd) -> RunEventKind:
 
 def _not_started(text: str) -> RunOutcome:
     """Return what came of a run without a process: no fault of the task, others may have what is missing."""
-    return RunOutcome(RunEnd(ExitReason.KILLED, Telling.RELEASE), None, text, could_start=False)
+    return RunOutcome(RunEnd(ExitReason.KILLED, RunReport.RELEASE), None, text, could_start=False)

@@ -101,7 +101,7 @@ class HeartbeatLoop:
         self._waiting: list[asyncio.Future[None]] = []
         self._commands: deque[str] = deque(maxlen=MAX_COMMANDS_KNOWN)
         self._failures = 0
-        self._last_said = ""
+        self._last_reported = ""
         self._is_adrift = False
 
     async def run(self) -> None:
@@ -270,16 +270,16 @@ class HeartbeatLoop:
 
     def _after(self, error: RegistryError | InvalidValue) -> float:
         """Say what is wrong, once, and return when to try again."""
-        is_away = isinstance(error, RegistryFailure)
+        is_unreachable = isinstance(error, RegistryFailure)
         # Refusals differ in their reasons; that nobody answers is one thing, however it shows.
-        said = "away" if is_away else str(error)
-        if said != self._last_said:
-            if is_away:
+        said = "away" if is_unreachable else str(error)
+        if said != self._last_reported:
+            if is_unreachable:
                 _log.warning("%s: the registry is away: %s; asked again", self._place.agent_id, error)
             else:
                 hint = _hint(error, self._place.agent_id)
                 _log.error("%s: refused, and asked again: %s%s", self._place.agent_id, error, hint)
-        self._last_said = said
+        self._last_reported = said
         return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
 
     def _try_again_s(self, retry_after_s: float | None) -> float:
@@ -289,9 +289,9 @@ class HeartbeatLoop:
         )
 
     def _note_answer(self) -> None:
-        if self._last_said:
+        if self._last_reported:
             _log.warning("%s: the registry answers again", self._place.agent_id)
-        self._failures, self._last_said = 0, ""
+        self._failures, self._last_reported = 0, ""
 
     async def _wait_until(self, due_s: float) -> None:
         is_on_demand = not self._is_automatic and self._place.incarnation is not None

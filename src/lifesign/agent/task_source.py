@@ -37,7 +37,7 @@ the lease where that is shorter."""
 _log = logging.getLogger("lifesign.agent")
 
 
-class TaskPlace(Protocol):
+class TaskSession(Protocol):
     """Where an agent lives."""
 
     incarnation: int | None
@@ -61,7 +61,7 @@ class TaskSource:
     def __init__(
         self,
         agent_id: str,
-        place: TaskPlace,
+        place: TaskSession,
         registered: Callable[[], Awaitable[None]],
         *,
         chance: Callable[[], float] = random.random,
@@ -72,8 +72,8 @@ class TaskSource:
         self._registered = registered
         self._chance = chance
         self._kept: dict[Assignment, _KeptTask] = {}
-        self._last_said = ""
-        self.drop: Callable[[Assignment, str], None] = _nobody_drops
+        self._last_reported = ""
+        self.drop: Callable[[Assignment, str], None] = _is_never_dropped
         """How work is stopped whose lease is lost."""
 
     async def take(self) -> Assignment:
@@ -143,7 +143,7 @@ class TaskSource:
         keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
         kept = _KeptTask(task, keeper, keeping)
         try:
-            is_held = await keeper.wait_held()
+            is_held = await keeper.wait_until_held()
         except asyncio.CancelledError:
             keeper.let_go()
             await self._release(kept, ExitReason.KILLED, "the agent leaves")
@@ -196,9 +196,9 @@ class TaskSource:
     def _say(self, error: RegistryError | None) -> None:
         """Say that no task can be had, once for each reason."""
         said = "" if error is None else type(error).__name__ + error.code
-        if error is not None and said != self._last_said:
+        if error is not None and said != self._last_reported:
             _log.warning("%s: no task can be had, and it is asked again: %s", self._agent_id, error)
-        self._last_said = said
+        self._last_reported = said
 
 
 def _in_a_line(error: BaseException) -> str:
@@ -207,7 +207,7 @@ def _in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def _nobody_drops(_assignment: Assignment, _why: str) -> None:
+def _is_never_dropped(_assignment: Assignment, _why: str) -> None:
     """Stop nothing: nobody works yet."""
 
 

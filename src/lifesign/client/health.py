@@ -123,7 +123,7 @@ async def fetch_health(
     _check_settings(timeout_seconds, detail_token)
     networks = _networks(allowed_networks)
     started_s = asyncio.get_running_loop().time()
-    visit = _Visit(url, given, started_s, timeout_seconds, detail_token)
+    visit = _HealthCheck(url, given, started_s, timeout_seconds, detail_token)
     if get is not None:
         return await _check(get, visit)
     async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
@@ -173,7 +173,7 @@ def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
 
 
 @dataclass(frozen=True, slots=True)
-class _Visit:
+class _HealthCheck:
     """What was asked of us, and until when."""
 
     url: str
@@ -207,7 +207,7 @@ class _HealthAnswer:
     """Whether a document stands at the origin's root, where it counts for another agent."""
 
 
-async def _check(get: Get, visit: _Visit) -> HealthCheck:
+async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
     card = await _find_card(get, visit)
     if card.answer.result in _UNREACHABLE:
         return _conclude(visit, card, None, ())
@@ -225,12 +225,12 @@ async def _check(get: Get, visit: _Visit) -> HealthCheck:
     return _conclude(visit, card, health, _findings(visit, announced, card, health))
 
 
-async def _find_card(get: Get, visit: _Visit) -> _CardAnswer:
+async def _find_card(get: Get, visit: _HealthCheck) -> _CardAnswer:
     """Ask for the card in its places until one has an answer; the first place's answer if none has."""
     first = None
     ask = Ask(max_bytes=MAX_CARD_BYTES, deadline_s=visit.card_deadline_s, may_leave_origin=True)
     for url in visit.given.card_urls:
-        found = _judge_card(await get(url, ask))
+        found = _assess_card(await get(url, ask))
         if found.card is not None and is_anothers(found.card, url, visit.given):
             answer = replace(found.answer, result=ResultClass.NOT_AN_AGENT, reason=ANOTHERS_CARD)
             return _CardAnswer(answer, None)
@@ -241,7 +241,7 @@ async def _find_card(get: Get, visit: _Visit) -> _CardAnswer:
     return first
 
 
-async def _find_health(get: Get, visit: _Visit, places: Iterable[CandidateUrl]) -> _HealthAnswer:
+async def _find_health(get: Get, visit: _HealthCheck, places: Iterable[CandidateUrl]) -> _HealthAnswer:
     """Ask for the document in its places until one has an answer; the first place's answer if none has."""
     first = None
     for place in places:
@@ -250,7 +250,7 @@ async def _find_health(get: Get, visit: _Visit, places: Iterable[CandidateUrl]) 
             deadline_s=visit.deadline_s,
             token=visit.token if _takes_token(visit, place) else None,
         )
-        found = _judge_document(place, await get(place.url, ask))
+        found = _assess_document(place, await get(place.url, ask))
         first = first or found
         if place.is_root:
             if found.document is not None:
@@ -269,19 +269,19 @@ def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
     return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
 
 
-def _takes_token(visit: _Visit, place: CandidateUrl) -> bool:
+def _takes_token(visit: _HealthCheck, place: CandidateUrl) -> bool:
     """Whether a token for the given address may be shown there."""
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 
 
-def _judge_card(answer: Answer) -> _CardAnswer:
+def _assess_card(answer: Answer) -> _CardAnswer:
     if answer.result is not ResultClass.OK:
         return _CardAnswer(answer, None)
     served = judge_card(answer.body, is_json=answer.is_json)
     return _CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
 
 
-def _judge_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
+def _assess_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
     if answer.result is not ResultClass.OK:
         return _HealthAnswer(answer, place)
     served = judge_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
@@ -290,7 +290,7 @@ def _judge_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
 
 
 def _findings(
-    visit: _Visit, announced: Announced, card: _CardAnswer, health: _HealthAnswer
+    visit: _HealthCheck, announced: Announced, card: _CardAnswer, health: _HealthAnswer
 ) -> tuple[Finding, ...]:
     """Tell what is odd about the document, then what is odd about the way to it."""
     found = list(health.findings)
@@ -322,7 +322,7 @@ def _findings(
     return tuple(found)
 
 
-def _named_elsewhere(visit: _Visit, card: _CardAnswer, health: _HealthAnswer) -> str | None:
+def _named_elsewhere(visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer) -> str | None:
     """Return the host whose URL the document has for its agent's name, if nothing was read there.
 
     Scheme and port do not count, nor a name that is no URL.
@@ -340,7 +340,7 @@ def _named_elsewhere(visit: _Visit, card: _CardAnswer, health: _HealthAnswer) ->
     return named.raw_host if is_url and named.raw_host not in read_at else None
 
 
-def _access_findings(visit: _Visit, health: _HealthAnswer) -> Iterator[Finding]:
+def _access_findings(visit: _HealthCheck, health: _HealthAnswer) -> Iterator[Finding]:
     """Tell what became of the token, and whether the document may be read without one."""
     has_sent_token = visit.token is not None and _takes_token(visit, health.place)
     if health.answer.result is ResultClass.GATED and has_sent_token:
@@ -359,7 +359,7 @@ def _origin(url: URL) -> str:
 
 
 def _conclude(
-    visit: _Visit, card: _CardAnswer, health: _HealthAnswer | None, findings: tuple[Finding, ...]
+    visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer | None, findings: tuple[Finding, ...]
 ) -> HealthCheck:
     """Put together what was seen, and decide; `health` is None if nobody could be reached to ask."""
     answer = card.answer if health is None else health.answer

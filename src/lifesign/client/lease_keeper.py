@@ -154,7 +154,7 @@ class LeaseKeeper:
         """Whether it is held now, by its own deadline, whoever has noticed that it passed."""
         return self._loss is None and _now_s() < self._deadline_s
 
-    async def wait_held(self) -> bool:
+    async def wait_until_held(self) -> bool:
         """Wait until it is held for certain, False if it is lost: for a claim that took its time.
 
         A claim may have been answered so late that what was granted is over by our count; the first

@@ -23,14 +23,14 @@ from lifesign.client import RegistryClient
 from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from lifesign.crawl.process import registry_client
-from lifesign.crawl.worker_config import RegistryPlace, WorkerConfig, worker_name
+from lifesign.crawl.worker_config import RegistryAddress, WorkerConfig, worker_name
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.worker.jobs import Deed
+from lifesign.prober.worker.jobs import JobFunction
 from lifesign.registry.backup.prune_history import PRUNE_SECONDS, ROUND_SECONDS, finish_imports, prune_history
 from lifesign.registry.probing.begin_pass import begin_or_join, may_go_on
 from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
@@ -114,7 +114,7 @@ class CrawlBackend(Protocol):
         """Do what has to be done beside the crawl, until cancelled."""
         ...
 
-    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+    def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
         """Return what is to be done every so many seconds in a crawl without an end, by name."""
         ...
 
@@ -194,9 +194,9 @@ class LocalBackend:
         settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
         await Sweeper(self.database, settings, time.monotonic).run()
 
-    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+    def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
         """Return what is to be done every so many seconds."""
-        jobs: dict[str, tuple[float, Deed]] = {
+        jobs: dict[str, tuple[float, JobFunction]] = {
             "imports": (ROUND_SECONDS, partial(finish_imports, self.database)),
             "pruning": (PRUNE_SECONDS, partial(prune_history, self.database)),
         }
@@ -234,7 +234,7 @@ class RegistryBackend:
     is_shared = True
     is_alone = False
 
-    def __init__(self, place: RegistryPlace, client: RegistryClient, report: Report | None) -> None:
+    def __init__(self, place: RegistryAddress, client: RegistryClient, report: Report | None) -> None:
         self.told = f"registry {place.url}"
         self.lists: TakesLists = client.directories
         self._place = place
@@ -300,7 +300,7 @@ class RegistryBackend:
         """Do nothing, until cancelled: the registry looks after itself."""
         await asyncio.Event().wait()
 
-    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+    def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
         """Return what is to be done every so many seconds: the registry looks after itself."""
         return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
 
@@ -314,7 +314,7 @@ class RegistryBackend:
 
 @asynccontextmanager
 async def open_registry_home(
-    place: RegistryPlace, report: Report | None = None
+    place: RegistryAddress, report: Report | None = None
 ) -> AsyncIterator[RegistryBackend]:
     """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
 

@@ -19,7 +19,7 @@ from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
-    LedgerAway,
+    LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
     ShardClaim,
@@ -28,7 +28,7 @@ from lifesign.prober.results.ledger import (
     WitnessStanding,
 )
 from lifesign.prober.results.registry_ledger import ages_s, news_of
-from lifesign.registry.api.operations import Deed
+from lifesign.registry.api.operations import TransactionFunction
 from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
 from lifesign.registry.targets.feed_targets import recalled
@@ -65,7 +65,7 @@ class LocalLedger:
         companions: int = 0,
         standing: WitnessStanding = NO_STANDING,
     ) -> Granted:
-        """Say that this worker lives, and take its share of the shards. LedgerAway."""
+        """Say that this worker lives, and take its share of the shards. LedgerUnreachable."""
         asked_at_s = self._clock.monotonic_s()
         asked = ShardClaimRequest(
             worker=worker,
@@ -93,7 +93,7 @@ class LocalLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or what changed there. LedgerAway.
+        """Return a shard's targets, or what changed there. LedgerUnreachable.
 
         All that is asked for in one turn of the event loop is read in one transaction, which costs more than
         the rows of one shard.
@@ -111,7 +111,7 @@ class LocalLedger:
         return await self._read(lambda transaction: _pages(transaction, asked))
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each. LedgerAway."""
+        """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
         if not versions:
             return []
         oldest = min(versions.values())
@@ -119,7 +119,7 @@ class LocalLedger:
         return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Hand over results of several shards. LedgerAway."""
+        """Hand over results of several shards. LedgerUnreachable."""
         reports = [report for batch in batches for report in batch.reports]
         if not reports:
             return ReportAnswer()
@@ -143,25 +143,25 @@ class LocalLedger:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. LedgerAway."""
+        """Return how many targets were not probed since then. LedgerUnreachable."""
         return await self._read(lambda transaction: probe_results.count_unprobed(transaction, since_s))
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back. LedgerAway."""
+        """Give all shards back. LedgerUnreachable."""
         await self._do(leave_shards, query=LeavingWorker(worker=worker))
 
-    async def _do(self, deed: Deed, *, body: Any = None, query: Any = None) -> Any:
-        """Do one deed, and return what it answers. LedgerAway."""
+    async def _do(self, deed: TransactionFunction, *, body: Any = None, query: Any = None) -> Any:
+        """Do one deed, and return what it answers. LedgerUnreachable."""
         try:
             return await self._registry.do(deed, body=body, query=query)
         except LifesignError as error:
-            raise LedgerAway(str(error)) from error
+            raise LedgerUnreachable(str(error)) from error
 
     async def _read(self, deed: Callable[[Transaction], T]) -> T:
         try:
             return await self._registry.read(deed)
         except LifesignError as error:
-            raise LedgerAway(str(error)) from error
+            raise LedgerUnreachable(str(error)) from error
 
 
 def _pages(transaction: Transaction, asked: Sequence[tuple[int, int | None]]) -> list[TargetPage]:

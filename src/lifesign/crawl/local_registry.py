@@ -11,7 +11,7 @@ from lifesign.domain.models.directories import DirectoryRecord, ImportEnd, Impor
 from lifesign.domain.models.shards import ShardsShown
 from lifesign.domain.models.targets import RecheckRecord, TargetList, TargetRecord
 from lifesign.errors import LifesignError
-from lifesign.registry.api.operations import NO_HEADERS, Call, Deed
+from lifesign.registry.api.operations import NO_HEADERS, Call, TransactionFunction
 from lifesign.registry.probing.claim_shards import ShardChanges, show_shards
 from lifesign.registry.targets.import_directory import (
     apply_import,
@@ -43,7 +43,7 @@ class LocalRegistry:
 
     async def do(
         self,
-        deed: Deed,
+        deed: TransactionFunction,
         *,
         path: Mapping[str, str] = NO_PATH,
         body: Any = None,

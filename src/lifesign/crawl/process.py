@@ -20,12 +20,12 @@ from lifesign.crawl.prober_assembly import open_prober
 from lifesign.crawl.worker_config import (
     EXIT_HELD_UP,
     EXIT_UNFINISHED,
-    RegistryPlace,
+    RegistryAddress,
     WorkerConfig,
     WorkerStatus,
 )
 from lifesign.errors import LifesignError
-from lifesign.prober.errors import PassHeldUp
+from lifesign.prober.errors import PassDelayed
 from lifesign.prober.results.ledger import Ledger
 from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
 from lifesign.prober.results.registry_ledger import RegistryLedger
@@ -67,7 +67,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 async def probe_share(share: WorkerConfig, stop: asyncio.Event, tell: Callable[[WorkerStatus], None]) -> bool:
     """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
 
-    PassHeldUp if a census can store nothing for too long.
+    PassDelayed if a census can store nothing for too long.
     """
     definition = share.definition
     async with (
@@ -114,7 +114,7 @@ async def open_ledger(share: WorkerConfig) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-def registry_client(place: RegistryPlace) -> RegistryClient:
+def registry_client(place: RegistryAddress) -> RegistryClient:
     """Return a client of the registry that is named."""
     return RegistryClient(place.url, key=place.key, allow_plain_http=place.allow_plain_http)
 
@@ -151,7 +151,7 @@ def run_share(share: WorkerConfig, pipe: Connection) -> None:
     with logging_to(LogTo(lambda line: pipe.send(WorkerStatus(logged=line)), share.log_format)):
         try:
             is_done = run_loop(_be_told(share, pipe))
-        except PassHeldUp as error:
+        except PassDelayed as error:
             with suppress(OSError):
                 pipe.send(WorkerStatus(held_up=(error.why, error.seconds)))
             sys.exit(EXIT_HELD_UP)

@@ -21,7 +21,7 @@ from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, WorkerCo
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.pluralize import plural, pluralize
-from lifesign.prober.errors import PassHeldUp
+from lifesign.prober.errors import PassDelayed
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
 from lifesign.prober.worker.progress import Progress
 
@@ -163,7 +163,7 @@ async def probe_all(
     """Probe all shares until `stop` is set or a census is through; return whether all is done.
 
     One alone is probed in this process, several in one process each. `died` is told of each worker that
-    is replaced; `main` is what each process does. CrawlStopped if that does not help, PassHeldUp if a census
+    is replaced; `main` is what each process does. CrawlStopped if that does not help, PassDelayed if a census
     can store nothing for too long.
     """
     if len(shares) == 1:
@@ -206,7 +206,7 @@ class _ProcessSlot:
             if stop.is_set() or code == EXIT_UNFINISHED:
                 return False
             if code == EXIT_HELD_UP and self._held_up is not None:
-                raise PassHeldUp(*self._held_up)
+                raise PassDelayed(*self._held_up)
             early_deaths = 0 if loop.time() - began_s >= STEADY_SECONDS else early_deaths + 1
             if early_deaths >= MAX_EARLY_DEATHS:
                 raise CrawlStopped(self._share.worker, early_deaths)

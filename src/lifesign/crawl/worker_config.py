@@ -17,7 +17,7 @@ MAX_HOST_CHARS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryPlace:
+class RegistryAddress:
     """A registry, and what it is asked with."""
 
     url: str
@@ -36,7 +36,7 @@ class WorkerConfig:
     """When the census began, in seconds since the epoch; None: the crawl never ends."""
     database: str | None = field(default=None, repr=False)
     """Where work comes from: the URL of a database, or a registry; exactly one of the two."""
-    registry: RegistryPlace | None = None
+    registry: RegistryAddress | None = None
     companions: int = 0
     """How many other processes begin at the same time, and will want their share of the work."""
     log_format: LogFormat = LogFormat.CONSOLE

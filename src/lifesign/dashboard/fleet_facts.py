@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from lifesign.dashboard.labels import sight_of
+from lifesign.dashboard.labels import label_of_result
 from lifesign.dashboard.maintenance_facts import MaintenanceGroup, maintenances
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
@@ -92,7 +92,7 @@ class FleetCounts:
 class ObservedCounts:
     """What probers saw, and how long ago."""
 
-    by_sight: Mapping[str, int]
+    by_label: Mapping[str, int]
     """How many targets there are of each word of `words.Sight`."""
     last_observed_at_s: float | None
     """When the last probe ended; None: there was none."""
@@ -104,17 +104,19 @@ class ObservedCounts:
     @property
     def total(self) -> int:
         """All targets."""
-        return sum(self.by_sight.values())
+        return sum(self.by_label.values())
 
 
 class FleetFacts:
     """The counts of one server process."""
 
     def __init__(self, database: Database) -> None:
-        self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
-        self.observed: Kept[ObservedCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
-        self.maintained: Kept[Sequence[MaintenanceGroup]] = Kept(database, maintenances, FRESH_SECONDS)
-        self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
+        self.agents: CachedFact[FleetCounts] = CachedFact(database, _count_agents, FRESH_SECONDS)
+        self.observed: CachedFact[ObservedCounts] = CachedFact(database, _count_observed, SEEN_FRESH_SECONDS)
+        self.maintained: CachedFact[Sequence[MaintenanceGroup]] = CachedFact(
+            database, maintenances, FRESH_SECONDS
+        )
+        self.waiting: CachedFact[int] = CachedFact(database, _count_waiting, FRESH_SECONDS)
 
     async def count(self) -> None:
         """Have all of them counted; StoreUnavailable."""
@@ -123,7 +125,7 @@ class FleetFacts:
         )
 
 
-class Kept(Generic[T]):
+class CachedFact(Generic[T]):
     """One count: taken when it is asked for, and kept for a while."""
 
     def __init__(self, database: Database, take: Callable[[Transaction], T], fresh_s: float) -> None:
@@ -168,13 +170,13 @@ def _count_waiting(transaction: Transaction) -> int:
     return task_rows.count(transaction, TaskFilter(statuses=WAITING))
 
 
-def _count_seen(transaction: Transaction) -> ObservedCounts:
-    by_sight = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
+def _count_observed(transaction: Transaction) -> ObservedCounts:
+    by_label = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
     for result, count in census_counts.results(transaction).items():
-        by_sight[sight_of(result).word] += count
+        by_label[label_of_result(result).word] += count
     living = probers.living(transaction, MAX_PROBERS)
     return ObservedCounts(
-        by_sight=by_sight,
+        by_label=by_label,
         last_observed_at_s=probe_results.last_observed_at_s(transaction),
         probers=len(living),
         clock_offsets_s={each.holder: each.offset_s for each in living if each.offset_s is not None},

@@ -15,7 +15,12 @@ from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
 from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
-from lifesign.domain.observation.probe_summary import LAYER_WORDS, beside_card, probe_summary, signs_of_life
+from lifesign.domain.observation.probe_summary import (
+    LAYER_WORDS,
+    beside_card,
+    liveness_signals,
+    probe_summary,
+)
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from lifesign.domain.schedule.no_prober_hint import NO_PROBER, nobody_looks
@@ -62,7 +67,7 @@ LOOKS_ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType({
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ProbeLabel:
     """What was seen of an agent or a target, in a word and in a line."""
 
     word: str
@@ -75,39 +80,39 @@ class Sight:
         return self.word.replace(" ", "-")
 
 
-NEVER_MEASURED: Final = Sight("never measured")
+NEVER_MEASURED: Final = ProbeLabel("never measured")
 
 
-def sight_of(result: ResultClass | str | None, why: str = "") -> Sight:
+def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLabel:
     """Return the word for a probe's result; None: never measured."""
     if result is None:
         return NEVER_MEASURED
     known = ResultClass(result)
     if known is ResultClass.GATED:
-        return Sight("gated", why)
+        return ProbeLabel("gated", why)
     if known in ANSWERED:
-        return Sight("answers", why)
+        return ProbeLabel("answers", why)
     said = why or known.value
     if known in INCONCLUSIVE:
-        return Sight("unknown", said)
-    return Sight("down" if LayerResult(result=known).has_failed else "unknown", said)
+        return ProbeLabel("unknown", said)
+    return ProbeLabel("down" if LayerResult(result=known).has_failed else "unknown", said)
 
 
-def sight_of_target(target: TargetSummary, now_s: float) -> Sight:
+def sight_of_target(target: TargetSummary, now_s: float) -> ProbeLabel:
     """Return the word for what is known of a target now: `unknown` if its last measured result is too old."""
     if target.result is None or target.unknown_reason is None:
-        return sight_of(target.result, target.why or "")
-    return Sight("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
+        return label_of_result(target.result, target.why or "")
+    return ProbeLabel("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
 
 
-def sight_of_agent(agent: AgentRecord, now_s: float) -> Sight:
+def sight_of_agent(agent: AgentRecord, now_s: float) -> ProbeLabel:
     """Return the word for what is known of an agent now: `unknown` if its last measured result is too old."""
     if agent.observed is None or agent.unknown_reason is None or not agent.has_old_evidence:
-        return sight_of_seen(agent.observed)
-    return Sight("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
+        return label_of_observed(agent.observed)
+    return ProbeLabel("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
 
 
-def sight_of_seen(seen: ObservedState | None) -> Sight:
+def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
     """Return the word for what probers saw last of an agent, layer by layer."""
     if seen is None:
         return NEVER_MEASURED
@@ -124,20 +129,20 @@ def sight_of_seen(seen: ObservedState | None) -> Sight:
         for name, layer in named
         if layer is not None and layer.observed_at == last_at
     ]
-    if signs_of_life(layers):
+    if liveness_signals(layers):
         shown = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
         is_ok = any(layer.result is ResultClass.OK for _, layer in shown)
-        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(shown))
+        return label_of_result(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(shown))
     last = decisive(layers)
     if last is None:
         return NEVER_MEASURED
     if last.has_failed and not seen.failures_in_row:
         # What could not be asked leaves no trace but this: the failure did not count.
-        return Sight("unknown", f"{last.reason or last.result}; its card could not be asked")
-    return sight_of(last.result, last.reason)
+        return ProbeLabel("unknown", f"{last.reason or last.result}; its card could not be asked")
+    return label_of_result(last.result, last.reason)
 
 
-def layers_seen(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
+def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
     """Return the layers that were ever asked, in the order in which a probe asks them."""
     named = (
         (Layer.DISCOVERY, seen.discovery),

@@ -20,7 +20,7 @@ RECORDED_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Decree:
+class StatusOverride:
     """What an operator last said about an agent."""
 
     reason: str
@@ -38,7 +38,7 @@ class MaintenanceGroup:
     agent_id: str
     """Of one of them."""
     until: datetime
-    decree: Decree
+    decree: StatusOverride
 
 
 def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[MaintenanceGroup]:
@@ -76,10 +76,10 @@ def is_maintained(agent: AgentRecord) -> bool:
     return agent.status in ALIVE and agent.maintenance_until is not None
 
 
-def decree_on(transaction: Transaction, agent_id: str, kind: EventType) -> Decree:
+def decree_on(transaction: Transaction, agent_id: str, kind: EventType) -> StatusOverride:
     """Return who last changed this of an agent, and why."""
     found = event_log.latest(transaction, limit=1, types=[kind.value], agent_id=agent_id)
     if not found:
-        return Decree("", "")
+        return StatusOverride("", "")
     names = names_of_keys(transaction, keys_in(found))
-    return Decree(str(found[0].payload.get("reason", "")), spoken(found[0].actor, names))
+    return StatusOverride(str(found[0].payload.get("reason", "")), spoken(found[0].actor, names))

@@ -111,7 +111,7 @@ class PageHandler:
     """Takes the requests of one server process."""
 
     def __init__(self, registry: Registry) -> None:
-        self.database = registry.door.database
+        self.database = registry.dispatcher.database
         self.is_open = registry.settings.open_dashboard
         public_url = registry.settings.public_url
         self._public = None if public_url is None else PublicAddress.read(public_url)

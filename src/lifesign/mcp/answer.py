@@ -92,8 +92,8 @@ def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
 
 def _refused(error: RegistryError) -> ToolFailed:
     remedy = next((words for kind, words in _REMEDIES if isinstance(error, kind)), "")
-    is_away = isinstance(error, RegistryFailure | RateLimited)
-    code = ToolRefusalCode.UNAVAILABLE if is_away else error.code or ToolRefusalCode.REFUSED
+    is_unreachable = isinstance(error, RegistryFailure | RateLimited)
+    code = ToolRefusalCode.UNAVAILABLE if is_unreachable else error.code or ToolRefusalCode.REFUSED
     return ToolFailed(f"{error}: {remedy}" if remedy else str(error), code=code)
 
 

@@ -33,7 +33,7 @@ class ListenAddress:
             return ip_address(self.host).is_loopback
         return False
 
-    def known_as(self) -> list[str]:
+    def resolve_agent(self) -> list[str]:
         """Return the hosts that requests may name; InvalidValue if nobody could name any."""
         is_everywhere = self.host in {"", "0.0.0.0", "::"}  # noqa: S104 - they are compared, not listened on
         if is_everywhere and not self.names:

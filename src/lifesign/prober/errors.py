@@ -8,7 +8,7 @@ class InvalidDefinition(InvalidFile):
     """A probe definition does not say what to probe as it should."""
 
 
-class PassHeldUp(LifesignError):
+class PassDelayed(LifesignError):
     """A pass over all targets ended before its end: for `seconds`, nothing that it found could be stored."""
 
     def __init__(self, why: str, seconds: float) -> None:

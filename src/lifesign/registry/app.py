@@ -44,7 +44,7 @@ from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.registry.targets.check_opt_outs import OptOutChecker
-from lifesign.registry.targets.link_checks import LinkKeeper
+from lifesign.registry.targets.link_checks import LinkChecker
 from lifesign.registry.tasks.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from lifesign.registry.tasks.task_notifier import TaskNews
 from lifesign.registry.transitions.lease_expiry import Reaper
@@ -117,7 +117,7 @@ class Registry:
         prompt = DeadlineDatabase(self.database, settings.answer_seconds)
         policies = settings.policies
         self.heard = HeardAgents(monotonic_s)
-        self.door = OperationDispatcher(
+        self.dispatcher = OperationDispatcher(
             prompt,
             RateLimiter(limit, MAX_KEYS_COUNTED),
             monotonic_s,
@@ -126,10 +126,10 @@ class Registry:
             policies=policies,
             heard=self.heard,
         )
-        self.heartbeats = HeartbeatEndpoint(self.door)
-        self.leases = LeaseEndpoint(self.door)
+        self.heartbeats = HeartbeatEndpoint(self.dispatcher)
+        self.leases = LeaseEndpoint(self.dispatcher)
         self.feed = EventFeed(self.database)
-        self.streams = EventStreams(self.door, self.feed)
+        self.streams = EventStreams(self.dispatcher, self.feed)
         self.archivist = Archivist(self.database, settings)
         self.courier = WebhookCourier(self.database, self.feed, settings, self.counts)
         self.sweeper = Sweeper(
@@ -142,13 +142,15 @@ class Registry:
         )
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
         self.task_news = TaskNews(self.database, self.feed)
-        self.claims = ClaimEndpoint(self.door, self.task_news)
+        self.claims = ClaimEndpoint(self.dispatcher, self.task_news)
         self.pruner = HistoryPruner(self.database, settings.task_retention_days)
         self.opt_out_checker = OptOutChecker(self.database, settings)
-        self.link_keeper = LinkKeeper(self.database, settings)
+        self.link_checker = LinkChecker(self.database, settings)
         self.log_watch = LogWatch(self.database, self.counts)
         self.marker = MarkerTracker(self.database, settings, self.counts)
-        self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
+        self.metrics = MetricsEndpoint(
+            self.dispatcher, self.database, settings, self.counts, certificate_ends_s
+        )
 
     @property
     def _housekeeping(self) -> Sequence[Callable[[], Awaitable[None]]]:
@@ -157,7 +159,7 @@ class Registry:
             self.archivist.run,
             self.pruner.run,
             self.opt_out_checker.run,
-            self.link_keeper.run,
+            self.link_checker.run,
             self.log_watch.run,
         )
 
@@ -173,7 +175,7 @@ class Registry:
         """
         loops = (
             *beside,
-            self.door.pauses.run(),
+            self.dispatcher.pauses.run(),
             self.sweeper.run(),
             self.reaper.run(),
             self.feed.run(),
@@ -320,15 +322,15 @@ def _routes(registry: Registry) -> Iterable[BaseRoute]:
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     for path, operations in by_path.items():
-        yield Route(path, _answer(registry.door, operations), methods=list(operations))
+        yield Route(path, _answer(registry.dispatcher, operations), methods=list(operations))
     if "openintent" in registry.settings.dialects:
-        yield from dialect_routes(registry.door)
+        yield from dialect_routes(registry.dispatcher)
 
 
-def _answer(door: OperationDispatcher, operations: dict[str, Operation]) -> Answer:
+def _answer(dispatcher: OperationDispatcher, operations: dict[str, Operation]) -> Answer:
     async def answer(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        return await door.answer(operations[method], request)
+        return await dispatcher.answer(operations[method], request)
 
     return answer
 
@@ -350,9 +352,9 @@ def _healthz(registry: Registry) -> Answer:
         try:
             registry.database.writes.refuse_mismatch()
             registry.database.check_files()
-            await registry.door.database.read(lambda transaction: transaction.now_s)
+            await registry.dispatcher.database.read(lambda transaction: transaction.now_s)
             if registry.database.writes.failure is not None:
-                await registry.door.database.write(
+                await registry.dispatcher.database.write(
                     lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
                 )
             if (failure := registry.database.writes.failure) is not None:

@@ -337,7 +337,7 @@ class ImportOver(LifesignError):
         self.state = state
 
 
-class NothingHeld(LifesignError):
+class NothingSuspended(LifesignError):
     """Nothing of this directory waits to be confirmed."""
 
     def __init__(self, name: str) -> None:

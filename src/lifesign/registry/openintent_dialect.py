@@ -334,15 +334,17 @@ OPERATIONS = (
 )
 
 
-def dialect_routes(door: OperationDispatcher) -> Iterable[BaseRoute]:
+def dialect_routes(dispatcher: OperationDispatcher) -> Iterable[BaseRoute]:
     """Yield the routes of the dialect."""
     for operation in OPERATIONS:
-        yield Route(operation.path, _answer(door, operation), methods=[operation.method])
+        yield Route(operation.path, _answer(dispatcher, operation), methods=[operation.method])
 
 
-def _answer(door: OperationDispatcher, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+def _answer(
+    dispatcher: OperationDispatcher, operation: Operation
+) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        return _translated(await door.answer(operation, request))
+        return _translated(await dispatcher.answer(operation, request))
 
     return answer
 

@@ -32,7 +32,7 @@ from lifesign.errors import InvalidValue
 from lifesign.registry.api.work_counts import SharedCounts, WorkCounts, shared_counts
 from lifesign.registry.keys.manage_keys import create_first_admin_key
 from lifesign.registry.marker.database_identity import (
-    Known,
+    KnownIdentity,
     check_filled,
     check_known,
     check_present,
@@ -186,7 +186,7 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
     assert file is not None  # noqa: S101 - a database in memory was refused before
     # Before anything is made that is shown once.
     file.check_writable()
-    known = Known.read(file)
+    known = KnownIdentity.read(file)
     check_present(known, url)
 
     def deed(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
@@ -210,7 +210,7 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
     return admin_key, needs_one
 
 
-def _write_marker(file: MarkerFile, known: Known, marker: DatabaseMarker) -> None:
+def _write_marker(file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker) -> None:
     if known.damage:
         _log.warning("%s is written anew: %s", file.path, known.damage)
     try:

@@ -96,7 +96,7 @@ class _Exits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _SweepResult:
     """What became of some agents that were due."""
 
     is_last: bool
@@ -219,7 +219,7 @@ class Sweeper:
             limit = min(CHUNK, limit * 10)
         return waiting
 
-    def _judge_some(self, transaction: Transaction, sweep: _Sweep, limit: int) -> _Judged | None:
+    def _judge_some(self, transaction: Transaction, sweep: _Sweep, limit: int) -> _SweepResult | None:
         """Judge some who are due and carry out what follows; None if another process took over."""
         row = self._locked(transaction)
         if row is None:
@@ -241,8 +241,8 @@ class Sweeper:
             track: self._look(transaction, monitors.of(track), self._exits(changes, track, monitors, alike))
             for track in Track
         }
-        held = [change for change in changes if not _may_go(change, looks)]
-        going = [change for change in changes if _may_go(change, looks)]
+        held = [change for change in changes if not _may_be_removed(change, looks)]
+        going = [change for change in changes if _may_be_removed(change, looks)]
         for track, look in looks.items():
             row = with_look(row, track, look, now_s)
         monitors = monitors_in(row, now_s)
@@ -252,7 +252,7 @@ class Sweeper:
             event_log.append(transaction, monitor_turned(look, track, MONITOR))
         is_last = len(found) < limit
         self._store(transaction, row, is_over=is_last and not sweep.looking)
-        return _Judged(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
+        return _SweepResult(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
 
     def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         """Ask whether the agents of a track that silence would take down may go."""
@@ -268,7 +268,7 @@ class Sweeper:
             exits.telling_s,
             transaction.now_s,
             self._policy,
-            unwitnessed=[each.last_sign_s for each in alone],
+            unwitnessed=[each.last_liveness_s for each in alone],
         )
 
     def _exits(
@@ -300,10 +300,10 @@ class Sweeper:
         """
         kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_suspended=True))
         changes = [
-            replace(change, judge_at_s=self._next_look_s(monitors.of(change.track), transaction.now_s))
+            replace(change, assess_at_s=self._next_look_s(monitors.of(change.track), transaction.now_s))
             for change in kept
         ]
-        agent_rows.set_judge_at(transaction, {change.agent.id: change.judge_at_s for change in changes})
+        agent_rows.set_judge_at(transaction, {change.agent.id: change.assess_at_s for change in changes})
         return [change for change in changes if change.is_visible]
 
     def _count(
@@ -377,21 +377,21 @@ def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
     return changes, unchanged
 
 
-def _may_go(change: Change, looks: Mapping[Track, Assessment]) -> bool:
-    return change.silent_since_s is None or looks[change.track].lets_go(change.silent_since_s)
+def _may_be_removed(change: Change, looks: Mapping[Track, Assessment]) -> bool:
+    return change.silent_since_s is None or looks[change.track].may_change(change.silent_since_s)
 
 
-def _later_s(judge_at_s: float | None, now_s: float) -> float | None:
+def _later_s(assess_at_s: float | None, now_s: float) -> float | None:
     """Whoever was judged now is not due by now: a sweep meets nobody twice."""
-    return None if judge_at_s is None else max(judge_at_s, math.nextafter(now_s, math.inf))
+    return None if assess_at_s is None else max(assess_at_s, math.nextafter(now_s, math.inf))
 
 
 def _with_later_deadline(change: Change, now_s: float) -> Change:
-    return replace(change, judge_at_s=_later_s(change.judge_at_s, now_s))
+    return replace(change, assess_at_s=_later_s(change.assess_at_s, now_s))
 
 
 def _deadlines(unchanged: Iterable[Change], now_s: float) -> dict[int, float | None]:
-    return {change.agent.id: _later_s(change.judge_at_s, now_s) for change in unchanged}
+    return {change.agent.id: _later_s(change.assess_at_s, now_s) for change in unchanged}
 
 
 def _put_off_first(transaction: Transaction, due_at_s: float) -> None:

@@ -4,12 +4,17 @@ import os
 
 import pytest
 
-from lifesign.adapter.tools.server_stderr import MAX_LINE_BYTES, MAX_LINES_PER_SECOND, ServerWords, WordsPipe
+from lifesign.adapter.tools.server_stderr import (
+    MAX_LINE_BYTES,
+    MAX_LINES_PER_SECOND,
+    ServerLog,
+    ServerLogPipe,
+)
 
 
 def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 10.0
-    words = ServerWords("acme", lambda: now_s)
+    words = ServerLog("acme", lambda: now_s)
     for number in range(MAX_LINES_PER_SECOND + 7):
         words.tell(b"line %d" % number)
     assert len(caplog.messages) == MAX_LINES_PER_SECOND
@@ -19,7 +24,7 @@ def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytes
 
 
 def test_what_a_server_left_out_before_its_end_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
-    pipe = WordsPipe(ServerWords("acme", lambda: 10.0))
+    pipe = ServerLogPipe(ServerLog("acme", lambda: 10.0))
     writing = os.dup(pipe.write_fd)
     pipe.begin()
     with os.fdopen(writing, "wb") as opened:
@@ -31,7 +36,7 @@ def test_what_a_server_left_out_before_its_end_is_counted_too(caplog: pytest.Log
 
 
 def test_a_pipe_is_read_to_its_end_and_a_line_is_cut(caplog: pytest.LogCaptureFixture) -> None:
-    pipe = WordsPipe(ServerWords("acme"))
+    pipe = ServerLogPipe(ServerLog("acme"))
     writing = os.dup(pipe.write_fd)
     pipe.begin()
     with os.fdopen(writing, "wb") as opened:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
-from lifesign.cli.output.observation_page import write_seen
+from lifesign.cli.output.observation_page import write_observation
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
@@ -15,7 +15,7 @@ OK = LayerResult(result=ResultClass.OK)
 def shown(seen: Observation, why: str | None = None) -> str:
     stream = StringIO()
     # It is shown long after it was seen: others took their time.
-    write_seen(stream, URL, seen.result, seen, now=READ_AT + timedelta(minutes=3), why=why)
+    write_observation(stream, URL, seen.result, seen, now=READ_AT + timedelta(minutes=3), why=why)
     return stream.getvalue()
 
 

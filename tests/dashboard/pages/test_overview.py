@@ -142,7 +142,7 @@ def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
         },
     })  # fmt: skip
     seen = ObservedCounts(
-        by_sight={"answers": 5},
+        by_label={"answers": 5},
         last_observed_at_s=None,
         probers=2,
         clock_offsets_s={"key:a/1": -3_600.0, "key:a/2": 30.0},

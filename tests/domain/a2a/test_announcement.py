@@ -32,8 +32,8 @@ from tests.support.servers import REPOSITORY
 from lifesign.domain.a2a.agent_card import CardKind, interpret_agent_card, read_agent_card
 from lifesign.domain.a2a.announcement import (
     HEALTH_EXTENSION_URI,
+    CardRegistration,
     HealthAnnouncement,
-    Registration,
     announce_health,
 )
 from lifesign.errors import InvalidValue
@@ -263,7 +263,7 @@ REGISTERED = {"registry": "https://registry.example", "agent_id": "agent-1"}
 def test_a_card_names_the_registered_agent(card: dict[str, Any]) -> None:
     announced = interpret_agent_card(announce_health(card, **REGISTERED))
     assert announced.health is not None
-    assert announced.health.registration == Registration(**REGISTERED)
+    assert announced.health.registration == CardRegistration(**REGISTERED)
     assert "registration_invalid" not in str(announced.findings)
     again = interpret_agent_card(announce_health(announce_health(card, **REGISTERED)))
     assert again.health is not None

@@ -11,8 +11,8 @@ from lifesign.domain.lifecycle.link_rule import (
     CHECK_SECONDS,
     PROOF_GRACE_SECONDS,
     RELINK_SECONDS,
-    Claim,
-    Decision,
+    LinkClaim,
+    LinkDecision,
     Proof,
     UnlinkReason,
     claimed_urls,
@@ -28,8 +28,8 @@ CARD = "https://agent.example/.well-known/agent-card.json"
 ORIGIN = "https://agent.example/"
 
 
-def claim(agent: int = 1, **members: Any) -> Claim:
-    return Claim(agent=agent, **{"is_registered": True, "is_claimed": True, **members})
+def claim(agent: int = 1, **members: Any) -> LinkClaim:
+    return LinkClaim(agent=agent, **{"is_registered": True, "is_claimed": True, **members})
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ def test_the_card_is_named_before_the_token() -> None:
 def test_a_proof_without_a_claim_of_a_registered_agent_proves_nothing(missing: str) -> None:
     stated = claim(card_at_s=NOW_S, token_at_s=NOW_S, **{missing: False})
     assert proof_of(stated, NOW_S) is None
-    assert decide([stated], None, is_gone=False, now_s=NOW_S) == Decision()
+    assert decide([stated], None, is_gone=False, now_s=NOW_S) == LinkDecision()
 
 
 def test_a_proven_claim_links_and_an_unproven_one_does_not() -> None:
     assert decide([claim(1, card_at_s=NOW_S), claim(2)], None, is_gone=False, now_s=NOW_S).agent == 1
-    assert decide([claim(1), claim(2)], None, is_gone=False, now_s=NOW_S) == Decision()
+    assert decide([claim(1), claim(2)], None, is_gone=False, now_s=NOW_S) == LinkDecision()
 
 
 def test_two_proven_claims_link_neither() -> None:
     claims = [claim(1, card_at_s=NOW_S), claim(2, token_at_s=NOW_S)]
     both = frozenset({1, 2})
-    assert decide(claims, None, is_gone=False, now_s=NOW_S) == Decision(conflicting=both)
+    assert decide(claims, None, is_gone=False, now_s=NOW_S) == LinkDecision(conflicting=both)
     ended = decide(claims, 1, is_gone=False, now_s=NOW_S)
-    assert ended == Decision(reason=UnlinkReason.TWO_CLAIMS, conflicting=both)
+    assert ended == LinkDecision(reason=UnlinkReason.TWO_CLAIMS, conflicting=both)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ def test_two_proven_claims_link_neither() -> None:
         (None, UnlinkReason.AGENT_DEREGISTERED),
     ],
 )
-def test_the_end_of_a_link_has_a_reason(stated: Claim | None, reason: UnlinkReason) -> None:
+def test_the_end_of_a_link_has_a_reason(stated: LinkClaim | None, reason: UnlinkReason) -> None:
     claims = [] if stated is None else [stated]
-    assert decide(claims, 1, is_gone=False, now_s=NOW_S) == Decision(reason=reason)
-    assert decide(claims, None, is_gone=False, now_s=NOW_S) == Decision()
+    assert decide(claims, 1, is_gone=False, now_s=NOW_S) == LinkDecision(reason=reason)
+    assert decide(claims, None, is_gone=False, now_s=NOW_S) == LinkDecision()
 
 
 def test_a_target_that_is_gone_is_linked_to_nobody() -> None:
     proven = [claim(1, card_at_s=NOW_S)]
-    assert decide(proven, 1, is_gone=True, now_s=NOW_S) == Decision(reason=UnlinkReason.TARGET_GONE)
-    assert decide(proven, None, is_gone=True, now_s=NOW_S) == Decision()
+    assert decide(proven, 1, is_gone=True, now_s=NOW_S) == LinkDecision(reason=UnlinkReason.TARGET_GONE)
+    assert decide(proven, None, is_gone=True, now_s=NOW_S) == LinkDecision()
 
 
 def test_a_link_that_ended_begins_again_an_hour_later_at_the_earliest() -> None:
@@ -132,13 +132,13 @@ def test_a_link_that_ended_begins_again_an_hour_later_at_the_earliest() -> None:
 def test_another_agent_takes_a_link_over_at_once() -> None:
     claims = [claim(1), claim(2, token_at_s=NOW_S)]
     decided = decide(claims, 1, is_gone=False, now_s=NOW_S)
-    assert decided == Decision(agent=2, reason=UnlinkReason.PROOF_FAILED)
+    assert decided == LinkDecision(agent=2, reason=UnlinkReason.PROOF_FAILED)
 
 
 _MOMENTS = st.none() | st.floats(-2 * PROOF_GRACE_SECONDS, 0).map(lambda age_s: NOW_S + age_s)
 _CLAIMS = st.lists(
     st.builds(
-        Claim,
+        LinkClaim,
         agent=st.integers(1, 3),
         is_registered=st.booleans(),
         is_claimed=st.booleans(),
@@ -154,7 +154,7 @@ _CLAIMS = st.lists(
 @settings(max_examples=examples(200))
 @given(claims=_CLAIMS, linked=st.none() | st.integers(1, 3), is_gone=st.booleans())
 def test_only_a_single_proven_claim_is_ever_linked(
-    claims: list[Claim], linked: int | None, *, is_gone: bool
+    claims: list[LinkClaim], linked: int | None, *, is_gone: bool
 ) -> None:
     decided = decide(claims, linked, is_gone=is_gone, now_s=NOW_S)
     proven = [each.agent for each in claims if proof_of(each, NOW_S) is not None]

@@ -44,7 +44,7 @@ START_S = 1_000_000.0
 class Agent:
     """Beats every 30 s while it can be heard."""
 
-    last_sign_s: float
+    last_liveness_s: float
     is_heard: bool = True
     status: Status = Status.ACTIVE
     dead_at_s: float = math.inf
@@ -76,18 +76,18 @@ class Fleet:
             self.now_s += SWEEP_S
             for agent in self.agents:
                 if agent.is_heard and agent.status in {Status.ACTIVE, Status.UNHEALTHY}:
-                    beats = math.floor((self.now_s - agent.last_sign_s) / BEAT_S)
-                    agent.last_sign_s += beats * BEAT_S
+                    beats = math.floor((self.now_s - agent.last_liveness_s) / BEAT_S)
+                    agent.last_liveness_s += beats * BEAT_S
                     agent.status = Status.ACTIVE
             before_sweep()
             self.sweep()
 
     def sweep(self) -> None:
         leaving = [agent for agent in self.agents if self.status_now(agent) is not agent.status]
-        seen = assess(self.monitor, [agent.last_sign_s for agent in leaving], self.now_s)
+        seen = assess(self.monitor, [agent.last_liveness_s for agent in leaving], self.now_s)
         self.heed(seen)
         for agent in leaving:
-            if seen.lets_go(agent.last_sign_s):
+            if seen.may_change(agent.last_liveness_s):
                 agent.status = self.status_now(agent)
                 if agent.status is Status.DEAD:
                     agent.dead_at_s = self.now_s
@@ -101,8 +101,10 @@ class Fleet:
             self.excuses.append(seen.excluded_downtime)
 
     def status_now(self, agent: Agent) -> Status:
-        excluded_s = sum(excluded_downtime.seconds(agent.last_sign_s) for excluded_downtime in self.excuses)
-        silence_s = self.now_s - agent.last_sign_s - excluded_s
+        excluded_s = sum(
+            excluded_downtime.seconds(agent.last_liveness_s) for excluded_downtime in self.excuses
+        )
+        silence_s = self.now_s - agent.last_liveness_s - excluded_s
         if agent.status is Status.DEAD or silence_s > DEAD_AFTER_S:
             return Status.DEAD
         return Status.UNHEALTHY if silence_s > UNHEALTHY_AFTER_S else agent.status
@@ -170,7 +172,7 @@ def test_who_really_died_with_many_others_is_dead_one_hold_later() -> None:
     fleet.silence(stopped)
     fleet.run(MAX_SUSPENSION_S + DEAD_AFTER_S + SWEEP_S)
     assert fleet.statuses() == {Status.ACTIVE: 700, Status.DEAD: 300}
-    longest_s = max(agent.dead_at_s - agent.last_sign_s for agent in stopped)
+    longest_s = max(agent.dead_at_s - agent.last_liveness_s for agent in stopped)
     assert longest_s <= MAX_SUSPENSION_S + DEAD_AFTER_S + SWEEP_S
 
 
@@ -269,7 +271,7 @@ def test_a_hold_without_witnesses_lasts_until_somebody_is_heard_or_its_time_is_o
     assert ended.event.cause is MonitorChange.MAX_SUSPENSION
     # Who was held once goes, though nothing bears it out.
     again = assess(ended.monitor, [lost], START_S + MAX_SUSPENSION_S + 15, unwitnessed=[lost])
-    assert again.lets_go(lost)
+    assert again.may_change(lost)
     # Somebody was heard: the hold ends after two quiet cadences.
     monitor = held
     for seconds in range(15, 196, 15):
@@ -374,9 +376,9 @@ def test_the_look_that_ends_a_hold_lets_nobody_go_yet() -> None:
     seen = at(900, held_monitor(), 50)
     assert seen.event is not None
     assert seen.event.cause is MonitorChange.MAX_SUSPENSION
-    assert not seen.lets_go(START_S + 800)
+    assert not seen.may_change(START_S + 800)
     after = at(915, seen.monitor, 50, sign_s=START_S + 800)
-    assert after.lets_go(START_S + 800)
+    assert after.may_change(START_S + 800)
     assert not after.is_suspended
 
 
@@ -401,8 +403,8 @@ def test_in_a_second_hold_the_first_cohort_still_goes() -> None:
     recovering = at(900, held_monitor(), 50, sign_s=START_S - 5).monitor
     second = at(1000, recovering, 21)
     assert second.is_suspended
-    assert second.lets_go(START_S - 5)
-    assert not second.lets_go(START_S + 5)
+    assert second.may_change(START_S - 5)
+    assert not second.may_change(START_S + 5)
 
 
 def test_the_baseline_is_of_the_last_ten_normal_cadences() -> None:
@@ -460,10 +462,10 @@ def test_only_a_hold_can_be_released() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_sign_s", "excluded_s"), [(49, 0), (50, 100), (100, 100), (150, 50), (200, 0), (300, 0)]
+    ("last_liveness_s", "excluded_s"), [(49, 0), (50, 100), (100, 100), (150, 50), (200, 0), (300, 0)]
 )
-def test_only_the_silence_within_a_hold_is_excused(last_sign_s: float, excluded_s: float) -> None:
-    assert ExcludedDowntime(begin_s=100, end_s=200, cohort_before_s=50).seconds(last_sign_s) == excluded_s
+def test_only_the_silence_within_a_hold_is_excused(last_liveness_s: float, excluded_s: float) -> None:
+    assert ExcludedDowntime(begin_s=100, end_s=200, cohort_before_s=50).seconds(last_liveness_s) == excluded_s
 
 
 @pytest.mark.parametrize(
@@ -526,7 +528,7 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
         if monitor.state is MonitorState.SUSPENDED and held_since_s is not None:
             assert now_s - held_since_s < MAX_SUSPENSION_S
         # Never more go in one cadence than were believed, the cohort apart.
-        fresh = [sign_s for sign_s in exits if sign_s >= seen.cohort_before_s and seen.lets_go(sign_s)]
+        fresh = [sign_s for sign_s in exits if sign_s >= seen.cohort_before_s and seen.may_change(sign_s)]
         let_go[monitor.cadence_began_s] += len(fresh)
         assert let_go[monitor.cadence_began_s] <= exit_limit(monitor)
         # The cohort only grows: who was held once is free for good.
@@ -544,7 +546,7 @@ def test_nobody_is_held_for_longer_than_two_holds(story: list[tuple[float, list[
         exits = [now_s - age for age in ages] + [stopped_s] * is_silent
         seen = assess(monitor, exits, now_s, unwitnessed=exits[-1:] if deed == "alone" else ())
         monitor = seen.monitor
-        if is_silent and not seen.lets_go(stopped_s):
+        if is_silent and not seen.may_change(stopped_s):
             delayed_s += now_s - looked_s
         looked_s = now_s
     # Each hold ends with a look up to 60 s late and began with one.
@@ -580,5 +582,5 @@ def test_only_who_has_lived_tells_of_us(
     who: str, heard_for_s: float, *, is_of_cohort: bool, tells: bool
 ) -> None:
     monitor = replace(new_monitor(START_S), cohort_before_s=START_S)
-    last_sign_s = START_S - 1 if is_of_cohort else START_S
-    assert tells_of_us(monitor, last_sign_s, heard_for_s) is tells, who
+    last_liveness_s = START_S - 1 if is_of_cohort else START_S
+    assert tells_of_us(monitor, last_liveness_s, heard_for_s) is tells, who

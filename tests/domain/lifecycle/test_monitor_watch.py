@@ -5,8 +5,8 @@ import pytest
 from lifesign.domain.lifecycle.monitor_watch import (
     MAX_KEYS,
     EvidenceChange,
+    EvidenceWatchState,
     KeysWatched,
-    Watched,
     is_due,
     keys_after,
     watched_after,
@@ -19,7 +19,7 @@ CUT = {UnknownReason.NO_WITNESS: 3, UnknownReason.NO_PROBER: 0}
 
 
 def test_a_loss_is_reported_once_after_an_interval_and_its_end_once() -> None:
-    watched, turn = watched_after(Watched(), CUT, NOW_S, LOST_S)
+    watched, turn = watched_after(EvidenceWatchState(), CUT, NOW_S, LOST_S)
     assert (watched.agents, watched.since_s, turn) == (3, NOW_S, None)
     watched, turn = watched_after(watched, {UnknownReason.PROBER_SLOW: 1}, NOW_S + 299, LOST_S)
     assert (watched.since_s, turn) == (NOW_S, None)
@@ -28,12 +28,12 @@ def test_a_loss_is_reported_once_after_an_interval_and_its_end_once() -> None:
     watched, turn = watched_after(watched, CUT, NOW_S + 900, LOST_S)
     assert (watched.is_reported, turn) == (True, None)
     watched, turn = watched_after(watched, {}, NOW_S + 915, LOST_S)
-    assert (watched, turn) == (Watched(counted_at_s=NOW_S + 915), EvidenceChange.RESTORED)
+    assert (watched, turn) == (EvidenceWatchState(counted_at_s=NOW_S + 915), EvidenceChange.RESTORED)
     assert watched_after(watched, {}, NOW_S + 930, LOST_S)[1] is None
 
 
 def test_a_short_loss_is_not_reported_at_all() -> None:
-    watched, _ = watched_after(Watched(), CUT, NOW_S, LOST_S)
+    watched, _ = watched_after(EvidenceWatchState(), CUT, NOW_S, LOST_S)
     watched, turn = watched_after(watched, {}, NOW_S + 299, LOST_S)
     assert turn is None
     # The next one begins anew.
@@ -42,11 +42,11 @@ def test_a_short_loss_is_not_reported_at_all() -> None:
 
 @pytest.mark.parametrize("reason", [UnknownReason.ASKED_TO_WAIT, UnknownReason.NOT_ALLOWED])
 def test_what_an_agent_asked_for_is_no_loss(reason: UnknownReason) -> None:
-    assert watched_after(Watched(), {reason: 5}, NOW_S, 0)[1] is None
+    assert watched_after(EvidenceWatchState(), {reason: 5}, NOW_S, 0)[1] is None
 
 
 def test_a_clock_that_was_set_back_delays_no_report_for_ever() -> None:
-    watched, _ = watched_after(Watched(), CUT, NOW_S + 3_600, LOST_S)
+    watched, _ = watched_after(EvidenceWatchState(), CUT, NOW_S + 3_600, LOST_S)
     assert is_due(watched.counted_at_s, NOW_S, 15)
     watched, _ = watched_after(watched, CUT, NOW_S, LOST_S)
     assert watched_after(watched, CUT, NOW_S + 300, LOST_S)[1] is EvidenceChange.LOST

@@ -299,7 +299,10 @@ def test_a_stream_that_is_cut_anywhere_loses_nothing_once_the_server_was_asked(
     """Whatever is missing between two places: the states are those of whoever heard all of it."""
     begin = data.draw(st.integers(0, len(events)))
     end = data.draw(st.integers(begin, len(events)))
-    whole, cut = Watched(**dict.fromkeys(SESSIONS, IDLE)), Watched(**dict.fromkeys(SESSIONS, IDLE))
+    whole, cut = (
+        Watched(**dict.fromkeys(SESSIONS, IDLE)),
+        Watched(**dict.fromkeys(SESSIONS, IDLE)),
+    )
     whole.hears(*events)
     cut.hears(*events[:begin])
     before = cut.beats.states()

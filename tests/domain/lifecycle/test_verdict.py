@@ -227,14 +227,14 @@ def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
     known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6))
     for later_s in (0, 900, 10**6):
         verdict = judged(known, NOW + later_s)
-        assert (verdict.signals, verdict.judge_at_s) == ((), None)
+        assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 def test_a_measured_failure_that_is_too_old_takes_nobody_down() -> None:
     known = facts(Monitoring.PROBE, observed=failing(9))
     assert judged(known, NOW + 900).status is Status.DEAD
     verdict = judged(known, NOW + 900.1)
-    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+    assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 def test_excused_time_shortens_no_observed_silence() -> None:
@@ -468,7 +468,7 @@ def test_a_reason_that_brings_nobody_down_is_left_alone() -> None:
 @pytest.mark.parametrize("status", [Status.REGISTERING, Status.DEREGISTERED])
 def test_who_takes_no_part_is_not_moved(status: Status) -> None:
     verdict = judged(facts(status=status, last_heartbeat_at_s=NOW - 10**6))
-    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+    assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 # Draining (decisions 1, 4 and 13 of the registry).
@@ -491,7 +491,7 @@ def test_a_draining_agent_leaves_once_it_holds_nothing_silent_or_not() -> None:
 
 def test_a_draining_agent_that_still_holds_leases_dies_at_the_deadline() -> None:
     holding = draining(leases_held=2)
-    assert judged(holding).judge_at_s == NOW + 120
+    assert judged(holding).assess_at_s == NOW + 120
     assert judged(holding, NOW + 119.9).signals == ()
     verdict = judged(holding, NOW + 120)
     assert (verdict.signals, verdict.status) == ((Signal.DRAIN_TIMEOUT,), Status.DEAD)
@@ -506,7 +506,7 @@ def test_a_draining_agent_that_goes_silent_stays_draining() -> None:
 
 def test_a_drain_without_an_end_waits() -> None:
     verdict = judged(draining(leases_held=1, drain_deadline_s=None), NOW + 10**6)
-    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+    assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 @pytest.mark.parametrize("is_suspended", [True, False])
@@ -532,8 +532,8 @@ def test_neither_hold_nor_maintenance_nor_override_stops_a_drain(*, is_suspended
 def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
     held = judged(silent, is_suspended=True)
     assert (held.signals, held.status) == ((), silent.status)
-    assert held.judge_at_s is not None
-    assert held.judge_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
+    assert held.assess_at_s is not None
+    assert held.assess_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
     assert judged(silent).status is Status.DEAD
 
 
@@ -561,7 +561,7 @@ def test_signs_of_life_and_reports_flow_through_a_hold() -> None:
 def test_nothing_goes_down_in_maintenance_and_all_is_judged_when_it_ends(known: Facts, signals: int) -> None:
     maintained = replace(known, maintenance_until_s=NOW + 60)
     verdict = judged(maintained)
-    assert (verdict.signals, verdict.judge_at_s) == ((), NOW + 60)
+    assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
     assert judged(maintained, NOW + 59.9).signals == ()
     assert len(judged(maintained, NOW + 60).signals) == signals
 
@@ -574,7 +574,7 @@ def test_who_recovers_in_maintenance_goes_up() -> None:
 def test_an_operator_s_word_stands_until_its_time() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 10**6, override=Override(Status.ACTIVE, NOW + 60))
     verdict = judged(silent)
-    assert (verdict.signals, verdict.judge_at_s) == ((), NOW + 60)
+    assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
     assert verdict.explanation == "an operator declared it active for another 1 min"
     assert judged(silent, NOW + 60).status is Status.DEAD
 
@@ -794,7 +794,7 @@ def test_no_verdict_changes_before_its_time(
 ) -> None:
     verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
     later_s = NOW + seconds
-    assume(verdict.judge_at_s is None or later_s < verdict.judge_at_s)
+    assume(verdict.assess_at_s is None or later_s < verdict.assess_at_s)
     later = judged(
         after(known, verdict, NOW), later_s, is_suspended=is_suspended, excluded_downtime=excluded_downtime
     )
@@ -806,7 +806,7 @@ def test_without_a_hold_nothing_that_is_due_is_left_behind(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     verdict = judged(known, excluded_downtime=excluded_downtime)
-    assert verdict.judge_at_s is None or verdict.judge_at_s >= NOW
+    assert verdict.assess_at_s is None or verdict.assess_at_s >= NOW
 
 
 @given(ALL_FACTS, EXCUSED)
@@ -820,9 +820,9 @@ def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
     verdict = judged(known, excluded_downtime=excluded_downtime)
     applied = after(known, verdict, NOW)
     for _ in range(2 - len(verdict.signals)):
-        assert verdict.judge_at_s is not None
-        assert judged(applied, verdict.judge_at_s, excluded_downtime=excluded_downtime).signals == ()
-        just_after_s = verdict.judge_at_s + 0.001
+        assert verdict.assess_at_s is not None
+        assert judged(applied, verdict.assess_at_s, excluded_downtime=excluded_downtime).signals == ()
+        just_after_s = verdict.assess_at_s + 0.001
         verdict = judged(applied, just_after_s, excluded_downtime=excluded_downtime)
         assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
         applied = after(applied, verdict, just_after_s)

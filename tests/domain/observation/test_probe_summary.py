@@ -10,8 +10,8 @@ from lifesign.domain.observation.probe_summary import (
     LAYER_WORDS,
     beside_card,
     has_lost_interface,
+    liveness_signals,
     probe_summary,
-    signs_of_life,
 )
 from lifesign.domain.observation.result_sums import Layer, layers_of
 from lifesign.domain.observation.results import LayerResult, Observation
@@ -65,7 +65,7 @@ def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Lay
         readiness=seen.get("readiness"),
         message=seen.get("message"),
     )
-    assert bool(signs_of_life([*layers_of(observation)])) == observation.is_liveness_signal
+    assert bool(liveness_signals([*layers_of(observation)])) == observation.is_liveness_signal
 
 
 @given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)), st.none() | st.sampled_from(R))
@@ -74,7 +74,7 @@ def test_beside_what_shows_life_stands_the_card_that_is_known_and_nothing_else(
 ) -> None:
     seen = layers(**{layer.value: results[layer] for layer in ASKED if layer in results})
     standing = beside_card(seen, card)
-    is_told = card is R.OK and Layer.DISCOVERY not in results and bool(signs_of_life(seen))
+    is_told = card is R.OK and Layer.DISCOVERY not in results and bool(liveness_signals(seen))
     assert [*standing] == [*(layers(discovery=R.OK) if is_told else ()), *seen]
 
 

@@ -512,7 +512,7 @@ def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
     unhealthy_after_s, dead_after_s = thresholds_s
     cadence = CADENCE.with_thresholds(unhealthy_after_s, dead_after_s)
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
-    last_sign_s = at_s = measured_s = START_S
+    last_liveness_s = at_s = measured_s = START_S
     silence_s = 0.0
     for failures in range(1, cadence.failures_until_dead + 1):
         at_s = next_probe_at_s(subject_id, memory, cadence, at_s)
@@ -522,11 +522,11 @@ def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
         silence_s += min(at_s - measured_s, 2 * INTERVAL_S)
         measured_s = at_s
         if failures == UNHEALTHY_AFTER_FAILURES:
-            assert at_s - last_sign_s <= max(900, unhealthy_after_s) + 2 * INTERVAL_S
+            assert at_s - last_liveness_s <= max(900, unhealthy_after_s) + 2 * INTERVAL_S
     assert silence_s > dead_after_s
     # Each wait ends with the next tick.
     longest_s = cadence.max_wait_of_failing_s + INTERVAL_S
-    assert at_s - last_sign_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
+    assert at_s - last_liveness_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
     # Then its wish counts again.
     # An observation's time has microseconds, and `at_s` more.
     expected_s = at_s + min(retry_after_s, MAX_RETRY_AFTER_S)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.schedule.directory_change import SMALL_DIRECTORY, judge_change
+from lifesign.domain.schedule.directory_change import SMALL_DIRECTORY, assess_change
 from lifesign.errors import InvalidValue
 
 
@@ -27,29 +27,29 @@ from lifesign.errors import InvalidValue
 def test_a_directory_that_loses_more_than_half_is_held(
     size_before: int, removed: int, *, is_suspended: bool
 ) -> None:
-    assert judge_change(size_before=size_before, removed=removed).is_suspended is is_suspended
+    assert assess_change(size_before=size_before, removed=removed).is_suspended is is_suspended
 
 
 def test_the_reason_tells_how_much_left_and_what_happens() -> None:
-    held = judge_change(size_before=1000, removed=900)
+    held = assess_change(size_before=1000, removed=900)
     assert held.reason == (
         "900 of 1000 targets are not listed any more, more than 50%: they stay until this is confirmed"
     )
-    small = judge_change(size_before=4, removed=3)
+    small = assess_change(size_before=4, removed=3)
     assert small.reason == "3 of 4 targets are not listed any more; a directory of up to 10 is not held"
-    assert judge_change(size_before=9, removed=0).reason == "nothing that was listed has left"
+    assert assess_change(size_before=9, removed=0).reason == "nothing that was listed has left"
 
 
 @given(st.integers(0, 10**7), st.data())
 def test_who_loses_more_is_never_held_less(size_before: int, data: st.DataObject) -> None:
     removed = data.draw(st.integers(0, size_before))
     more = data.draw(st.integers(removed, size_before))
-    if judge_change(size_before=size_before, removed=removed).is_suspended:
-        assert judge_change(size_before=size_before, removed=more).is_suspended
+    if assess_change(size_before=size_before, removed=removed).is_suspended:
+        assert assess_change(size_before=size_before, removed=more).is_suspended
         assert 2 * removed > size_before > SMALL_DIRECTORY
 
 
 @pytest.mark.parametrize(("size_before", "removed"), [(-1, 0), (5, 6), (5, -1)])
 def test_counts_that_cannot_be_are_a_defect_of_the_caller(size_before: int, removed: int) -> None:
     with pytest.raises(InvalidValue):
-        judge_change(size_before=size_before, removed=removed)
+        assess_change(size_before=size_before, removed=removed)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.tasks.run_end import RunEnd, Stop, Telling, judge_end
+from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, judge_end
 from lifesign.domain.tasks.task_states import TOLD_BY_HOLDER, ExitReason
 
 CODES = st.integers(-64, 255)
@@ -60,15 +60,15 @@ def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
 @given(
     stopped=STOPS,
     exit_code=CODES,
-    written=st.sampled_from([Telling.COMPLETE, Telling.HELP]),
+    written=st.sampled_from([RunReport.COMPLETE, RunReport.HELP]),
     completes_on_exit=st.booleans(),
 )
 def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
-    *, stopped: Stop | None, exit_code: int, written: Telling, completes_on_exit: bool
+    *, stopped: Stop | None, exit_code: int, written: RunReport, completes_on_exit: bool
 ) -> None:
     end = judge_end(stopped, exit_code, written=written, completes_on_exit=completes_on_exit)
-    asks_people = written is Telling.HELP
-    assert end == RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=asks_people)
+    asks_people = written is RunReport.HELP
+    assert end == RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, asks_people=asks_people)
     assert end.is_done
     assert end.has_result == (not asks_people)
 
@@ -78,12 +78,12 @@ def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_not
     *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
 ) -> None:
     end = judge_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)
-    if end.telling is Telling.RELEASE:
+    if end.telling is RunReport.RELEASE:
         assert end.exit_reason in TOLD_BY_HOLDER
     if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED, Stop.OVER}:
-        assert end.telling is Telling.NOTHING
-    assert end.has_result == (end.telling is Telling.COMPLETE)
-    assert end.asks_people == (end.telling is Telling.HELP)
+        assert end.telling is RunReport.NOTHING
+    assert end.has_result == (end.telling is RunReport.COMPLETE)
+    assert end.asks_people == (end.telling is RunReport.HELP)
 
 
 @given(STOPS)

@@ -24,29 +24,29 @@ from lifesign.domain.net.target_address import TargetUrl
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network import connector as connector_file
 from lifesign.prober.network.connection import HttpConnection
-from lifesign.prober.network.connector import JudgedConnector, Unreached
+from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.host_limiter import AddressBusy
 
 
 @asynccontextmanager
-async def connecting(names: Names | None = None, **more: Any) -> AsyncIterator[JudgedConnector]:
+async def connecting(names: Names | None = None, **more: Any) -> AsyncIterator[VettedConnector]:
     async with asking(names, **more) as asker:
         yield asker.fetcher.connector
 
 
-def target(url: str, connector: JudgedConnector) -> TargetUrl:
+def target(url: str, connector: VettedConnector) -> TargetUrl:
     judged = connector.guard.vet_url(URL(url))
     assert isinstance(judged, TargetUrl), judged
     return judged
 
 
-async def opened(connector: JudgedConnector, url: str, seconds: float = 10) -> HttpConnection:
+async def opened(connector: VettedConnector, url: str, seconds: float = 10) -> HttpConnection:
     line = await connector.open(target(url, connector), asyncio.get_running_loop().time() + seconds)
     assert isinstance(line, HttpConnection), line
     return line
 
 
-async def unreached(connector: JudgedConnector, url: str, seconds: float = 10) -> Unreached:
+async def unreached(connector: VettedConnector, url: str, seconds: float = 10) -> Unreached:
     why = await connector.open(target(url, connector), asyncio.get_running_loop().time() + seconds)
     assert isinstance(why, Unreached), why
     assert why.reason.isascii()

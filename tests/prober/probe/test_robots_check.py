@@ -37,7 +37,7 @@ from tests.support.virtual_loop import with_sockets_in_virtual_time
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.probe.robots_check import keep_away
-from lifesign.prober.probe.session import Visit
+from lifesign.prober.probe.session import ProbeSession
 
 ROBOTS_PATH = "/robots.txt"
 DAY_S = 86_400.0
@@ -275,7 +275,9 @@ async def test_where_the_rules_took_all_the_time_it_is_said(result: ResultClass)
         visit._deadline_s = 0.0
         return said(request, result)
 
-    visit = Visit(Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0)
+    visit = ProbeSession(
+        Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
+    )
     away = layer(await keep_away(visit))
     told = "no time was left beside its robots.txt"
     assert (away.result, away.reason) == (ResultClass.NOT_MEASURED, told)
@@ -283,7 +285,7 @@ async def test_where_the_rules_took_all_the_time_it_is_said(result: ResultClass)
 
 async def test_who_takes_no_connection_in_time_is_down() -> None:
     unreached = always(ResultClass.TIMEOUT, is_reached=False)
-    visit = Visit(
+    visit = ProbeSession(
         Played(robots=unreached), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
     )
     assert layer(await keep_away(visit)).result is ResultClass.TIMEOUT

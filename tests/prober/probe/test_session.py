@@ -35,7 +35,7 @@ from lifesign.domain.observation.results import MAX_REASON_CHARS, Observation, R
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.layers import Prober
-from lifesign.prober.probe.session import MAX_SILENCES, Visit
+from lifesign.prober.probe.session import MAX_SILENCES, ProbeSession
 
 IMPATIENT: dict[str, Any] = {
     "timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": SHORT_SECONDS}
@@ -213,7 +213,7 @@ async def test_a_whole_visit_ends_after_three_times_what_one_request_may_take() 
 
 async def test_what_no_time_was_left_for_was_not_measured() -> None:
     loop = asyncio.get_running_loop()
-    visit = Visit(Played(), definition(**IMPATIENT), None, entry("https://agent.example/"), AT_S)
+    visit = ProbeSession(Played(), definition(**IMPATIENT), None, entry("https://agent.example/"), AT_S)
     assert visit.may_ask(URL("https://agent.example/"))
     visit._deadline_s = loop.time()
     assert visit.is_late
@@ -224,7 +224,7 @@ async def test_what_no_time_was_left_for_was_not_measured() -> None:
 async def test_a_request_has_its_own_time_and_never_more_than_is_left() -> None:
     loop = asyncio.get_running_loop()
     witness = Played()
-    visit = Visit(
+    visit = ProbeSession(
         witness, definition(timeouts={"total_seconds": 10}), None, entry("https://a.example/"), AT_S
     )
     await visit.ask(URL("https://a.example/1"), max_bytes=1)

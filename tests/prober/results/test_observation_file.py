@@ -30,7 +30,7 @@ from lifesign.errors import InvalidValue
 from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
-    LedgerAway,
+    LedgerUnreachable,
     ProbeReport,
     ReportAnswer,
     ShardBatch,
@@ -262,7 +262,7 @@ def test_a_full_disk_takes_all_of_a_batch_or_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
-        with pytest.raises(LedgerAway, match=os.strerror(trouble)):
+        with pytest.raises(LedgerUnreachable, match=os.strerror(trouble)):
             file.append([seen(number) for number in range(10)])
     assert read(path) == [seen(1)]
     file.append([seen(2)])
@@ -275,7 +275,7 @@ def test_a_directory_that_went_is_told_and_taken_when_it_is_back(path: Path) -> 
     opened = ResultsFile(place / "results.jsonl")
     (place / "results.jsonl").unlink()
     place.rmdir()
-    with pytest.raises(LedgerAway, match="No such file"):
+    with pytest.raises(LedgerUnreachable, match="No such file"):
         opened.append([seen(1)])
     place.mkdir()
     opened.append([seen(2)])
@@ -288,7 +288,7 @@ def test_a_lock_that_is_never_given_back_is_not_waited_for(path: Path) -> None:
     opened = ResultsFile(path, sleep=pauses.append)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(LedgerAway, match="another process holds its lock"):
+        with pytest.raises(LedgerUnreachable, match="another process holds its lock"):
             opened.append([seen(1)])
     assert len(pauses) == LOCK_TRIES
     opened.append([seen(1)])
@@ -298,7 +298,7 @@ def test_a_lock_that_is_never_given_back_is_not_waited_for(path: Path) -> None:
 
 def test_after_the_end_nothing_is_appended(file: ResultsFile) -> None:
     file.close()
-    with pytest.raises(LedgerAway, match="closed"):
+    with pytest.raises(LedgerUnreachable, match="closed"):
         file.append([seen(1)])
     file.close()
 
@@ -329,7 +329,7 @@ class Taking:
     def __init__(self, lost: Collection[int] = ()) -> None:
         self.lost = lost
         self.asked: list[object] = []
-        self.is_away = False
+        self.is_unreachable = False
 
     async def claim(
         self,
@@ -351,8 +351,8 @@ class Taking:
         return [7]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        if self.is_away:
-            raise LedgerAway("away")
+        if self.is_unreachable:
+            raise LedgerUnreachable("away")
         self.asked.append(("report", len(batches), interval_s))
         return ReportAnswer(lost=self.lost, news=NEWS)
 
@@ -385,11 +385,11 @@ async def test_results_that_the_ledger_took_are_in_the_file(file: ResultsFile, p
 
 async def test_results_that_the_ledger_could_not_take_are_not(file: ResultsFile, path: Path) -> None:
     inner = Taking()
-    inner.is_away = True
+    inner.is_unreachable = True
     ledger = FiledLedger(inner, file)
-    with pytest.raises(LedgerAway):
+    with pytest.raises(LedgerUnreachable):
         await ledger.report([batch(1, seen(1))], 300.0)
-    inner.is_away = False
+    inner.is_unreachable = False
     await ledger.report([batch(1, seen(1))], 300.0)
     assert read(path) == [seen(1)]
 
@@ -399,7 +399,7 @@ async def test_a_file_that_cannot_be_written_holds_the_results_back(file: Result
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         file._sleep = lambda _: None
-        with pytest.raises(LedgerAway):
+        with pytest.raises(LedgerUnreachable):
             await ledger.report([batch(1, seen(1))], 300.0)
     await ledger.report([batch(1, seen(1))], 300.0)
     assert read(path) == [seen(1)]

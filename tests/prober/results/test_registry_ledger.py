@@ -23,7 +23,7 @@ from lifesign.domain.models.observation_batch import ObservationBatch
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
-from lifesign.prober.results.ledger import Ledger, LedgerAway, ProbeReport, ShardClaim
+from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.storage.engine.transaction import Transaction
 
@@ -238,13 +238,19 @@ async def test_a_registry_that_is_away_is_away() -> None:
             ledger.leave("w"),
             ledger.report([batch_of(claim, [reported(URLS[0])])], 300.0),
         ):
-            with pytest.raises(LedgerAway):
+            with pytest.raises(LedgerUnreachable):
                 await question
 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(401, LedgerAway), (403, LedgerAway), (404, LedgerAway), (500, LedgerAway), (422, Unprocessable)],
+    [
+        (401, LedgerUnreachable),
+        (403, LedgerUnreachable),
+        (404, LedgerUnreachable),
+        (500, LedgerUnreachable),
+        (422, Unprocessable),
+    ],
 )
 async def test_what_the_registry_will_never_take_is_no_absence(
     status: int, expected: type[Exception]

@@ -12,7 +12,7 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 from lifesign.domain.net.target import SHARDS
 from lifesign.prober.network.clock import Clock, LedgerClock
 from lifesign.prober.results.ledger import NO_STANDING, Granted, WitnessNews, WitnessStanding
-from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimKeeper
+from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimRenewer
 from lifesign.prober.worker.shards import OwnedShards, Shard
 
 TTL_S = 100.0
@@ -54,7 +54,7 @@ class Keeping:
         self.news: list[WitnessNews] = []
         self.standing = NO_STANDING
         self.clock = LedgerClock(machine or ledger.clock)
-        self.keeper = ClaimKeeper(
+        self.keeper = ClaimRenewer(
             ledger,
             self.holdings,
             name,
@@ -148,7 +148,7 @@ async def test_its_own_deadline_counts_from_when_it_asked() -> None:
 async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_when_it_is_back() -> None:
     ledger = Listening(virtual_loop())
     keeping = Keeping(ledger, chance=1.0)
-    ledger.is_away = True
+    ledger.is_unreachable = True
     async with keeping.going_on():
         await asyncio.sleep(200)
         gaps = [
@@ -156,7 +156,7 @@ async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_w
         ]
         assert gaps[:6] == pytest.approx([1, 2, 4, 8, 16, 30])
         assert not keeping.keeper.has_asked.is_set()
-        ledger.is_away = False
+        ledger.is_unreachable = False
         await asyncio.sleep(31)
         assert len(keeping.holdings.shards) == SHARDS
 

@@ -16,12 +16,12 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
 from lifesign.domain.net.target import SHARDS, phase_of, target_id
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
-from lifesign.prober.errors import PassHeldUp
+from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
-    LedgerAway,
+    LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
     TargetPage,
@@ -74,10 +74,10 @@ class Stage:
             await running
 
     def lose_ledger(self) -> None:
-        self.ledger.is_away = True
+        self.ledger.is_unreachable = True
 
     def find_ledger(self) -> None:
-        self.ledger.is_away = False
+        self.ledger.is_unreachable = False
 
     def results(self, url: str) -> list[ResultClass]:
         return [observation.result for observation in self.ledger.observations(url)]
@@ -306,7 +306,7 @@ async def test_a_census_asks_again_how_many_are_left_if_its_ledger_was_away(
     async def away_at_first(since_s: float) -> int:
         asked.append(since_s)
         if len(asked) == 1:
-            raise LedgerAway("nobody answers")
+            raise LedgerUnreachable("nobody answers")
         return await unprobed(since_s)
 
     monkeypatch.setattr(stage.ledger, "unprobed", away_at_first)
@@ -325,11 +325,11 @@ async def test_a_census_ends_if_its_ledger_stays_away_and_the_next_one_goes_on_w
     since_s = stage.loop.wall_s()
     stage.loop.call_later(away_at_s, stage.lose_ledger)
     worker = stage.worker(patience_s=600)
-    with pytest.raises(PassHeldUp, match=r"for 600 s nothing could be stored \(nobody answers\)"):
+    with pytest.raises(PassDelayed, match=r"for 600 s nothing could be stored \(nobody answers\)"):
         await worker.run_once(since_s, asyncio.Event())
     assert 600 < stage.loop.wall_s() - since_s < 700
     assert stage.ledger.seen == {}
-    stage.ledger.is_away = False
+    stage.ledger.is_unreachable = False
     assert await stage.worker().run_once(since_s, asyncio.Event())
     assert {observation.result for observation in stage.seen()} == {OK}
     assert set(stage.ledger.seen) == {target_id(url) for url in urls}
@@ -483,9 +483,9 @@ async def test_the_shards_of_a_worker_that_falls_silent_move_when_its_claim_is_o
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        stage.ledger.is_away = True
+        stage.ledger.is_unreachable = True
         await running
-    stage.ledger.is_away = False
+    stage.ledger.is_unreachable = False
     async with stage.watching("living", shard_ttl_s=60):
         await asyncio.sleep(60 + 2 * INTERVAL_S)
     for url in urls:
@@ -526,7 +526,7 @@ async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_its
             standing: WitnessStanding = NO_STANDING,
         ) -> Granted:
             if self.grants:
-                raise LedgerAway("no claims today")
+                raise LedgerUnreachable("no claims today")
             return await super().claim(worker, ttl_s, held, companions, standing)
 
         def _is_held(self, batch: Any) -> bool:
@@ -547,12 +547,12 @@ async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_
     stage = Stage(*urls)
     async with stage.watching(shard_ttl_s=30):
         await asyncio.sleep(INTERVAL_S)
-        stage.ledger.is_away = True
+        stage.ledger.is_unreachable = True
         await asyncio.sleep(40)
         made = {look.url for look in stage.world.looks if look.at_s > stage.loop.wall_s() - 39}
         assert len(made) > 4
         before = {url: len(stage.ledger.observations(url)) for url in urls}
-        stage.ledger.is_away = False
+        stage.ledger.is_unreachable = False
         await asyncio.sleep(45)
         # Under the new token its age would be that of the token.
         assert all(len(stage.ledger.observations(url)) == before[url] for url in made)
@@ -574,12 +574,12 @@ async def test_while_the_ledger_is_away_for_less_than_a_claim_work_goes_on_and_i
     stage = Stage(*urls)
     async with stage.watching() as worker:
         await asyncio.sleep(2 * INTERVAL_S)
-        stage.ledger.is_away = True
+        stage.ledger.is_unreachable = True
         await asyncio.sleep(100)
         assert worker.progress.is_ledger_unreachable
         assert worker.progress.held > 20
         await asyncio.sleep(10)
-        stage.ledger.is_away = False
+        stage.ledger.is_unreachable = False
         await asyncio.sleep(2 * INTERVAL_S)
         assert worker.progress.given_up == 0
     assert caplog.text.count("results are held (nobody answers)") == 1
@@ -598,11 +598,11 @@ async def test_what_cannot_be_held_any_more_is_told_as_not_measured_and_probing_
     stage = Stage(*urls)
     async with stage.watching(shard_ttl_s=80_000) as worker:
         await asyncio.sleep(INTERVAL_S)
-        stage.ledger.is_away = True
+        stage.ledger.is_unreachable = True
         await asyncio.sleep(1_500)
         assert worker.progress.given_up > 100
         assert worker.progress.held < 700
-        stage.ledger.is_away = False
+        stage.ledger.is_unreachable = False
         await asyncio.sleep(2 * INTERVAL_S)
     told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
     assert {one.target_url for one in told} == set(urls)
@@ -614,16 +614,16 @@ async def test_what_cannot_be_held_any_more_is_told_as_not_measured_and_probing_
 async def test_probing_pauses_when_results_cannot_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifesign.prober.worker.main_loop.Outbox", _small_outbox)
     stage = Stage(*urls_of(200))
-    stage.ledger.is_away = False
+    stage.ledger.is_unreachable = False
     async with stage.watching(shard_ttl_s=80_000) as worker:
         await asyncio.sleep(30)
-        stage.ledger.is_away = True
+        stage.ledger.is_unreachable = True
         await asyncio.sleep(600)
         assert worker.progress.held <= 50
         made = len(stage.world.looks)
         await asyncio.sleep(120)
         assert len(stage.world.looks) == made
-        stage.ledger.is_away = False
+        stage.ledger.is_unreachable = False
         await asyncio.sleep(INTERVAL_S)
         assert len(stage.world.looks) > made + 150
     told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
@@ -640,11 +640,11 @@ def _small_outbox() -> Any:
 @in_virtual_time
 async def test_a_ledger_that_is_away_from_the_beginning_is_waited_for() -> None:
     stage = Stage(*urls_of(20))
-    stage.ledger.is_away = True
+    stage.ledger.is_unreachable = True
     async with stage.watching():
         await asyncio.sleep(600)
         assert stage.world.looks == []
-        stage.ledger.is_away = False
+        stage.ledger.is_unreachable = False
         await asyncio.sleep(INTERVAL_S + 35)
     assert {look.url for look in stage.world.looks} == set(urls_of(20))
 
@@ -654,7 +654,7 @@ async def test_a_worker_that_ends_while_the_ledger_is_away_ends_all_the_same() -
     stage = Stage(*urls_of(50))
     async with stage.watching():
         await asyncio.sleep(INTERVAL_S)
-        stage.ledger.is_away = True
+        stage.ledger.is_unreachable = True
         await asyncio.sleep(60)
         asked_s = stage.loop.time()
     assert stage.loop.time() - asked_s <= GRACE_SECONDS + 20

@@ -13,7 +13,13 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.definition.models import FLUSH_SECONDS
-from lifesign.prober.results.ledger import LedgerAway, ProbeReport, ReportAnswer, ShardBatch, WitnessNews
+from lifesign.prober.results.ledger import (
+    LedgerUnreachable,
+    ProbeReport,
+    ReportAnswer,
+    ShardBatch,
+    WitnessNews,
+)
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.reporting import MAX_BAD, MAX_BATCH, Reporter
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
@@ -153,7 +159,7 @@ async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_onc
             answer = await super().report(batches, interval_s)
             if self.failures:
                 self.failures -= 1
-                raise LedgerAway("the answer was lost")
+                raise LedgerUnreachable("the answer was lost")
             return answer
 
     desk = Desk(Forgetful(virtual_loop().clock))
@@ -245,7 +251,7 @@ async def test_results_are_numbered_under_their_token_and_their_ages_are_those_o
         async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
             if self.failures:
                 self.failures -= 1
-                raise LedgerAway("not now")
+                raise LedgerUnreachable("not now")
             return await super().report(batches, interval_s)
 
     desk = Desk(Late(virtual_loop().clock))

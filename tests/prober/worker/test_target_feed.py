@@ -9,7 +9,7 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
-from lifesign.prober.results.ledger import LedgerAway, TargetPage
+from lifesign.prober.results.ledger import LedgerUnreachable, TargetPage
 from lifesign.prober.worker import target_feed as feed_module
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 from lifesign.prober.worker.target_feed import POLL_SECONDS, TargetFeed
@@ -108,10 +108,10 @@ async def test_changes_are_looked_for_every_two_seconds_and_a_ledger_that_is_awa
     running = asyncio.create_task(feeding.feed.run())
     await asyncio.sleep(100 * POLL_SECONDS + 0.5)
     assert feeding.ledger.asked == 101
-    feeding.ledger.is_away = True
+    feeding.ledger.is_unreachable = True
     await asyncio.sleep(300)
     assert feeding.ledger.asked < 125
-    feeding.ledger.is_away = False
+    feeding.ledger.is_unreachable = False
     feeding.ledger.add("https://new.example/")
     await asyncio.sleep(31)
     assert feeding.told[-1] == "https://new.example/"
@@ -146,12 +146,12 @@ async def test_nobody_is_asked_while_no_shard_is_ours() -> None:
     feeding = Feeding("https://agent.example/")
     await feeding.feed.look()
     assert feeding.ledger.asked == 0
-    feeding.ledger.is_away = True
+    feeding.ledger.is_unreachable = True
     await feeding.feed.look()
-    feeding.ledger.is_away = False
+    feeding.ledger.is_unreachable = False
     await feeding.claim()
-    feeding.ledger.is_away = True
-    with pytest.raises(LedgerAway):
+    feeding.ledger.is_unreachable = True
+    with pytest.raises(LedgerUnreachable):
         await feeding.feed.look()
 
 

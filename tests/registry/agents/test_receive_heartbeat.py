@@ -181,7 +181,7 @@ async def test_a_clock_that_differs_is_told_once_and_judges_nothing(api: Registr
 async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     now_s = time.monotonic()
-    api.registry.door.pauses.beat(now_s - 100)
+    api.registry.dispatcher.pauses.beat(now_s - 100)
     # Sent within our pause: its clock may be right.
     await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
     assert await api.events(type="agent.drift_warning") == []
@@ -191,7 +191,7 @@ async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> Non
     assert -80.1 < warning["payload"]["drift_seconds"] < -61
     # Nor is it called right again by what may have waited.
     await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
-    api.registry.door.pauses.beat(time.monotonic())
+    api.registry.dispatcher.pauses.beat(time.monotonic())
     await api.beat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
     assert len(await api.events(type="agent.drift_warning")) == 1
 

@@ -9,7 +9,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.backup import create_backup as deeds
-from lifesign.registry.backup.carry_over_revocations import Withdrawn
+from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
 from lifesign.registry.backup.create_backup import Restored
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.opt_out_origins import has_opted_out, prove
@@ -63,7 +63,7 @@ async def status_with(api: RegistryApi, key: str) -> int:
     return (await api.ask("GET", MONITOR, key=key)).status
 
 
-def knows_all(withdrawn: Withdrawn) -> bool:
+def knows_all(withdrawn: RevokedCredentials) -> bool:
     return not (withdrawn.unknown_keys or withdrawn.unknown_agent_keys or withdrawn.unknown_webhooks)
 
 

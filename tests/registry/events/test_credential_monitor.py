@@ -19,14 +19,14 @@ class Followers:
     def __init__(self) -> None:
         self.good = {"a", "b"}
         self.asked: list[frozenset[str]] = []
-        self.is_away = False
+        self.is_unreachable = False
         self.is_broken = False
         self.woken = asyncio.Event()
 
     def among(self, transaction: Transaction, digests: Collection[str]) -> set[str]:
         assert transaction.now_s
         self.asked.append(frozenset(digests))
-        if self.is_away:
+        if self.is_unreachable:
             raise StoreUnavailable("away")
         if self.is_broken:
             raise RuntimeError("broken")
@@ -91,7 +91,7 @@ async def test_one_look_is_for_all_and_none_for_nobody(
 async def test_while_the_database_is_away_all_go_on_for_a_while(
     watch: CredentialMonitor, followers: Followers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followers.is_away = True
+    followers.is_unreachable = True
     with watch.following("a"):
         await followers.looks(2)
         assert watch.is_good("a")

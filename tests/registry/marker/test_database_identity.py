@@ -14,7 +14,7 @@ from lifesign.domain.events.database_marker import DatabaseMarker, Mismatch
 from lifesign.registry.backup.create_backup import back_up, restore
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.registry.marker.database_identity import (
-    Known,
+    KnownIdentity,
     adopt,
     check_filled,
     check_known,
@@ -48,12 +48,12 @@ async def made(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIt
         yield make
 
 
-async def known_of(api: RegistryApi) -> Known:
+async def known_of(api: RegistryApi) -> KnownIdentity:
     """Write the marker, as a server does, and return what the host knows then."""
-    return Known(FILE, await api.database.write(current_marker))
+    return KnownIdentity(FILE, await api.database.write(current_marker))
 
 
-async def difference(database: Database, known: Known) -> str | None:
+async def difference(database: Database, known: KnownIdentity) -> str | None:
     def look(transaction: Transaction) -> str | None:
         try:
             check_filled(transaction, known)
@@ -120,13 +120,13 @@ async def test_an_older_copy_is_behind_and_one_that_went_on_by_itself_has_diverg
     head = (await copy.database.write(current_marker)).head
     assert known.marker is not None
     ahead = replace(known.marker, head=Checkpoint(head.sequence + 1, "a" * 64))
-    assert await difference(copy.database, Known(FILE, ahead)) == Mismatch.BEHIND
+    assert await difference(copy.database, KnownIdentity(FILE, ahead)) == Mismatch.BEHIND
     same_place = replace(known.marker, head=Checkpoint(head.sequence, "a" * 64))
-    assert await difference(copy.database, Known(FILE, same_place)) == Mismatch.DIVERGED
+    assert await difference(copy.database, KnownIdentity(FILE, same_place)) == Mismatch.DIVERGED
     await copy.register("agent-4")
-    assert await difference(copy.database, Known(FILE, same_place)) == Mismatch.DIVERGED
+    assert await difference(copy.database, KnownIdentity(FILE, same_place)) == Mismatch.DIVERGED
     later_epoch = replace(known.marker, epoch=1, head=head)
-    assert await difference(copy.database, Known(FILE, later_epoch)) == Mismatch.BEHIND
+    assert await difference(copy.database, KnownIdentity(FILE, later_epoch)) == Mismatch.BEHIND
 
 
 async def test_another_installations_database_is_foreign(made: Made) -> None:
@@ -145,16 +145,16 @@ async def test_an_empty_database_is_refused_where_one_is_known(
     with pytest.raises(DatabaseMismatch):
         await empty.read(lambda transaction: check_tables(transaction, known))
     # A marker that is damaged still says that there was one.
-    assert await difference(empty, Known(FILE, None, "it is damaged")) == Mismatch.EMPTY
-    assert await difference(empty, Known(FILE, None)) is None
+    assert await difference(empty, KnownIdentity(FILE, None, "it is damaged")) == Mismatch.EMPTY
+    assert await difference(empty, KnownIdentity(FILE, None)) is None
     await empty.close()
 
 
 def test_an_absent_file_is_refused_before_it_is_created(tmp_path: Path) -> None:
     url = make_url(f"sqlite:///{tmp_path}/registry.db")
-    check_present(Known(FILE, None), url)
+    check_present(KnownIdentity(FILE, None), url)
     marker = DatabaseMarker(installation_id="ins_1", epoch=0, head=Checkpoint(1, "a" * 64))
-    for known in (Known(FILE, marker), Known(FILE, None, "it is damaged")):
+    for known in (KnownIdentity(FILE, marker), KnownIdentity(FILE, None, "it is damaged")):
         with pytest.raises(DatabaseMismatch) as refused:
             check_present(known, url)
         assert refused.value.mismatch == Mismatch.EMPTY
@@ -193,7 +193,7 @@ async def test_a_backup_that_is_restored_into_an_empty_database_is_accepted(
     await empty.close()
 
 
-async def adopted(database: Database, known: Known) -> int | None:
+async def adopted(database: Database, known: KnownIdentity) -> int | None:
     return await database.write(lambda transaction: adopt(transaction, known, "test"))
 
 
@@ -205,7 +205,7 @@ async def test_adopting_ends_all_leases_and_puts_new_tokens_above_the_known_ones
     assert known.marker is not None
     assert await adopted(api.database, known) is None
     elsewhere = replace(known.marker, installation_id="ins_other", epoch=70_000)
-    epoch = await adopted(api.database, Known(FILE, elsewhere))
+    epoch = await adopted(api.database, KnownIdentity(FILE, elsewhere))
     assert epoch == 70_001
     assert await difference(api.database, known) is None
     again = (await api.ask("POST", LEASES, {"resource": "task:1"}, key=key)).json()
@@ -221,19 +221,21 @@ async def test_an_empty_database_is_set_up_when_it_is_adopted(
 ) -> None:
     known = await known_of(await made())
     empty = open_database(bare_url(database_kind, tmp_path))
-    assert await adopted(empty, Known(FILE, None)) is None
+    assert await adopted(empty, KnownIdentity(FILE, None)) is None
     assert await empty.read(schema.revision) is None
     assert await adopted(empty, known)
     marker = await empty.write(current_marker)
-    assert await difference(empty, Known(FILE, marker)) is None
-    assert await adopted(empty, Known(FILE, None, "it is damaged"))
+    assert await difference(empty, KnownIdentity(FILE, marker)) is None
+    assert await adopted(empty, KnownIdentity(FILE, None, "it is damaged"))
     await empty.close()
 
 
 async def test_a_database_of_another_program_is_not_adopted(database_kind: str, tmp_path: Path) -> None:
     other = open_database(bare_url(database_kind, tmp_path))
     await other.write(lambda transaction: transaction.connection.execute(text("CREATE TABLE a (b INTEGER)")))
-    known = Known(FILE, DatabaseMarker(installation_id="ins_1", epoch=0, head=Checkpoint(1, "a" * 64)))
+    known = KnownIdentity(
+        FILE, DatabaseMarker(installation_id="ins_1", epoch=0, head=Checkpoint(1, "a" * 64))
+    )
     with pytest.raises(ForeignDatabase):
         await adopted(other, known)
     await other.close()

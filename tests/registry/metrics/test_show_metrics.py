@@ -211,7 +211,7 @@ async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
     async def away(_deed: object) -> None:
         raise StoreUnavailable("it is away")
 
-    monkeypatch.setattr(api.registry.door.database, "read", away)
+    monkeypatch.setattr(api.registry.dispatcher.database, "read", away)
     found = await scrape(api)
     assert found.value(f"{PREFIX}database_up") == 0
     # As it was counted last, which is told too.
@@ -236,7 +236,7 @@ async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it
         raise StoreUnavailable("it is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(api.registry.door.database, "read", away)
+        patched.setattr(api.registry.dispatcher.database, "read", away)
         assert (await scrape(api)).value(f"{PREFIX}database_up") == 0
     assert len(asked) == 1
     assert (await scrape(api)).value(f"{PREFIX}database_up") == 1

@@ -44,7 +44,7 @@ async def listed(api: RegistryApi, server: HostileServer, *agents: str) -> dict[
 async def test_a_token_that_is_served_links(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         keys = await listed(api, server, "agent-1")
-        keeper = api.registry.link_keeper
+        keeper = api.registry.link_checker
         token = await ask(api, server, "agent-1", keys["agent-1"])
         assert token.startswith("ahl_")
         await keeper.check_some()
@@ -82,11 +82,11 @@ async def test_a_server_that_stays_away_ends_the_link_after_the_grace(
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, "agent-1")
         server.replies[PROOF_PATH] = answer(200, (await ask(api, server, "agent-1")).encode())
-        await api.registry.link_keeper.check_some()
+        await api.registry.link_checker.check_some()
         server.replies[PROOF_PATH] = answer(500)
         for day in range(1, 8):
             clock.advance(CHECK_SECONDS)
-            await api.registry.link_keeper.check_some()
+            await api.registry.link_checker.check_some()
             ((_, state),) = await links(api)
             assert (state == "linked") is (day * CHECK_SECONDS < PROOF_GRACE_SECONDS)
         assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_expired")
@@ -96,7 +96,7 @@ async def test_two_proven_claims_link_neither_and_tell_once(api: RegistryApi, cl
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, "agent-1", "agent-2")
         first, second = [(await ask(api, server, each)).encode() for each in ("agent-1", "agent-2")]
-        keeper = api.registry.link_keeper
+        keeper = api.registry.link_checker
         server.replies[PROOF_PATH] = answer(200, first + b"\n" + second)
         for _ in range(3):
             await keeper.check_some()
@@ -126,12 +126,12 @@ async def test_a_token_proves_the_claim_of_its_own_agent_alone(api: RegistryApi)
         opt_out = (await api.ask("POST", "/api/v1/opt-outs", {"url": server.url})).json()["token"]
         await ask(api, server, "agent-1")
         server.replies[PROOF_PATH] = answer(200, opt_out.encode())
-        await api.registry.link_keeper.check_some()
+        await api.registry.link_checker.check_some()
         assert await link_events(api) == []
         server.replies[PROOF_PATH] = redirect("/elsewhere")
         server.replies["/elsewhere"] = answer(200, token.encode())
         api.clock.advance(OPEN_CHECK_SECONDS)
-        await api.registry.link_keeper.check_some()
+        await api.registry.link_checker.check_some()
         assert await link_events(api) == []
 
 
@@ -164,7 +164,7 @@ async def test_tokens_are_bounded_and_end(
         found.append(asked.status)
     assert found == [201, 201, 409]
     clock.advance(TOKEN_GOOD_SECONDS + 1)
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     again = await api.ask("POST", f"{AGENTS}/agent-2/links", {"url": "https://agent.example/"})
     assert again.status == 201, again.body
 
@@ -173,7 +173,7 @@ async def test_claims_without_proof_are_stored_nowhere(api: RegistryApi) -> None
     """However many agents claim a stranger's target: nothing is kept, and nobody asks it anything."""
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, *(f"agent-{number}" for number in range(50)))
-        await api.registry.link_keeper.check_some()
+        await api.registry.link_checker.check_some()
         assert server.heads == []
         tables = ("target_claims", "links")
         counts = await api.database.read(

@@ -59,7 +59,7 @@ async def crawl(
         memory |= {"link_registry": registry, "link_agent_id": agent_id}
     answer = await api.report(probe(api.clock, url, **members), memories=[memory])
     assert answer.status == 200, answer.body
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     return str(answer.json()["results"][0]["outcome"])
 
 
@@ -148,7 +148,7 @@ async def test_a_url_is_probed_once_while_linked_and_twice_before_and_after(
     assert own["gone_reason"] == "linked"
     # Registering anew changes nothing.
     await api.register("agent-1", card_url=CARD, monitoring="probe", supersede=True)
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     assert await probed_urls(api) == [CARD]
     clock.advance(86_400)
     await crawl(api, None, url=CARD)
@@ -216,7 +216,7 @@ async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(
         await crawl(api, None, discovery={"result": result}, transport={"result": "timeout"})
         assert await links(api) == [(TARGET, "linked")], result
     clock.advance(PROOF_GRACE_SECONDS)
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_expired")
 
 
@@ -257,7 +257,7 @@ async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> N
     # A result that comes before the link has ended brings nobody back.
     answer = await api.report(probe(api.clock), memories=[{"card_url": CARD}])
     assert answer.json()["counts"] == {"no_liveness_signal_yet": 1}
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "agent_deregistered")
     await crawl(api, "agent-1")
     assert await statuses(api) == {TARGET: "active"}
@@ -274,7 +274,7 @@ async def test_other_urls_end_the_claim(api: RegistryApi) -> None:
         "PATCH", f"{AGENTS}/agent-1", moved, key=agent["agent_key"], headers={"if-match": tag}
     )
     assert changed.status == 200, changed.body
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "claim_ended")
     assert await links(api) == []
 
@@ -283,7 +283,7 @@ async def test_a_target_that_leaves_its_directory_ends_probing_alone(api: Regist
     await api.register("agent-1", card_url=CARD, monitoring="probe")
     await crawl(api, "agent-1")
     await put(api, "list", "2", ["https://another.example/"], allow_shrink=True)
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "target_gone")
     assert (await statuses(api))["agent-1"] == "active"
     # It registered to be probed, and so it is.

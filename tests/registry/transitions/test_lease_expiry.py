@@ -117,7 +117,7 @@ async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_mor
     made = await create(api)
     one = await worker(api, "holder", heartbeat_config={**QUICK, "dead_after_seconds": 100_000})
     soon_s = api.clock.at_s + 1
-    await add_agents(api.database, 30, interval_s=1, unhealthy_after_s=3, dead_after_s=9, judge_at_s=soon_s)
+    await add_agents(api.database, 30, interval_s=1, unhealthy_after_s=3, dead_after_s=9, assess_at_s=soon_s)
     await one.granted(ttl_seconds=5)
     for _ in range(15):
         api.clock.advance(1)

@@ -22,7 +22,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness, probe_results
 from lifesign.storage.probing.liveness import LiveTarget
-from lifesign.storage.probing.probe_results import Left
+from lifesign.storage.probing.probe_results import ProbeResultRow
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import leases
 
@@ -123,7 +123,7 @@ async def test_a_drain_gets_the_time_of_our_downtime_back(machine: Machine) -> N
         status="draining",
         reason="drain_initiated",
         drain_deadline_s=deadline_s,
-        judge_at_s=deadline_s,
+        assess_at_s=deadline_s,
     )
     await give_lease(machine.database, "agent-0", "task:t1")
     await machine.live(30)
@@ -147,7 +147,7 @@ async def test_who_begins_to_drain_while_nobody_sweeps_and_holds_nothing_is_gone
         status="draining",
         reason="drain_initiated",
         drain_deadline_s=now_s + 60,
-        judge_at_s=now_s,
+        assess_at_s=now_s,
     )
     machine.clock.advance(30)
     await machine.sweeper.sweep_once()
@@ -301,7 +301,7 @@ async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None
     def store(transaction: Transaction) -> None:
         now_s, url = transaction.now_s, "https://agent.example/"
         target_rows.add(transaction, {target_id(url): url}, 1)
-        left = Left(
+        left = ProbeResultRow(
             1, now_s, 1, 1, now_s + 900, now_s, now_s + 900, result="ok", result_since_s=now_s - HOUR_S
         )
         probe_results.store(transaction, [left])
@@ -337,7 +337,7 @@ async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_anot
     await machine.live(1)
 
     def read(transaction: Transaction) -> list[float]:
-        return list(transaction.connection.scalars(select(agents_table.c.judge_at_s)))
+        return list(transaction.connection.scalars(select(agents_table.c.assess_at_s)))
 
     expected_s = machine.clock.at_s - 6 + 90
     assert await machine.database.read(read) == pytest.approx([expected_s] * 5, abs=1.1)

@@ -8,7 +8,7 @@ from lifesign.domain.net.target import target_id
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness
-from lifesign.storage.probing.liveness import LiveTarget, Silent
+from lifesign.storage.probing.liveness import LiveTarget, SilentTarget
 from lifesign.storage.targets import target_rows
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ async def add_targets(database: Database, count: int) -> list[int]:
 
 
 def noting(
-    *, answered: list[LiveTarget] | None = None, silent: list[Silent] | None = None
+    *, answered: list[LiveTarget] | None = None, silent: list[SilentTarget] | None = None
 ) -> Callable[[Transaction], None]:
     return lambda transaction: liveness.note(transaction, answered or [], silent or [])
 
@@ -57,12 +57,14 @@ async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_it
         V4: ClassCounts(addresses=2, silent_s=()),
         V6: ClassCounts(addresses=1, silent_s=()),
     }
-    await database.write(noting(silent=[Silent(a, None, None, NOW_S + 9), Silent(d, V6, None, NOW_S + 9)]))
+    await database.write(
+        noting(silent=[SilentTarget(a, None, None, NOW_S + 9), SilentTarget(d, V6, None, NOW_S + 9)])
+    )
     assert await database.read(counting()) == {
         V4: ClassCounts(addresses=2, silent_s=()),
         V6: ClassCounts(addresses=1, silent_s=(NOW_S + 3,)),
     }
-    await database.write(noting(silent=[Silent(b, V4, "192.0.2.1", NOW_S + 10)]))
+    await database.write(noting(silent=[SilentTarget(b, V4, "192.0.2.1", NOW_S + 10)]))
     counted = await database.read(counting())
     assert counted[V4] == ClassCounts(addresses=2, silent_s=(NOW_S + 1,))
     assert await database.read(lambda transaction: liveness.is_any_silent(transaction, 3))
@@ -74,7 +76,7 @@ async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_it
 async def test_a_target_that_never_answered_or_has_no_address_is_not_counted(database: Database) -> None:
     a, b, c = await add_targets(database, 3)
     unknown = [LiveTarget(a, None, None, NOW_S), LiveTarget(b, V4, None, NOW_S)]
-    await database.write(noting(answered=unknown, silent=[Silent(c, V4, "192.0.2.1", NOW_S)]))
+    await database.write(noting(answered=unknown, silent=[SilentTarget(c, V4, "192.0.2.1", NOW_S)]))
     assert await database.read(counting()) == {}
 
 
@@ -95,7 +97,7 @@ async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_fir
     known = [
         LiveTarget(each, V4, f"192.0.2.{each}", NOW_S + place) for place, each in enumerate((a, b, c, d))
     ]
-    await database.write(noting(answered=known, silent=[Silent(c, None, None, NOW_S)]))
+    await database.write(noting(answered=known, silent=[SilentTarget(c, None, None, NOW_S)]))
 
     def found(since_s: float = NOW_S, before_s: float = 0.0) -> Callable[[Transaction], list[int]]:
         return lambda transaction: [

@@ -15,7 +15,7 @@ RUN_ID_VARIABLE: Final = f"{OURS}RUN_ID"
 """Of a process that an agent has started, tells of which run it is, unless the agent has taken it away."""
 
 
-class ToolPlace(Protocol):
+class ToolProxyAddress(Protocol):
     """Where an agent asks for tools, and with what."""
 
     @property
@@ -45,7 +45,7 @@ def environment_of(
     workspace: Path,
     inherited: Mapping[str, str],
     *,
-    tools: ToolPlace | None,
+    tools: ToolProxyAddress | None,
     hidden: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the whole environment of an agent's process.

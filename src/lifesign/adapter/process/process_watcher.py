@@ -169,7 +169,7 @@ class Children:
                     os.kill(pid, signal.SIGKILL)
 
 
-class Warden:
+class ProcessWatcher:
     """Watches over one agent's processes."""
 
     def __init__(
@@ -432,7 +432,7 @@ def main() -> None:
         os.close(is_ready)
         os.close(life_fd)
         os.setsid()
-        Warden(job, status_fd, keeper, ready, timer).run()
+        ProcessWatcher(job, status_fd, keeper, ready, timer).run()
         return
     os.close(status_fd)
     _drop_output()

@@ -164,8 +164,8 @@ class ProxiedCalls:
                 self._ended_by = name
                 self._held.ended(name)
             return result
-        is_away = code_of(result) == ToolRefusalCode.UNAVAILABLE
-        return failure(_run_ended(self._ended_by)) if self._ended_by and not is_away else result
+        is_unreachable = code_of(result) == ToolRefusalCode.UNAVAILABLE
+        return failure(_run_ended(self._ended_by)) if self._ended_by and not is_unreachable else result
 
     async def _find(self, name: str) -> _Offered:
         if name not in self._offered:

@@ -22,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answer_in_place, answered_call, read_line
-from lifesign.adapter.tools.server_stderr import ServerWords, WordsPipe
+from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
 
 EXIT_SECONDS: Final = 2.0
 """For a server to end once nothing more comes in; and again between SIGTERM and SIGKILL."""
@@ -79,7 +79,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
 
     CommandFailed or OSError if it cannot be started.
     """
-    words = ServerWords(program.name)
+    words = ServerLog(program.name)
     ends = _Ends(words)
     job = Job(
         command=program.command,
@@ -126,10 +126,10 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
 class _Ends:
     """The pipes of a server: its ends, which the one that starts it has, and ours."""
 
-    def __init__(self, words: ServerWords) -> None:
+    def __init__(self, words: ServerLog) -> None:
         self.input_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
         self._read_fd, self.stdout_fd = os.pipe2(os.O_CLOEXEC)
-        self._beside = WordsPipe(words)
+        self._beside = ServerLogPipe(words)
         self._reading: asyncio.BaseTransport | None = None
 
     @property
@@ -171,7 +171,7 @@ class _Ends:
 
 
 async def _read(
-    stdout: asyncio.StreamReader, to: _Incoming, words: ServerWords, max_line_bytes: int, end: ServerEnd
+    stdout: asyncio.StreamReader, to: _Incoming, words: ServerLog, max_line_bytes: int, end: ServerEnd
 ) -> None:
     """Hand on what a server says, until it says nothing more or what cannot be taken; then drop the rest."""
     with to:

@@ -22,7 +22,7 @@ _PIECE_BYTES: Final = 65_536
 _log = logging.getLogger("lifesign.adapter.tools")
 
 
-class ServerWords:
+class ServerLog:
     """Logs what one server writes beside its answers, so many lines a second."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,10 +64,10 @@ class ServerWords:
             _log.warning("%s wrote %d more lines, which are left out", self._name, lines)
 
 
-class WordsPipe(threading.Thread):
+class ServerLogPipe(threading.Thread):
     """What a server's standard error has to be, and what reads it until its end."""
 
-    def __init__(self, words: ServerWords) -> None:
+    def __init__(self, words: ServerLog) -> None:
         super().__init__(name="a server's standard error", daemon=True)
         self._words = words
         self._read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)

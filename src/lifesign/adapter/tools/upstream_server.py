@@ -79,7 +79,7 @@ class UpstreamServer:
         self._timer = timer
         self._client: Client | None = None
         self._end = ServerEnd()
-        self._why_away = "it has not started yet"
+        self._unreachable_reason = "it has not started yet"
         self._failures = 0
         self._began_at_s = 0.0
         self._again_at_s = 0.0
@@ -193,13 +193,13 @@ class UpstreamServer:
         )
 
     def _does_not_run(self) -> ToolFailed:
-        what = f"{self.name} does not run: {self._why_away}; {self._again()}"
+        what = f"{self.name} does not run: {self._unreachable_reason}; {self._again()}"
         return CallNotExecuted(what, code=ToolRefusalCode.UPSTREAM_UNAVAILABLE)
 
     def _gone(self) -> ToolFailed:
         what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
         return ToolFailed(
-            f"{what}: {self._why_away}; {self._again()}", code=ToolRefusalCode.UPSTREAM_UNAVAILABLE
+            f"{what}: {self._unreachable_reason}; {self._again()}", code=ToolRefusalCode.UPSTREAM_UNAVAILABLE
         )
 
     def _again(self) -> str:
@@ -215,7 +215,7 @@ class UpstreamServer:
         self._failures = 1 if now_s - self._began_at_s > STEADY_SECONDS else self._failures + 1
         wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 20))
         self._again_at_s = now_s + wait_s * (0.5 + 0.5 * self._chance())
-        self._client, self._why_away = None, why
+        self._client, self._unreachable_reason = None, why
         self._is_broken.set()
         _log.warning("%s does not run: %s; %s", self.name, why, self._again())
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lifesign.cli.options.agent_reference import check_id, done_for, is_url
+from lifesign.cli.options.agent_reference import check_id, is_url, with_agent_id
 from lifesign.cli.options.completion import offering
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
@@ -241,7 +241,9 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415 - see above
 
     try:
-        return await done_for(client.agents.get, client.targets, given), await are_decisions_suspended(client)
+        return await with_agent_id(client.agents.get, client.targets, given), await are_decisions_suspended(
+            client
+        )
     except TargetNotFound:
         told = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
         raise NotFound(told) from None

@@ -24,7 +24,7 @@ from lifesign.errors import LifesignError
 from lifesign.storage.engine.sqlite_path import sqlite_file
 
 if TYPE_CHECKING:
-    from lifesign.registry.backup.carry_over_revocations import Withdrawn
+    from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
     from lifesign.registry.backup.create_backup import Restored
     from lifesign.storage.engine.transaction import Transaction
 
@@ -142,19 +142,19 @@ def restore(
 
 def _update_marker(database: str, state_dir: Path | None) -> None:
     """Have this host's marker, if it has one, name the restored database. What fails is told, and no more."""
-    from lifesign.registry.marker.database_identity import Known, current_marker  # noqa: PLC0415
+    from lifesign.registry.marker.database_identity import KnownIdentity, current_marker  # noqa: PLC0415
     from lifesign.registry.marker.marker_file import marker_file, put_marker  # noqa: PLC0415
 
     try:
         file = marker_file(database, state_dir)
-        if not Known.read(file).is_new:
+        if not KnownIdentity.read(file).is_new:
             put_marker(file, run_deed(database, current_marker))
     except LifesignError as error:
         told = f"warning: the marker of the database was not updated: {error}"
         sys.stderr.write(f"lifesign: {printable(told)}\n")
 
 
-def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
+def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
     """Say what did not come back, and who did."""
     ended = [
         (len(withdrawn.keys), "key", ""),

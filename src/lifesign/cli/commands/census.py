@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lifesign.census.document import Census
     from lifesign.client import RegistryClient
-    from lifesign.crawl.worker_config import RegistryPlace
+    from lifesign.crawl.worker_config import RegistryAddress
     from lifesign.prober.definition.models import ProbeDefinition
 
 FORMATS: Final = ("md", "json", "csv", "html")
@@ -155,13 +155,13 @@ def census(
     return code
 
 
-def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryPlace":
+def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryAddress":
     """Return the registry that is counted if nothing else is named."""
     if url is None:
         raise InvalidValue("LIST|PROBE.yml|DATABASE", None, "one of them, or --registry")
-    from lifesign.crawl.worker_config import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.crawl.worker_config import RegistryAddress  # noqa: PLC0415 - pydantic takes 60 ms
 
-    return RegistryPlace(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
+    return RegistryAddress(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
 
 
 def _database(source: str) -> str | None:
@@ -184,7 +184,7 @@ def _database(source: str) -> str | None:
     return f"sqlite:///{source}" if is_database else None
 
 
-def _is_there(place: "str | RegistryPlace") -> bool:
+def _is_there(place: "str | RegistryAddress") -> bool:
     """Whether there is something to count: a crawl that ended before its list was read leaves no file."""
     file = sqlite_file(place) if isinstance(place, str) else None
     return file is None or file.exists()
@@ -228,7 +228,7 @@ def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
     )
 
 
-def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
+def _taken(place: "str | RegistryAddress", name: str | None) -> "Census":
     """Take the census of what a database or a registry knows. InvalidValue if there is no database."""
     import asyncio  # noqa: PLC0415 - see below
     from functools import partial  # noqa: PLC0415
@@ -248,14 +248,14 @@ def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
     return titled(taken, place.rpartition("/")[2] if file is None else file.stem)
 
 
-async def _asked(place: "RegistryPlace", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:
+async def _asked(place: "RegistryAddress", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:
     from lifesign.crawl.process import registry_client  # noqa: PLC0415 - loaded by now
 
     async with registry_client(place) as client:
         return await question(client)
 
 
-def _write(taken: "Census", place: "str | RegistryPlace", form: str, output: Path | None) -> None:
+def _write(taken: "Census", place: "str | RegistryAddress", form: str, output: Path | None) -> None:
     """Print the report, or write it and all targets into files and say which."""
     from lifesign.census.report_files import FORMS  # noqa: PLC0415 - loaded by now
     from lifesign.census.tables import headline  # noqa: PLC0415
@@ -268,7 +268,7 @@ def _write(taken: "Census", place: "str | RegistryPlace", form: str, output: Pat
     sys.stdout.write(headline(taken) + "\n")
 
 
-def _written(taken: "Census", place: "str | RegistryPlace", output: Path) -> list[Path]:
+def _written(taken: "Census", place: "str | RegistryAddress", output: Path) -> list[Path]:
     """Write the report, and return its files."""
     import asyncio  # noqa: PLC0415 - loaded by now
 

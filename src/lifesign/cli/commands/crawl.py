@@ -19,7 +19,7 @@ from lifesign.storage.engine.sqlite_path import sqlite_file
 if TYPE_CHECKING:
     from lifesign.crawl.progress import ProgressDisplay
     from lifesign.crawl.run import Crawled
-    from lifesign.crawl.worker_config import RegistryPlace
+    from lifesign.crawl.worker_config import RegistryAddress
     from lifesign.prober.definition.models import ProbeDefinition
 
 MAX_PROCESSES = 64
@@ -216,7 +216,7 @@ def place_of(
     key_file: Path | None,
     *,
     allow_plain_http: bool,
-) -> "str | RegistryPlace":
+) -> "str | RegistryAddress":
     """Return where results go, by the command line, else by the definition, else beside it."""
     if registry is not None and database is not None:
         raise InvalidValue("--database", database, "none: the registry has its own")
@@ -225,10 +225,10 @@ def place_of(
         place = database or f"sqlite:///{definition.name}.db"
         _refuse_a_list(definition, place)
         return place
-    from lifesign.crawl.worker_config import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.crawl.worker_config import RegistryAddress  # noqa: PLC0415 - pydantic takes 60 ms
 
     key = read_key(key_file or definition.results.key_file)
-    return RegistryPlace(url=url, key=key, allow_plain_http=allow_plain_http)
+    return RegistryAddress(url=url, key=key, allow_plain_http=allow_plain_http)
 
 
 def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
@@ -245,7 +245,7 @@ def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
 
 def run_crawl(
     definition: "ProbeDefinition",
-    place: "str | RegistryPlace",
+    place: "str | RegistryAddress",
     *,
     is_once: bool,
     processes: int,

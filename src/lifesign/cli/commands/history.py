@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifesign.cli.options.agent_reference import done_for
+from lifesign.cli.options.agent_reference import with_agent_id
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
@@ -53,7 +53,7 @@ def history(
       notes        what is not there, and why
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     found: AgentHistory = ask(
-        lambda client: done_for(client.agents.history, client.targets, agent),
+        lambda client: with_agent_id(client.agents.history, client.targets, agent),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,

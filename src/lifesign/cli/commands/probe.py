@@ -102,13 +102,13 @@ def probe(
 
             write_json(sys.stdout, {"targets": [_as_json_object(report) for report in reports]})
         else:
-            from lifesign.cli.output.observation_page import write_seen  # noqa: PLC0415
+            from lifesign.cli.output.observation_page import write_observation  # noqa: PLC0415
 
             for place, report in enumerate(reports):
                 if place:
                     sys.stdout.write("\n")
                 seen = report.observation
-                write_seen(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
+                write_observation(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
     return exit_code([GROUPS[report.observation.result] for report in reports])
 
 

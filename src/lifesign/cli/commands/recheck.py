@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from lifesign.cli.commands.directories import LocalDatabase
-from lifesign.cli.options.agent_reference import ListsTargets, done_for
+from lifesign.cli.options.agent_reference import ListsTargets, with_agent_id
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.broken_pipe import whoever_reads
@@ -31,7 +31,7 @@ EXIT_NO_RESULT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class RecheckResult:
     """What came of having asked for a look."""
 
     asked: "RecheckRecord"
@@ -102,7 +102,7 @@ def recheck(
         from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
         from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
 
-        async def looked(local: "LocalRegistry") -> "Looked":
+        async def looked(local: "LocalRegistry") -> "RecheckResult":
             targets = LocalTargets(local)
             return await _looked(targets, targets.has_prober, target, wait_seconds)
 
@@ -127,7 +127,7 @@ def recheck(
     return EXIT_NO_RESULT
 
 
-def _why_not(seen: Looked, where: str, wait_seconds: float) -> str:
+def _why_not(seen: RecheckResult, where: str, wait_seconds: float) -> str:
     """Say why nothing new is known; `where` is the option that says who was asked."""
     if seen.tells_anything:
         return f"it was looked at, and whether it lives could not be measured: {seen.target.result}"
@@ -144,16 +144,18 @@ def _why_not(seen: Looked, where: str, wait_seconds: float) -> str:
 
 async def _looked(
     targets: _Targets, has_prober: Callable[[], Awaitable[bool]], given: str, wait_seconds: float
-) -> Looked:
+) -> RecheckResult:
     """Ask for a look, and wait for it, but not where nobody is there who could look, or none may in time.
 
     TargetNotFound or NotFound if nobody is known by what was given.
     """
     import asyncio  # noqa: PLC0415 - loaded by now
 
-    asked = await done_for(targets.recheck, targets, given)
+    asked = await with_agent_id(targets.recheck, targets, given)
     if asked.not_before is not None and (asked.not_before - asked.recheck_at).total_seconds() > wait_seconds:
-        return Looked(asked, await targets.get(asked.target_id), is_new=False, has_prober=await has_prober())
+        return RecheckResult(
+            asked, await targets.get(asked.target_id), is_new=False, has_prober=await has_prober()
+        )
     loop = asyncio.get_running_loop()
     last_there_s = loop.time()
     give_up_s = last_there_s + wait_seconds
@@ -167,7 +169,7 @@ async def _looked(
         if is_probed:
             last_there_s = now_s
         if is_new or now_s >= min(give_up_s, last_there_s + JOIN_SECONDS):
-            return Looked(asked, found, is_new, is_probed)
+            return RecheckResult(asked, found, is_new, is_probed)
         await asyncio.sleep(min(LOOK_SECONDS, give_up_s - now_s))
 
 
@@ -185,12 +187,14 @@ async def _has_prober(client: "RegistryClient") -> bool:
 def _write(found: "TargetRecord") -> None:
     from datetime import UTC, datetime  # noqa: PLC0415 - loaded by now
 
-    from lifesign.cli.output.observation_page import write_seen  # noqa: PLC0415
+    from lifesign.cli.output.observation_page import write_observation  # noqa: PLC0415
 
     if found.observed is None or found.result is None:
         sys.stdout.write(f"{printable(found.url)}\nnever measured\n")
         return
-    write_seen(sys.stdout, found.url, found.result, found.observed, now=datetime.now(UTC), why=found.why)
+    write_observation(
+        sys.stdout, found.url, found.result, found.observed, now=datetime.now(UTC), why=found.why
+    )
     told = f"Seen {time_text(found.observed.observed_at)}."
     if found.agent_status is not None:
         told += f" The registry calls it {found.agent_status}, its health {found.health_status}."

@@ -18,7 +18,7 @@ _EXPECTED_MAP: Final = "SESSION=AGENT_ID, such as ses_e07c55ebc=billing-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedAgents:
     """Whom to watch."""
 
     sessions: Mapping[str, Collection[str]]
@@ -27,7 +27,7 @@ class Watched:
     """Of each agent."""
 
 
-def read_watched(maps: Collection[str], key_files: Collection[str]) -> Watched:
+def read_watched(maps: Collection[str], key_files: Collection[str]) -> WatchedAgents:
     """Read `--map` and `--key-file`; InvalidValue for what cannot be meant.
 
     Who has a key file of its own is watched, with or without sessions.
@@ -40,7 +40,7 @@ def read_watched(maps: Collection[str], key_files: Collection[str]) -> Watched:
         raise InvalidValue("--map", None, f"{_EXPECTED_MAP}, or a key file of each agent's own")
     if len(sessions) > MAX_AGENTS:
         raise InvalidValue("--map", pluralize(len(sessions), "agent"), f"at most {MAX_AGENTS}")
-    return Watched(sessions, {agent_id: read_key(own.get(agent_id, shared)) for agent_id in sessions})
+    return WatchedAgents(sessions, {agent_id: read_key(own.get(agent_id, shared)) for agent_id in sessions})
 
 
 def _mapped(given: Collection[str]) -> dict[str, list[str]]:

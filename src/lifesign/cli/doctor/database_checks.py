@@ -14,7 +14,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.registry.marker.database_identity import Known, check_filled
+from lifesign.registry.marker.database_identity import KnownIdentity, check_filled
 from lifesign.storage.engine import registry_row, schema
 from lifesign.storage.engine.database_faults import DAMAGED, NO_DATABASE
 from lifesign.storage.engine.file_use import check_unlocked
@@ -54,7 +54,7 @@ def of_the_database(url: str, place: str = "", state_dir: Path | None = None) ->
         )
 
 
-def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[CheckResult]:
+def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Iterator[CheckResult]:
     file = sqlite_file(url)
     try:
         shown = make_url(url).render_as_string(hide_password=True)
@@ -74,7 +74,7 @@ def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Chec
     try:
         yield from run_deed(
             url,
-            lambda transaction: [*_look_into(transaction, shown, place, known)],
+            lambda transaction: [*_inspect(transaction, shown, place, known)],
             is_write=False,
             is_left_alone=True,
         )
@@ -115,8 +115,8 @@ def _is_sqlite(file: Path) -> bool:
         return False
 
 
-def _look_into(
-    transaction: Transaction, shown: str, place: str, known: Known | None
+def _inspect(
+    transaction: Transaction, shown: str, place: str, known: KnownIdentity | None
 ) -> Iterator[CheckResult]:
     if known is not None:
         check_filled(transaction, known)

@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.errors import InvalidValue
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.registry.marker.database_identity import Known, check_known, check_present
+from lifesign.registry.marker.database_identity import KnownIdentity, check_known, check_present
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.storage.engine.database import read_url
 from lifesign.storage.engine.transaction import Transaction
@@ -16,7 +16,7 @@ from lifesign.storage.engine.transaction import Transaction
 ADVICE: Final = "put the right database back, restore a backup, or run lifesign database adopt"
 
 
-def known_of(url: str, state_dir: Path | None) -> Known | CheckResult | None:
+def known_of(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:
     """Return what this host knows about a database, or what is wrong with that.
 
     None for one in memory, and for a URL that names no database.
@@ -29,7 +29,7 @@ def known_of(url: str, state_dir: Path | None) -> Known | CheckResult | None:
         # What is wrong with the URL is told by the questions about the database.
         return None if error.name == "database" else _fault(error)
     try:
-        known = Known.read(file)
+        known = KnownIdentity.read(file)
         check_present(known, make_url(url))
     except InvalidValue as error:
         return _fault(error)
@@ -42,7 +42,7 @@ def _fault(error: InvalidValue) -> CheckResult:
     return CheckResult("marker", "fault", str(error), "--state-dir names another directory")
 
 
-def of_the_marker(transaction: Transaction, known: Known) -> CheckResult:
+def of_the_marker(transaction: Transaction, known: KnownIdentity) -> CheckResult:
     """Say whether a database that is not empty is the one that this host knows."""
     if known.is_new:
         return CheckResult(

@@ -36,7 +36,7 @@ def check_id(given: str) -> None:
         raise InvalidValue("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
 
 
-async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
+async def with_agent_id(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
     """Do a deed for the one who is meant, and return what it returns; `deed` takes an id.
 
     What can be an id is first taken for one. A URL is known if it is probed: listed by a directory, or the

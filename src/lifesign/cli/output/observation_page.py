@@ -23,7 +23,7 @@ _HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYT
 _NOT_SEEN = "-"
 
 
-def write_seen(
+def write_observation(
     stream: TextIO,
     subject: str,
     result: "ResultClass",
@@ -38,11 +38,11 @@ def write_seen(
     """
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - loaded by now
     from lifesign.census.tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
-    from lifesign.domain.observation.probe_summary import LAYER_WORDS, signs_of_life  # noqa: PLC0415
+    from lifesign.domain.observation.probe_summary import LAYER_WORDS, liveness_signals  # noqa: PLC0415
     from lifesign.domain.observation.result_sums import layers_of  # noqa: PLC0415
 
     group = GROUPS[result]
-    signs = signs_of_life([*layers_of(seen)])
+    signs = liveness_signals([*layers_of(seen)])
     told = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
     colours = has_colours(stream)
     write_page(stream, [PageLine("", subject), PageLine("", told, GROUP_COLOURS[group])], colours=colours)

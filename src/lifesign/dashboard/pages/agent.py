@@ -9,7 +9,7 @@ from lifesign.dashboard.event_lines import lines_of
 from lifesign.dashboard.labels import (
     LOOKS_ASKED_FOR,
     failing_text,
-    layers_seen,
+    observed_layers,
     sight_of_agent,
     sight_of_target,
     standing_of,
@@ -70,7 +70,7 @@ def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
         "health_lost": ""
         if agent.unknown_reason is None
         else lost_text(agent.unknown_reason, agent.evidence_at, now_s),
-        "layers": [] if agent.observed is None else layers_seen(agent.observed),
+        "layers": [] if agent.observed is None else observed_layers(agent.observed),
         "target": target,
         "strips": strips,
         "latencies": history.latencies(agent),

@@ -18,7 +18,7 @@ from lifesign.census.plots import groups_bar, trend
 from lifesign.census.stored_counts import census_of
 from lifesign.census.tables import Table, headline, percent, tables
 from lifesign.census.text_formats import LIMITS, period
-from lifesign.dashboard.fleet_facts import Kept
+from lifesign.dashboard.fleet_facts import CachedFact
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.storage.engine.database import Database
 
@@ -42,7 +42,7 @@ class CensusPage:
 
     def __init__(self, desk: PageHandler, database: Database) -> None:
         self._desk = desk
-        self._kept: Kept[Mapping[str, Any]] = Kept(
+        self._kept: CachedFact[Mapping[str, Any]] = CachedFact(
             database, lambda transaction: _shown(census_of(transaction, None)), FRESH_SECONDS
         )
 

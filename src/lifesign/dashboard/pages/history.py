@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from lifesign.dashboard.labels import duration_ms, layers_seen, percent, sight_of, sight_of_target
+from lifesign.dashboard.labels import duration_ms, label_of_result, observed_layers, percent, sight_of_target
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.models.agents import AgentRecord
@@ -115,12 +115,12 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
 def sight_strip(target: TargetRecord, now_s: float) -> Strip:
     """Return what probes came to."""
     changes = [
-        (change.at.timestamp(), sight_of(change.previous).word)
+        (change.at.timestamp(), label_of_result(change.previous).word)
         for change in target.changes
         if change.layer is Layer.OVERALL
     ]
     now = sight_of_target(target, now_s).word
-    if target.evidence_at is not None and now != (last := sight_of(target.result).word):
+    if target.evidence_at is not None and now != (last := label_of_result(target.result).word):
         # Its evidence is too old by now: nothing is known since the last measured result.
         changes = [(target.evidence_at.timestamp(), last), *changes]
     if target.result_since is not None and not changes:
@@ -134,7 +134,7 @@ def latencies(agent: AgentRecord) -> list[LatencyBar]:
         return []
     found = [
         LatencyBar(name, layer.latency_ms, _place(layer.latency_ms), is_reported=False)
-        for name, layer in layers_seen(agent.observed)
+        for name, layer in observed_layers(agent.observed)
         if layer.latency_ms is not None
     ]
     document = agent.observed.document

@@ -18,8 +18,8 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.registry.transitions.agent_verdicts import judge_one
-from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.agent_verdicts import assess_agent
+from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.views.agent_records import record
 from lifesign.storage.agents import dashboard_table
 from lifesign.storage.agents.dashboard_table import Order, TableFilter
@@ -69,7 +69,7 @@ class Overview:
 def _read(look: RequestContext) -> Mapping[str, Any]:
     transaction = look.transaction
     latest = event_log.latest(transaction, limit=EVENTS_SHOWN, types=[kind.value for kind in NOTABLE])
-    facts = circumstances(transaction)
+    facts = verdict_context(transaction)
     troubles: list[dict[str, Any]] = []
     for status in (Status.UNHEALTHY, Status.DEAD):
         found = dashboard_table.listing(
@@ -80,7 +80,7 @@ def _read(look: RequestContext) -> Mapping[str, Any]:
             limit=TROUBLES_SHOWN - len(troubles),
         )
         for stored in found:
-            agent = record(stored, transaction.now_s, judge_one(stored, 0, transaction.now_s, facts))
+            agent = record(stored, transaction.now_s, assess_agent(stored, 0, transaction.now_s, facts))
             troubles.append({"agent": agent, "why": standing_of(agent)})
     monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
     return {

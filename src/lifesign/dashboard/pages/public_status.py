@@ -23,8 +23,8 @@ from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.domain.observation.evidence_age import lost_text
 from lifesign.registry.errors import AgentNotFound
-from lifesign.registry.transitions.agent_verdicts import judge_one
-from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.agent_verdicts import assess_agent
+from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.views.agent_records import record
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
@@ -133,7 +133,7 @@ def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
     agent = record(
         stored,
         transaction.now_s,
-        judge_one(stored, 0, transaction.now_s, circumstances(transaction)),
+        assess_agent(stored, 0, transaction.now_s, verdict_context(transaction)),
     )
     now_s, reason = transaction.now_s, agent.unknown_reason
     return {

@@ -8,7 +8,13 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 from starlette.requests import Request
 
 from lifesign.dashboard.fleet_facts import SHOWN_SIGHTS
-from lifesign.dashboard.labels import EVIDENCE_AGES_S, LOOKS_ASKED_FOR, EvidenceAge, sight_of, sight_of_target
+from lifesign.dashboard.labels import (
+    EVIDENCE_AGES_S,
+    LOOKS_ASKED_FOR,
+    EvidenceAge,
+    label_of_result,
+    sight_of_target,
+)
 from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.dashboard.pages import history
 from lifesign.domain.access.permissions import Permission
@@ -112,6 +118,6 @@ def _results(word: str) -> dict[str, object]:
         return {"never_measured": True}
     # Old evidence is unknown, whatever it said.
     return {
-        "result": [result.value for result in ResultClass if sight_of(result).word == word],
+        "result": [result.value for result in ResultClass if label_of_result(result).word == word],
         "old_evidence": word == "unknown",
     }

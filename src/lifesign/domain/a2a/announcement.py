@@ -28,7 +28,7 @@ _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class CardRegistration:
     """Which registered agent a card says that it is the card of."""
 
     registry: str
@@ -47,7 +47,7 @@ class HealthAnnouncement:
     schema_version: str | None
     source: Literal["extension", "private_key"]
     """What a `private_key` leads to is seldom a health document of the draft."""
-    registration: Registration | None = None
+    registration: CardRegistration | None = None
     """Only ever from the extension."""
 
 
@@ -241,11 +241,11 @@ def read_announcement(extensions: Sequence[tuple[int | str, Mapping[str, Any]]])
     return HealthAnnouncement(path, None, schema_version, "extension", registration), tuple(findings)
 
 
-def _registration(params: Mapping[str, Any]) -> Registration | None:
+def _registration(params: Mapping[str, Any]) -> CardRegistration | None:
     registry, agent_id = params.get("registry"), params.get("agent_id")
     if not _is_registry(registry) or not _is_agent_id(agent_id):
         return None
-    return Registration(registry, agent_id)
+    return CardRegistration(registry, agent_id)
 
 
 def _is_registry(value: object) -> TypeGuard[str]:

@@ -120,7 +120,7 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkState:
+class ReplayedLink:
     """What the log says of one linked target, and what the store says of it, to be compared."""
 
     target_id: str
@@ -140,12 +140,12 @@ class _Snapshot:
     """Absent from what was archived before they were compared."""
     tells_all_keys: bool = False
     """Absent from the same."""
-    links: tuple[LinkState, ...] = ()
+    links: tuple[ReplayedLink, ...] = ()
     """Absent from what was archived before there were any."""
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState, TaskState, LinkState)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState, ReplayedLink)
 
 
 class Replay:
@@ -163,7 +163,7 @@ class Replay:
         self.leases: dict[str, LeaseState] = {}
         self.tasks: dict[str, TaskState] = {}
         self.keys: dict[str, KeyState] = {}
-        self.links: dict[str, LinkState] = {}
+        self.links: dict[str, ReplayedLink] = {}
         """By the target's id."""
         self.tells_all_keys = True
         """Whether every key has its event; not if some were archived before keys were compared."""
@@ -208,7 +208,7 @@ class Replay:
         leases: Iterable[LeaseState],
         tasks: Iterable[TaskState] = (),
         keys: Iterable[KeyState] = (),
-        links: Iterable[LinkState] = (),
+        links: Iterable[ReplayedLink] = (),
         *,
         limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
@@ -290,7 +290,9 @@ class Replay:
         if isinstance(payload, AgentLinked):
             if link is not None:
                 raise _Contradiction(f"{link.target_id} is linked to {link.agent_id}")
-            self.links[payload.target_id] = LinkState(target_id=payload.target_id, agent_id=payload.agent_id)
+            self.links[payload.target_id] = ReplayedLink(
+                target_id=payload.target_id, agent_id=payload.agent_id
+            )
         else:
             if link is None or link.agent_id != payload.agent_id:
                 raise _Contradiction(f"{payload.target_id} is not linked to {payload.agent_id}")
@@ -403,7 +405,7 @@ class Replay:
         leases: Iterable[LeaseState],
         tasks: Iterable[TaskState],
         keys: Iterable[KeyState],
-        links: Iterable[LinkState],
+        links: Iterable[ReplayedLink],
     ) -> Iterator[str]:
         missing = set(self.agents)
         for agent in agents:

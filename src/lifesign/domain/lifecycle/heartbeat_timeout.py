@@ -120,8 +120,8 @@ def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpa
 
     `last_alive_s` is when the last sweep began, `cadence_s` the time from one to the next.
     """
-    is_away = now_s - last_alive_s > max(MISSED_SWEEPS * cadence_s, MIN_DOWNTIME_S)
-    return ExcludedSpan(last_alive_s, now_s) if is_away else None
+    is_unreachable = now_s - last_alive_s > max(MISSED_SWEEPS * cadence_s, MIN_DOWNTIME_S)
+    return ExcludedSpan(last_alive_s, now_s) if is_unreachable else None
 
 
 def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:

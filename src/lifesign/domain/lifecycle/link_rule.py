@@ -59,7 +59,7 @@ class UnlinkReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class LinkClaim:
     """One agent's claim for one target, with what was seen of its proofs."""
 
     agent: int
@@ -76,7 +76,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class LinkDecision:
     """What holds for one target."""
 
     agent: int | None = None
@@ -114,7 +114,7 @@ def is_same_registry(named: str | None, public_url: str | None) -> bool:
     return isinstance(own, str) and read_target(named) == own
 
 
-def proof_of(claim: Claim, now_s: float) -> Proof | None:
+def proof_of(claim: LinkClaim, now_s: float) -> Proof | None:
     """Return what proves a claim at this time, the card first; None: nothing does."""
     if not (claim.is_registered and claim.is_claimed):
         return None
@@ -123,10 +123,10 @@ def proof_of(claim: Claim, now_s: float) -> Proof | None:
     return Proof.TOKEN if _counts(claim.token_at_s, now_s) else None
 
 
-def decide(claims: Collection[Claim], linked: int | None, *, is_gone: bool, now_s: float) -> Decision:
+def decide(claims: Collection[LinkClaim], linked: int | None, *, is_gone: bool, now_s: float) -> LinkDecision:
     """Return which agent a target is linked to; `linked` is the one until now, `is_gone` the target."""
     if is_gone:
-        return Decision(reason=None if linked is None else UnlinkReason.TARGET_GONE)
+        return LinkDecision(reason=None if linked is None else UnlinkReason.TARGET_GONE)
     proven = [claim for claim in claims if proof_of(claim, now_s) is not None]
     if len(proven) > 1:
         conflicting = frozenset(claim.agent for claim in proven)
@@ -134,17 +134,17 @@ def decide(claims: Collection[Claim], linked: int | None, *, is_gone: bool, now_
             reason = None if linked is None else UnlinkReason.TWO_CLAIMS
         else:
             reason = _why_unproven(claims, linked)
-        return Decision(reason=reason, conflicting=conflicting)
+        return LinkDecision(reason=reason, conflicting=conflicting)
     one = proven[0] if proven else None
     if one is not None and one.agent == linked:
-        return Decision(agent=linked)
+        return LinkDecision(agent=linked)
     reason = None if linked is None else _why_unproven(claims, linked)
     if one is None or (one.unlinked_at_s is not None and now_s - one.unlinked_at_s < RELINK_SECONDS):
-        return Decision(reason=reason)
-    return Decision(agent=one.agent, reason=reason)
+        return LinkDecision(reason=reason)
+    return LinkDecision(agent=one.agent, reason=reason)
 
 
-def next_check_s(claims: Collection[Claim], now_s: float) -> float:
+def next_check_s(claims: Collection[LinkClaim], now_s: float) -> float:
     """Return when `decide` may come to another decision although no new proof was seen."""
     moments = [now_s + CHECK_SECONDS]
     for claim in claims:
@@ -159,7 +159,7 @@ def _counts(at_s: float | None, now_s: float) -> bool:
     return at_s is not None and now_s - at_s < PROOF_GRACE_SECONDS
 
 
-def _why_unproven(claims: Collection[Claim], agent: int) -> UnlinkReason:
+def _why_unproven(claims: Collection[LinkClaim], agent: int) -> UnlinkReason:
     claim = next((claim for claim in claims if claim.agent == agent), None)
     if claim is None or not claim.is_registered:
         return UnlinkReason.AGENT_DEREGISTERED

@@ -187,19 +187,19 @@ class ExcludedDowntime:
     cohort_before_s: float
     """Who gave its last sign of life before this was not held, and is not excused."""
 
-    def seconds(self, last_sign_s: float) -> float:
+    def seconds(self, last_liveness_s: float) -> float:
         """How much of the silence since the last sign of life is excused; 0 or more.
 
         Our own downtime may lie in the same span: it is not to be excused twice.
         """
-        if last_sign_s < self.cohort_before_s:
+        if last_liveness_s < self.cohort_before_s:
             return 0.0
-        return max(0.0, self.end_s - max(self.begin_s, last_sign_s))
+        return max(0.0, self.end_s - max(self.begin_s, last_liveness_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What a sweep must do: store `monitor`, log `event`, store `excluded_downtime`, ask `lets_go`."""
+    """What a sweep must do: store `monitor`, log `event`, store `excluded_downtime`, ask `may_change`."""
 
     monitor: Monitor
     is_suspended: bool
@@ -209,9 +209,9 @@ class Assessment:
     excluded_downtime: ExcludedDowntime | None = None
     """Given once, when a hold ends. At most two of these concern one silence."""
 
-    def lets_go(self, last_sign_s: float) -> bool:
+    def may_change(self, last_liveness_s: float) -> bool:
         """Whether silence since this last sign of life may take an agent down now."""
-        return not self.is_suspended or last_sign_s < self.cohort_before_s
+        return not self.is_suspended or last_liveness_s < self.cohort_before_s
 
 
 def new_monitor(now_s: float) -> Monitor:
@@ -246,14 +246,14 @@ def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
 
 
 def tells_of_us(
-    monitor: Monitor, last_sign_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
+    monitor: Monitor, last_liveness_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
 ) -> bool:
     """Whether an agent that silence would take down now is to be among the exits that are looked at.
 
     `heard_for_s` is how long it has given signs of life in its present status: nothing for one that never
     beat, nor for one that goes its second step down, whose first one was counted. A cohort is whole.
     """
-    return heard_for_s >= policy.proven_seconds or last_sign_s < monitor.cohort_before_s
+    return heard_for_s >= policy.proven_seconds or last_liveness_s < monitor.cohort_before_s
 
 
 def assess(
@@ -274,15 +274,15 @@ def assess(
     fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]
     alone = [sign_s for sign_s in unwitnessed if sign_s >= monitor.cohort_before_s]
     if monitor.state is MonitorState.SUSPENDED:
-        return _while_held(monitor, fresh, alone, now_s, policy)
-    return _while_trusting(monitor, fresh, alone, len(exits) - len(fresh), now_s, policy)
+        return _while_suspended(monitor, fresh, alone, now_s, policy)
+    return _while_normal(monitor, fresh, alone, len(exits) - len(fresh), now_s, policy)
 
 
 def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Assessment:
     """End a hold because an operator says so; nothing changes if there is none."""
     if monitor.state is not MonitorState.SUSPENDED:
         return _look(monitor, monitor, is_suspended=False)
-    return _end_hold(monitor, MonitorChange.RELEASED, now_s, policy)
+    return _end_suspension(monitor, MonitorChange.RELEASED, now_s, policy)
 
 
 def to_json(monitors: Monitors) -> str:
@@ -298,7 +298,7 @@ def from_json(text: str) -> Monitors:
 _COLUMN = TypeAdapter(Monitors)
 
 
-def _while_trusting(  # noqa: PLR0917 - what a sweep found
+def _while_normal(  # noqa: PLR0917 - what a sweep found
     monitor: Monitor,
     fresh: Sequence[float],
     unwitnessed: Sequence[float],
@@ -325,7 +325,7 @@ def _while_trusting(  # noqa: PLR0917 - what a sweep found
     return _look(monitor, normal, is_suspended=False, event=event)
 
 
-def _while_held(
+def _while_suspended(
     monitor: Monitor,
     waiting: Sequence[float],
     unwitnessed: Sequence[float],
@@ -338,13 +338,15 @@ def _while_held(
     if len(waiting) >= end_limit or unwitnessed:
         monitor = replace(monitor, quiet_cadences=0, is_cadence_quiet=False)
     if monitor.quiet_cadences >= policy.quiet_cadences:
-        return _end_hold(monitor, MonitorChange.MASS_EXIT_OVER, now_s, policy)
+        return _end_suspension(monitor, MonitorChange.MASS_EXIT_OVER, now_s, policy)
     if now_s - monitor.since_s >= policy.max_suspension_seconds:
-        return _end_hold(monitor, MonitorChange.MAX_SUSPENSION, now_s, policy)
+        return _end_suspension(monitor, MonitorChange.MAX_SUSPENSION, now_s, policy)
     return _look(monitor, monitor, is_suspended=True)
 
 
-def _end_hold(monitor: Monitor, cause: MonitorChange, now_s: float, policy: MonitorPolicy) -> Assessment:
+def _end_suspension(
+    monitor: Monitor, cause: MonitorChange, now_s: float, policy: MonitorPolicy
+) -> Assessment:
     """Believe silence again; whoever waits now had its hold, and nobody gets a second one."""
     excluded_downtime = ExcludedDowntime(
         begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s

@@ -76,7 +76,7 @@ def keys_after(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class EvidenceWatchState:
     """What the last count found, as the registry keeps it."""
 
     counted_at_s: float = 0.0
@@ -102,8 +102,8 @@ class EvidenceChange(StrEnum):
 
 
 def watched_after(
-    before: Watched, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
-) -> tuple[Watched, EvidenceChange | None]:
+    before: EvidenceWatchState, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
+) -> tuple[EvidenceWatchState, EvidenceChange | None]:
     """Return what is known after a count, and what to report: each loss and each end of one once.
 
     A loss is reported once there was such an agent at every count for `lost_seconds`.
@@ -112,7 +112,7 @@ def watched_after(
         reason: number for reason, number in sorted(counted.items()) if number and reason in FAULTS_OF_OURS
     }
     if not reasons:
-        restored = Watched(counted_at_s=now_s, keys=before.keys)
+        restored = EvidenceWatchState(counted_at_s=now_s, keys=before.keys)
         return restored, EvidenceChange.RESTORED if before.is_reported else None
     # A moment that lies ahead was written before the clock was set back.
     since_s = now_s if before.since_s is None else min(before.since_s, now_s)

@@ -114,7 +114,7 @@ class Verdict:
     """Of that status."""
     health: HealthStatus
     """As of the last result, to be stored; what is shown depends on the time (`evidence_age`)."""
-    judge_at_s: float | None
+    assess_at_s: float | None
     """No verdict changes before this moment unless new facts arrive; None: time alone changes nothing.
 
     It may lie in the past while decisions are suspended: judge again at the next sweep.
@@ -177,7 +177,7 @@ def judge(
         status=facts.status,
         reason=facts.reason,
         health=_health(facts),
-        judge_at_s=_next_move_s(facts, now_s, excluded_downtime),
+        assess_at_s=_next_move_s(facts, now_s, excluded_downtime),
         is_unreachable=_is_unreachable(facts.observed, now_s),
         _last_step=last_step,
         _facts=facts,
@@ -273,11 +273,11 @@ def _heartbeat_deadline_s(facts: Facts, excluded_downtime: Sequence[ExcludedSpan
 
 def silent_since_s(facts: Facts) -> float:
     """Return when silence began: with the last sign, or without any with the status."""
-    last_s = _last_sign_s(facts)
+    last_s = _last_liveness_s(facts)
     return facts.status_since_s if last_s is None else last_s
 
 
-def _last_sign_s(facts: Facts) -> float | None:
+def _last_liveness_s(facts: Facts) -> float | None:
     """Return the last sign on the track that counts."""
     if facts.monitoring is not Monitoring.PROBE:
         return facts.last_heartbeat_at_s
@@ -395,7 +395,7 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
 
 def _sign_again(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the end of a silence, on the track that counts now: the policy may have changed since."""
-    last_s, seen = _last_sign_s(facts), facts.observed
+    last_s, seen = _last_liveness_s(facts), facts.observed
     if last_s is None:
         return None
     ago = f"{duration_text(silent_for_s(last_s, now_s, excluded_downtime))} ago"
@@ -443,7 +443,7 @@ def _standing(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
     if is_in_force(facts.maintenance_until_s, now_s):
         return f"{since}, in maintenance for {_left_text(facts.maintenance_until_s, now_s)}"
     sign = "sign of life" if facts.monitoring is Monitoring.PROBE else "heartbeat"
-    last_s = _last_sign_s(facts)
+    last_s = _last_liveness_s(facts)
     if last_s is None:
         return f"{since}; no {sign} yet"
     return f"{since}; the last {sign} {duration_text(silent_for_s(last_s, now_s, excluded_downtime))} ago"

@@ -37,13 +37,13 @@ def probe_summary(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
 
     Empty where no layer gives a reason: the result class says it all.
     """
-    if told := signs_of_life(layers):
+    if told := liveness_signals(layers):
         return told
     last = decisive(layers)
     return "" if last is None else last.reason
 
 
-def signs_of_life(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
+def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     """Return by what an agent shows that it lives, and what became of its interface; empty: by nothing."""
     told = signs_in((layer, said.result) for layer, said in layers)
     interface = next((said for layer, said in layers if layer is Layer.TRANSPORT), None)
@@ -63,7 +63,7 @@ def beside_card(
     was not, nothing is known of it any more. Who shows no life has what was seen last alone.
     """
     has_card = card is ResultClass.OK and all(layer is not Layer.DISCOVERY for layer, _ in layers)
-    if not has_card or not signs_of_life(layers):
+    if not has_card or not liveness_signals(layers):
         return layers
     return [(Layer.DISCOVERY, LayerResult(result=ResultClass.OK)), *layers]
 
@@ -73,7 +73,7 @@ def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
     seen = dict(layers)
     card, interface = seen.get(Layer.DISCOVERY), seen.get(Layer.TRANSPORT)
     is_nameless = card is not None and card.has_failed and (interface is None or not interface.is_measured)
-    return is_nameless and bool(signs_of_life(layers))
+    return is_nameless and bool(liveness_signals(layers))
 
 
 def signs_in(results: Iterable[tuple[Layer, ResultClass]]) -> str:

@@ -27,7 +27,7 @@ class DirectoryChange:
     """For people: how much left, and by which rule that is held or not."""
 
 
-def judge_change(*, size_before: int, removed: int) -> DirectoryChange:
+def assess_change(*, size_before: int, removed: int) -> DirectoryChange:
     """Judge a new list by how many of a directory's targets are not on it any more.
 
     What was added does not count: a list of other targets altogether has lost all of its own, and is

@@ -30,7 +30,7 @@ class Stop(StrEnum):
     """The agent has ended the run itself, and went on."""
 
 
-class Telling(StrEnum):
+class RunReport(StrEnum):
     """What is written in the run's name when its process is gone."""
 
     COMPLETE = "complete"
@@ -45,7 +45,7 @@ class RunEnd:
     """How a run ended."""
 
     exit_reason: ExitReason
-    telling: Telling
+    telling: RunReport
     asks_people: bool = False
     """Whether its task is with people now, who have to look at what it left."""
 
@@ -61,17 +61,17 @@ class RunEnd:
 
 
 _STOPPED: Final = {
-    Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
-    Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
+    Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
     # Of an end that nobody has written: the lease is kept no longer, and may be somebody else's.
-    Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
-    Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, Telling.NOTHING),
-    Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, Telling.RELEASE),
-    Stop.NO_PROGRESS:  RunEnd(ExitReason.NO_PROGRESS, Telling.RELEASE),
+    Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING),
+    Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, RunReport.NOTHING),
+    Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, RunReport.RELEASE),
+    Stop.NO_PROGRESS:  RunEnd(ExitReason.NO_PROGRESS, RunReport.RELEASE),
     # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
     # has asked for help is complete.
-    Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, Telling.HELP, asks_people=True),
-    Stop.DRAIN:        RunEnd(ExitReason.KILLED, Telling.RELEASE),
+    Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, RunReport.HELP, asks_people=True),
+    Stop.DRAIN:        RunEnd(ExitReason.KILLED, RunReport.RELEASE),
 }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def judge_end(
     stopped: Stop | None,
     exit_code: int,
     *,
-    written: Telling | None,
+    written: RunReport | None,
     completes_on_exit: bool,
     was_signalled: bool = False,
     has_output: bool = False,
@@ -93,16 +93,16 @@ def judge_end(
     """
     if written is not None:
         # What it did afterwards, and how it ended, changes nothing of a finished task.
-        return RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=written is Telling.HELP)
-    if stopped is not None and _STOPPED[stopped].telling is Telling.NOTHING:
+        return RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, asks_people=written is RunReport.HELP)
+    if stopped is not None and _STOPPED[stopped].telling is RunReport.NOTHING:
         return _STOPPED[stopped]
     # Many programs exit with 0 on SIGTERM, also hung ones. Only one that has to leave in time may have
     # finished its work for that: then there is an output.
     is_finished = not was_signalled or (stopped is Stop.DRAIN and has_output)
     if exit_code == 0 and completes_on_exit and is_finished:
-        return RunEnd(ExitReason.COMPLETED, Telling.COMPLETE)
+        return RunEnd(ExitReason.COMPLETED, RunReport.COMPLETE)
     if stopped is not None:
         return _STOPPED[stopped]
     if exit_code == AUTH_EXIT_CODE:
-        return RunEnd(ExitReason.AUTH, Telling.RELEASE)
-    return RunEnd(ExitReason.CRASH, Telling.RELEASE)
+        return RunEnd(ExitReason.AUTH, RunReport.RELEASE)
+    return RunEnd(ExitReason.CRASH, RunReport.RELEASE)

@@ -125,7 +125,7 @@ def lists_nobody(document: Document) -> bool:
     """
     if document.value is not None:
         return document.value in ([], {}) or _json_items(document.value) == []
-    return _is_text_of_nobody(document)
+    return _is_unattributed_text(document)
 
 
 def told_of_junk(document: Document) -> str:
@@ -254,7 +254,7 @@ def _way_of(document: Document) -> Way | None:
     return "csv" if not is_place(first) and _delimiter_of(first) is not None else "lines"
 
 
-def _is_text_of_nobody(document: Document) -> bool:
+def _is_unattributed_text(document: Document) -> bool:
     if document.content_type == "text/html":
         return False
     sample = _sample(document)

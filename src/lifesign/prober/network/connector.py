@@ -72,7 +72,7 @@ class Unreached:
     """Whether only the date of a certificate is wrong, by this machine's calendar."""
 
 
-class JudgedConnector:
+class VettedConnector:
     """Makes connections to addresses that were judged."""
 
     def __init__(self, resolver: Resolver, timeouts: "Timeouts", guard: AddressGuard) -> None:

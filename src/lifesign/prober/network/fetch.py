@@ -30,7 +30,7 @@ from lifesign.http.failures import FAILURES, judge_failure, too_large
 from lifesign.http.redirects import REDIRECTS, next_hop
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connection_pool import ConnectionPool
-from lifesign.prober.network.connector import JudgedConnector, Unreached
+from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.resolver import Resolver
 
@@ -157,7 +157,7 @@ class Fetcher:
         `opt_outs`: who is not contacted, neither at once nor where a card or a redirect leads.
         """
         guard = AddressGuard(networks, is_public_allowed=is_public_allowed)
-        self.connector = JudgedConnector(resolver, timeouts, guard)
+        self.connector = VettedConnector(resolver, timeouts, guard)
         self._timeouts = timeouts
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()

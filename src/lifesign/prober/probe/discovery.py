@@ -26,7 +26,7 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, Res
 from lifesign.domain.observation.served_body import is_absent, judge_card
 from lifesign.http.redirects import joined, parsed
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.probe.session import Visit
+from lifesign.prober.probe.session import ProbeSession
 
 MAX_WORD_CHARS: Final = 64
 """Of a binding or a version that a card makes up."""
@@ -41,7 +41,7 @@ _OF_A_CARD: Final = (
 _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
 
 
-async def discover(visit: Visit) -> LayerResult | None:
+async def discover(visit: ProbeSession) -> LayerResult | None:
     """Ask for the card in its places until one has an answer; None if nobody could be asked.
 
     If none has one, the answer of the first place counts, unless another agent's card stands at the
@@ -64,7 +64,7 @@ async def discover(visit: Visit) -> LayerResult | None:
     return first
 
 
-def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[CandidateUrl, ...]:
+def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) -> tuple[CandidateUrl, ...]:
     """Return where the health document may be by what a card says, in the order of asking."""
     given, place = visit.given, fetched.url
     if is_named_by(card, given):
@@ -73,7 +73,7 @@ def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[
     return health_places(given, place, announced_health(card, place, fetched.status_links))
 
 
-def _places(visit: Visit) -> Iterator[URL]:
+def _places(visit: ProbeSession) -> Iterator[URL]:
     """Yield where the card may be, the place where it was first."""
     known = visit.recall("card_url")
     if known is not None:
@@ -81,7 +81,7 @@ def _places(visit: Visit) -> Iterator[URL]:
     yield from (url for url in visit.given.each_card_url() if known is None or str(url) != known)
 
 
-def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
+def _judge(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
     if fetched.is_unchanged:
         visit.card_etag, visit.card_place = etag, fetched.url
         visit.learned["card_read_at_s"] = visit.at_s
@@ -121,7 +121,7 @@ def _oddities(card: AgentCard) -> str:
     return f"read leniently: {card.findings[0]}{more}"
 
 
-def _is_as_it_was(visit: Visit, place: str, fetched: Fetched, digest: str) -> bool:
+def _is_as_it_was(visit: ProbeSession, place: str, fetched: Fetched, digest: str) -> bool:
     """Whether this is the card that is remembered, so that all that it said is remembered too.
 
     A `Link` beside it is no part of it; if there is one, it must lead to where the document is known to be.
@@ -132,7 +132,7 @@ def _is_as_it_was(visit: Visit, place: str, fetched: Fetched, digest: str) -> bo
     return all(str(joined(fetched.url, link)) == health_url for link in fetched.status_links)
 
 
-def _remember_reading(visit: Visit, place: str, fetched: Fetched, digest: str) -> None:
+def _remember_reading(visit: ProbeSession, place: str, fetched: Fetched, digest: str) -> None:
     etag, led_to = fetched.etag or "", str(fetched.url)
     visit.card_etag = etag if len(etag) <= MAX_ETAG_CHARS and _ETAG.fullmatch(etag) else None
     visit.learned |= {
@@ -183,7 +183,7 @@ def _plain(interface: AgentInterface) -> str | None:
     return url if len(url) <= MAX_URL_CHARS else None
 
 
-def _first_health_url(visit: Visit) -> str | None:
+def _first_health_url(visit: ProbeSession) -> str | None:
     """Return the place that is asked first for the health document, guesses left out."""
     urls = (str(place.url) for place in visit.health_places if not place.is_guess)
     return next((url for url in urls if len(url) <= MAX_URL_CHARS), None)

@@ -31,7 +31,7 @@ from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
 from lifesign.prober.probe.robots_check import keep_away
-from lifesign.prober.probe.session import Fetches, KeepsEvidence, Visit, not_measured
+from lifesign.prober.probe.session import Fetches, KeepsEvidence, ProbeSession, not_measured
 from lifesign.prober.probe.transport import ask_interface, without_card
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.witness.contact import ContactReader, NetworkClasses
@@ -78,7 +78,9 @@ class Prober:
             for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
                 if url is not None and (host := URL(url).raw_host) is not None:
                     self._forget_absence(host)
-        visit = Visit(self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others)
+        visit = ProbeSession(
+            self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others
+        )
         try:
             observation = await self._observe(visit)
         except AddressBusy:
@@ -95,7 +97,7 @@ class Prober:
             contact=self._contacts.read(visit, observation),
         )
 
-    def _memory(self, visit: Visit, observation: Observation) -> ProbeMemory:
+    def _memory(self, visit: ProbeSession, observation: Observation) -> ProbeMemory:
         entry, retry_after_s = visit.entry, visit.retry_after_s
         cadence = self._cadence
         if entry.thresholds_s is not None:
@@ -104,7 +106,7 @@ class Prober:
             entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
         )
 
-    async def _observe(self, visit: Visit) -> Observation:
+    async def _observe(self, visit: ProbeSession) -> Observation:
         asked, memory = self._asked, visit.entry.memory
         if (away := await self._keep_away(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
@@ -146,7 +148,7 @@ class Prober:
             paths=await self._ask_paths(visit) if asked.paths else None,
         )
 
-    async def _keep_away(self, visit: Visit) -> LayerResult | None:
+    async def _keep_away(self, visit: ProbeSession) -> LayerResult | None:
         """Return why a target is not asked; None if it may be."""
         entry = None if self._opt_outs is None else self._opt_outs.entry_for(visit.entry.url)
         if visit.entry.memory.is_opted_out is not (entry is not None):
@@ -155,7 +157,7 @@ class Prober:
             return not_measured(f"opted out: {entry}"[:MAX_REASON_CHARS])
         return await keep_away(visit) if self._definition.opt_out.robots_txt else None
 
-    async def _ask_paths(self, visit: Visit) -> Mapping[str, LayerResult] | None:
+    async def _ask_paths(self, visit: ProbeSession) -> Mapping[str, LayerResult] | None:
         """Ask what else the definition names, on the target's own origin."""
         answers: dict[str, LayerResult] = {}
         for path in self._asked.paths:
@@ -167,7 +169,7 @@ class Prober:
 
     def _observation(
         self,
-        visit: Visit,
+        visit: ProbeSession,
         *,
         discovery: LayerResult | None,
         transport: LayerResult | None = None,
@@ -208,7 +210,9 @@ def _is_declared(discovery: LayerResult | None) -> bool:
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
 
 
-def _is_sure_of_life(visit: Visit, transport: LayerResult | None, readiness: LayerResult | None) -> bool:
+def _is_sure_of_life(
+    visit: ProbeSession, transport: LayerResult | None, readiness: LayerResult | None
+) -> bool:
     """Whether somebody answered as an agent does; a page for people may be anybody's."""
     has_answered = transport is not None and transport.has_answered and not visit.has_seen_page
     return has_answered or (readiness is not None and readiness.result is ResultClass.OK)
@@ -219,7 +223,7 @@ def _internal(defect: Exception) -> LayerResult:
     return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
 
 
-def _inconclusive(visit: Visit, layer: LayerResult | None) -> InconclusiveReason | None:
+def _inconclusive(visit: ProbeSession, layer: LayerResult | None) -> InconclusiveReason | None:
     """Return why a probe measured nothing, by the layer that decides; None if it measured anything."""
     if layer is None:
         return InconclusiveReason.NOT_PROBED

@@ -13,7 +13,7 @@ from lifesign.domain.a2a.message_variants import A2aVariant, place_of, spellings
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, judge_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.probe.session import Visit, not_measured
+from lifesign.prober.probe.session import ProbeSession, not_measured
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """Of an answer to a message; who says more has answered, and it is not looked into."""
@@ -26,7 +26,7 @@ _JUDGED: Final = frozenset({
 ACCEPT: Final = "application/json, application/a2a+json"
 
 
-async def send_message(visit: Visit, text: str) -> LayerResult | None:
+async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
     """Send a message in one spelling after the other until one is understood.
 
     None if the agent has no interface that takes one, or nobody could be asked.
@@ -53,7 +53,7 @@ async def send_message(visit: Visit, text: str) -> LayerResult | None:
 
 
 async def _send(
-    visit: Visit, url: URL, spelling: A2aVariant, text: str, tenant: str | None
+    visit: ProbeSession, url: URL, spelling: A2aVariant, text: str, tenant: str | None
 ) -> Fetched | None:
     return await visit.ask(
         url,

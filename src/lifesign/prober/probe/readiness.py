@@ -13,13 +13,13 @@ from lifesign.domain.observation.decision import age_seconds, is_stale, stale_re
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
 from lifesign.domain.observation.served_body import is_absent, judge_document
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.probe.session import Visit, not_measured
+from lifesign.prober.probe.session import ProbeSession, not_measured
 
 MAX_TOLD_FINDINGS: Final = 5
 """What is odd about a document that counts is named in the reason, up to so many."""
 
 
-async def read_health(visit: Visit) -> LayerResult | None:
+async def read_health(visit: ProbeSession) -> LayerResult | None:
     """Ask for the document in its places until one has an answer; None if nobody could be asked.
 
     If none has one, the answer of the first place counts. Who was silent before is asked only where the
@@ -39,7 +39,7 @@ async def read_health(visit: Visit) -> LayerResult | None:
     return first or (not_measured("no time was left") if visit.is_late else None)
 
 
-def _places(visit: Visit) -> Iterator[CandidateUrl]:
+def _places(visit: ProbeSession) -> Iterator[CandidateUrl]:
     """Yield where the document may be.
 
     Where the card was not asked for, or told nothing new, it is looked for where it was; and only where
@@ -58,7 +58,7 @@ def _places(visit: Visit) -> Iterator[CandidateUrl]:
     yield from (place for place in places if str(place.url) != known and not place.is_root)
 
 
-def _judge(visit: Visit, place: CandidateUrl, fetched: Fetched) -> LayerResult:
+def _judge(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> LayerResult:
     if fetched.result is not ResultClass.OK:
         return visit.layer(fetched)
     served = judge_document(fetched.body, content_type=fetched.content_type, is_json=fetched.is_json)
@@ -79,7 +79,7 @@ def _judge(visit: Visit, place: CandidateUrl, fetched: Fetched) -> LayerResult:
     return visit.layer(fetched)
 
 
-def _seen(visit: Visit, document: HealthDocument, fetched: Fetched) -> ProbedDocument:
+def _seen(visit: ProbeSession, document: HealthDocument, fetched: Fetched) -> ProbedDocument:
     """Return what is kept of a document, its age counted by the clock of whoever served it."""
     served_at = fetched.served_at
     age_s = age_seconds(document, served_at or visit.now)

@@ -11,10 +11,10 @@ from lifesign.client.candidate_urls import place_under
 from lifesign.domain.observation.results import LayerResult
 from lifesign.domain.schedule.cadence import wants_robots
 from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, keeps_out, rules_in
-from lifesign.prober.probe.session import Visit, not_measured
+from lifesign.prober.probe.session import ProbeSession, not_measured
 
 
-async def keep_away(visit: Visit) -> LayerResult | None:
+async def keep_away(visit: ProbeSession) -> LayerResult | None:
     """Return why nothing else is asked of the target; None if it may be asked."""
     memory = visit.entry.memory
     if wants_robots(visit.entry.subject_id, memory, visit.at_s):
@@ -26,7 +26,7 @@ async def keep_away(visit: Visit) -> LayerResult | None:
     return None
 
 
-async def _read(visit: Visit) -> LayerResult | None:
+async def _read(visit: ProbeSession) -> LayerResult | None:
     """Read robots.txt; return the failure if that showed that nobody can be asked."""
     place = place_under(visit.given.url, "", ROBOTS_PATH)
     fetched = await visit.ask(
@@ -49,7 +49,7 @@ async def _read(visit: Visit) -> LayerResult | None:
     return None
 
 
-def _paths(visit: Visit) -> list[str]:
+def _paths(visit: ProbeSession) -> list[str]:
     """Return the paths of this host that a probe needs, as far as they are known."""
     known = (visit.recall("interface_url"), visit.recall("health_url"))
     urls = [*visit.given.card_urls, *(URL(url, encoded=True) for url in known if url is not None)]

@@ -58,7 +58,7 @@ class KeepsEvidence(Protocol):
         ...
 
 
-class Visit:
+class ProbeSession:
     """One probe while it lasts, and what it found out."""
 
     def __init__(

@@ -9,7 +9,7 @@ from yarl import URL
 
 from lifesign.domain.observation.interface_answer import judge_interface, may_take_post, takes_post
 from lifesign.domain.observation.results import LayerResult, ResultClass
-from lifesign.prober.probe.session import Visit, not_measured
+from lifesign.prober.probe.session import ProbeSession, not_measured
 
 # These say where the request went, or did not go; the status that was seen on the way is not the interface's.
 _NOT_ITS_ANSWER: Final = frozenset({
@@ -17,7 +17,7 @@ _NOT_ITS_ANSWER: Final = frozenset({
 })  # fmt: skip
 
 
-async def ask_interface(visit: Visit) -> LayerResult | None:
+async def ask_interface(visit: ProbeSession) -> LayerResult | None:
     """Ask the interface that the card names; None if there is no card, or nobody could be asked."""
     place = visit.recall("interface_url")
     if place is None:
@@ -39,7 +39,7 @@ async def ask_interface(visit: Visit) -> LayerResult | None:
     return visit.layer(fetched, result, reason)
 
 
-def without_card(visit: Visit, transport: LayerResult | None) -> LayerResult | None:
+def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerResult | None:
     """Return what an interface's page for people comes to where no card declares it any more.
 
     Whoever takes over a domain serves a page at every address of it.
@@ -50,7 +50,7 @@ def without_card(visit: Visit, transport: LayerResult | None) -> LayerResult | N
     return visit.changed(transport, ResultClass.NOT_AN_AGENT, reason)
 
 
-async def _names_post(visit: Visit, url: URL) -> bool:
+async def _names_post(visit: ProbeSession, url: URL) -> bool:
     """Ask a place that has nothing for a GET whether it takes POST."""
     fetched = await visit.ask(url, method="OPTIONS", max_bytes=0, is_head_enough=True)
     return fetched is not None and takes_post(fetched.status, fetched.allow)

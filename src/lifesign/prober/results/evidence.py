@@ -23,7 +23,7 @@ from typing import Final
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import EvidenceSettings
-from lifesign.prober.results.evidence_store import EvidenceRoom, Swept, bytes_on_disk
+from lifesign.prober.results.evidence_store import EvidenceQuota, Swept, bytes_on_disk
 
 MAX_BODY_BYTES: Final = MAX_CARD_BYTES
 """Nothing larger is read from a peer."""
@@ -68,7 +68,7 @@ class EvidenceStore:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_what_others_write(directory)
-            self._room = EvidenceRoom(directory, max_bytes=max_bytes, keep_s=keep_s)
+            self._room = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
         except OSError as error:
             expected = f"a directory of ours that nobody else may write ({error.strerror})"
             raise InvalidValue("evidence.directory", str(directory), expected) from None

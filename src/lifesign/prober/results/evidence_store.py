@@ -84,7 +84,7 @@ def bytes_on_disk(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-class EvidenceRoom:
+class EvidenceQuota:
     """What one directory of evidence may take, and takes."""
 
     def __init__(self, directory: Path, *, max_bytes: int, keep_s: float) -> None:

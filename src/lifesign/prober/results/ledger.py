@@ -180,7 +180,7 @@ class Outage:
     """What it said first."""
 
 
-class LedgerAway(Exception):
+class LedgerUnreachable(Exception):
     """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
 
 
@@ -198,16 +198,16 @@ class Ledger(Protocol):
         """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
 
         So many companions begin at the same time: the shares of those that are still to come are left free.
-        A held shard that is missing in the answer is lost or surplus. LedgerAway.
+        A held shard that is missing in the answer is lost or surplus. LedgerUnreachable.
         """
         ...
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or with a version what changed after it. LedgerAway."""
+        """Return a shard's targets, or with a version what changed after it. LedgerUnreachable."""
         ...
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each. LedgerAway.
+        """Return which of these shards have changed after the version known of each. LedgerUnreachable.
 
         One question for all. Version 0 is that of a shard of which nothing is known: it is returned if it
         holds anything.
@@ -215,7 +215,7 @@ class Ledger(Protocol):
         ...
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Hand over results of several shards, each batch whole or not at all. LedgerAway.
+        """Hand over results of several shards, each batch whole or not at all. LedgerUnreachable.
 
         `interval_s` is that of the crawl. Handing over the same batch twice changes nothing: an observation
         counts once.
@@ -223,9 +223,9 @@ class Ledger(Protocol):
         ...
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets, of all shards, were not probed since then (epoch). LedgerAway."""
+        """Return how many targets, of all shards, were not probed since then (epoch). LedgerUnreachable."""
         ...
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back, so that others take them at once. LedgerAway."""
+        """Give all shards back, so that others take them at once. LedgerUnreachable."""
         ...

@@ -23,7 +23,7 @@ from lifesign.prober.results.ledger import (
     NO_STANDING,
     Granted,
     Ledger,
-    LedgerAway,
+    LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
     TargetPage,
@@ -60,7 +60,7 @@ class ResultsFile:
             self._fd = -1
 
     def append(self, observations: Iterable[Observation]) -> None:
-        """Write a line for each, all or none; LedgerAway if that cannot be now."""
+        """Write a line for each, all or none; LedgerUnreachable if that cannot be now."""
         lines = b"".join(
             observation.model_dump_json(exclude_none=True).encode() + b"\n" for observation in observations
         )
@@ -72,7 +72,9 @@ class ResultsFile:
                 with self._locked():
                     _write_whole(self._fd, lines)
             except OSError as error:
-                raise LedgerAway(f"{self._path} cannot be written: {error.strerror or error}") from error
+                raise LedgerUnreachable(
+                    f"{self._path} cannot be written: {error.strerror or error}"
+                ) from error
 
     def _reopen_if_moved(self) -> None:
         if self._fd < 0:
@@ -128,7 +130,7 @@ class FiledLedger:
         return await self._ledger.changed(versions)
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """See `Ledger.report`; LedgerAway also if the file cannot be written now.
+        """See `Ledger.report`; LedgerUnreachable also if the file cannot be written now.
 
         Then all is handed over again, of which the ledger takes nothing twice, and the file nothing less.
         """

@@ -26,7 +26,7 @@ from lifesign.prober.results.ledger import (
     NO_NEWS,
     NO_STANDING,
     Granted,
-    LedgerAway,
+    LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
     ShardClaim,
@@ -67,7 +67,7 @@ class RegistryLedger:
         companions: int = 0,
         standing: WitnessStanding = NO_STANDING,
     ) -> Granted:
-        """Say that this worker lives, and take its share of the shards. LedgerAway."""
+        """Say that this worker lives, and take its share of the shards. LedgerUnreachable."""
         asking = self._client.shards.claim(
             worker,
             held=held,
@@ -95,14 +95,14 @@ class RegistryLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or what changed there. LedgerAway."""
+        """Return a shard's targets, or what changed there. LedgerUnreachable."""
         found = await _asked(self._client.shards.targets(shard, after_version=after_version))
         return TargetPage(
             entries=[_entry(target) for target in found.targets], gone=found.gone, version=found.version
         )
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each. LedgerAway."""
+        """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
         if not versions:
             return []
         told = await _asked(self._client.shards.show(changed_after=self._looked_up_to))
@@ -121,7 +121,7 @@ class RegistryLedger:
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         """Hand over results of several shards.
 
-        LedgerAway; RegistryRefusal if the registry will never take it as it is.
+        LedgerUnreachable; RegistryRefusal if the registry will never take it as it is.
         """
         lost: set[int] = set()
         news = NO_NEWS
@@ -159,25 +159,25 @@ class RegistryLedger:
             _log.warning("the registry is older than this prober: it is not told %s", ", ".join(names))
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. LedgerAway."""
+        """Return how many targets were not probed since then. LedgerUnreachable."""
         shown = await _asked(self._client.shards.show(unprobed_since=datetime.fromtimestamp(since_s, UTC)))
         return shown.unprobed or 0
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back. LedgerAway."""
+        """Give all shards back. LedgerUnreachable."""
         await _asked(self._client.shards.leave(worker))
 
 
 async def _asked(question: Awaitable[T]) -> T:
-    """Return what the registry answers; LedgerAway if nothing, RegistryRefusal if we are at fault."""
+    """Return what the registry answers; LedgerUnreachable if nothing, RegistryRefusal if we are at fault."""
     try:
         return await question
     except RegistryRefusal as refusal:
         if refusal.status in _OUR_FAULT:
             raise
-        raise LedgerAway(str(refusal)) from refusal
+        raise LedgerUnreachable(str(refusal)) from refusal
     except RegistryError as error:
-        raise LedgerAway(str(error)) from error
+        raise LedgerUnreachable(str(error)) from error
 
 
 def ages_s(batches: Sequence[ShardBatch], clock: Clock) -> list[float]:

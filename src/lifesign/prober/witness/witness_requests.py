@@ -11,7 +11,7 @@ from yarl import URL
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.net.target_address import Address, AddressRefused, TargetUrl
 from lifesign.http.failures import FAILURES
-from lifesign.prober.network.connector import JudgedConnector, Unreached
+from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, open_channel
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.witness.contact import NetworkClasses
@@ -57,7 +57,7 @@ class WitnessRequests:
 
     def __init__(
         self,
-        connector: JudgedConnector,
+        connector: VettedConnector,
         classes: NetworkClasses,
         *,
         name_servers: Sequence[str] = (),

@@ -19,7 +19,7 @@ from lifesign.prober.network.clock import Clock, LedgerClock
 from lifesign.prober.results.ledger import (
     Granted,
     Ledger,
-    LedgerAway,
+    LedgerUnreachable,
     Outage,
     ShardClaim,
     WitnessNews,
@@ -55,7 +55,7 @@ def takeover_s(ttl_s: float) -> float:
     return ttl_s * (1 + RENEW_RATIO * (1 + RENEW_JITTER_RATIO))
 
 
-class ClaimKeeper:
+class ClaimRenewer:
     """Asks for shards, for ever."""
 
     def __init__(
@@ -83,7 +83,7 @@ class ClaimKeeper:
         self.outage: Outage | None = None
         """That it does not answer."""
         self._ledger = ledger
-        self._holdings = holdings
+        self._owned_shards = holdings
         self._worker = worker
         self._ttl_s = ttl_s
         self._lost = lost
@@ -117,7 +117,7 @@ class ClaimKeeper:
                 self._settling_s *= 2
                 self._away.over()
                 self.outage = None
-            except LedgerAway as error:
+            except LedgerUnreachable as error:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
                     _log.warning("the ledger is away: no shard can be claimed or renewed (%s)", error)
@@ -132,7 +132,7 @@ class ClaimKeeper:
         return self._ttl_s * RENEW_RATIO * (1 + jitter)
 
     async def _ask(self) -> None:
-        before = self._holdings.tokens()
+        before = self._owned_shards.tokens()
         companions = self._awaited()
         standing = await self._standing()
         asked_at_s = self._clock.boot_s()
@@ -140,8 +140,8 @@ class ClaimKeeper:
         self._take_time(granted, asked_at_s)
         self._take_reason(granted.reason)
         self._news(granted.news)
-        held, lost = self._holdings.take(_leave_room(granted.claims, companions))
-        if self._holdings.tokens() != before:
+        held, lost = self._owned_shards.take(_leave_room(granted.claims, companions))
+        if self._owned_shards.tokens() != before:
             self._settling_s = FIRST_ASK_SECONDS
             _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
         self._lost(lost)

@@ -102,11 +102,11 @@ class Dispatch:
         """A defect of ours that ends the work; `has_failed` is set then."""
         self.has_failed = asyncio.Event()
         self._prober = prober
-        self._pace = pace
+        self._limiter = pace
         self._concurrency = pace.concurrency
         self._clock = clock
         self._cadence = cadence
-        self._holdings = holdings
+        self._owned_shards = holdings
         self._outbox = outbox
         self._tally = tally
         self._failures = failures
@@ -127,7 +127,7 @@ class Dispatch:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits or is probed; targets with a time of their own do not wait."""
-        return not (self.plan.left or self._pace.waiting or self._pace.in_flight or self._failures)
+        return not (self.plan.left or self._limiter.waiting or self._limiter.in_flight or self._failures)
 
     async def end(self, grace_s: float) -> None:
         """Begin nothing new; let the probes under way go on for a while, and end those that do not end."""
@@ -216,13 +216,13 @@ class Dispatch:
         if not self.plan.keeps_ticks:
             least = min(MIN_CONCURRENCY, self._concurrency)
             slow = max(self._concurrency // SLOW_DOWN_FACTOR, least)
-            self._pace.concurrency = self._concurrency if slowness is None else slow
+            self._limiter.concurrency = self._concurrency if slowness is None else slow
         self.pump()
 
     def _is_clock_set(self, apart_s: float) -> bool:
         """Whether the calendar was set, and not all targets have got a time by it yet: all may seem due."""
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
-        if abs(step_s) > MAX_CLOCK_STEP_SECONDS and self._holdings.targets:
+        if abs(step_s) > MAX_CLOCK_STEP_SECONDS and self._owned_shards.targets:
             _log.warning("the clock was set by %.0f s: all targets are planned anew", step_s)
             if self._replanning is not None:
                 self._replanning.cancel()
@@ -230,7 +230,7 @@ class Dispatch:
         return self._replanning is not None
 
     async def _replan_all(self) -> None:
-        for shard in list(self._holdings.shards.values()):
+        for shard in list(self._owned_shards.shards.values()):
             wall_s = self._clock.wall_s()
             for slot in shard.slots.values():
                 if slot.due_at_s is not None:
@@ -267,7 +267,7 @@ class Dispatch:
             return None
         most = MAX_OFFERED
         if self.plan.left is not None:
-            most = min(most, max(0, LOOK_AHEAD_RATIO * self._pace.concurrency - self._pace.ready))
+            most = min(most, max(0, LOOK_AHEAD_RATIO * self._limiter.concurrency - self._limiter.ready))
         offered = 0
         for due_at_s, slot in islice(self.plan.take(wall_s), most):
             offered += 1
@@ -276,7 +276,7 @@ class Dispatch:
         waits = []
         if (due_s := self.plan.next_at_s()) is not None:
             waits.append(due_s - wall_s)
-        if (free_at_s := self._pace.next_at_s()) is not None:
+        if (free_at_s := self._limiter.next_at_s()) is not None:
             waits.append(free_at_s - now_s)
         if offered and self.plan.left:
             # They may all have joined one line, and who comes after them could start.
@@ -286,14 +286,14 @@ class Dispatch:
     def _offer(self, slot: TargetSlot, due_at_s: float, now_s: float) -> None:
         if slot.shard.is_ours(now_s):
             slot.is_busy = True
-            self._pace.offer(slot.host, (slot, due_at_s), now_s)
+            self._limiter.offer(slot.host, (slot, due_at_s), now_s)
         else:
             slot.shard.has_parked = True
 
     def _begin_some(self, now_s: float) -> None:
         """Begin whoever may start, and come back at the next turn of the event loop if they are many."""
         for _ in range(BEGUN_AT_ONCE):
-            if self._outbox.is_full or (turn := self._pace.take(now_s)) is None:
+            if self._outbox.is_full or (turn := self._limiter.take(now_s)) is None:
                 return
             self._begin(turn, now_s)
         self._pump_soon()
@@ -301,7 +301,7 @@ class Dispatch:
     def _begin(self, turn: Permit[Due], now_s: float) -> None:
         slot, _ = turn.item
         if slot.is_gone or not slot.shard.is_ours(now_s):
-            self._pace.end(turn, 0, now_s)
+            self._limiter.end(turn, 0, now_s)
             if (first := self._to_ask_again.pop(slot, None)) is not None:
                 self.intake.drop(first)
             slot.is_busy = False
@@ -316,7 +316,7 @@ class Dispatch:
         self._overdue.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
-        if self._pace.waiting or self.plan.left:
+        if self._limiter.waiting or self.plan.left:
             # Several end in one turn of the event loop, and others begin in their places together.
             self._pump_soon()
 
@@ -351,7 +351,7 @@ class Dispatch:
             else:
                 report = await self._prober.probe(entry, began_at_s)
         except AddressBusy as busy:
-            self._pace.put_off(turn, busy)
+            self._limiter.put_off(turn, busy)
             return
         except asyncio.CancelledError:
             if asyncio.current_task() not in self._overdue:
@@ -365,7 +365,7 @@ class Dispatch:
             report = self._without_result(slot, memory, began_at_s, *why)
         finally:
             ended_s = self._clock.monotonic_s()
-        self._pace.end(turn, report.requests, ended_s)
+        self._limiter.end(turn, report.requests, ended_s)
         self._to_ask_again.pop(slot, None)
         if self.plan.keeps_ticks and first is None:
             self._tally.note_start(began_at_s - due_at_s)
@@ -396,7 +396,7 @@ class Dispatch:
         slot = failure.slot
         self._to_ask_again[slot] = failure
         due_at_s = self._clock.wall_s()
-        self._pace.offer(slot.host, (slot, due_at_s), self._clock.monotonic_s(), is_urgent=True)
+        self._limiter.offer(slot.host, (slot, due_at_s), self._clock.monotonic_s(), is_urgent=True)
         self._pump_soon()
 
     def _note_planned(self, slot: TargetSlot) -> None:

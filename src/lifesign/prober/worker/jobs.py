@@ -23,14 +23,14 @@ MAX_WAIT_SECONDS: Final = 60.0
 
 _log = logging.getLogger("lifesign.prober")
 
-Deed = Callable[[], Awaitable[object]] | Callable[[], object]
+JobFunction = Callable[[], Awaitable[object]] | Callable[[], object]
 """A coroutine function runs in the event loop; any other runs in a thread, and may take its time."""
 
 
 @dataclass(slots=True)
 class _Job:
     name: str
-    deed: Deed
+    deed: JobFunction
     is_due: bool = False
     running: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -42,7 +42,7 @@ class Jobs:
         self._scheduler = Scheduler()
         self._jobs: dict[str, _Job] = {}
 
-    def add(self, name: str, every_seconds: float, deed: Deed, *, is_due_now: bool = False) -> None:
+    def add(self, name: str, every_seconds: float, deed: JobFunction, *, is_due_now: bool = False) -> None:
         """Let something be done every so often, from one second, and at once if that is asked for.
 
         InvalidValue for a name that is taken, and for times that are none.

@@ -15,14 +15,14 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.slowness import SelfCheck
-from lifesign.prober.errors import PassHeldUp
+from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME
-from lifesign.prober.results.ledger import Ledger, LedgerAway, WitnessNews, WitnessStanding
+from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, WitnessNews, WitnessStanding
 from lifesign.prober.witness.contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import AsksWitnesses
-from lifesign.prober.worker.claims import ClaimKeeper
+from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
 from lifesign.prober.worker.lag_watch import SelfWatch
 from lifesign.prober.worker.outbox import MAX_HELD_SECONDS, Outbox
@@ -83,14 +83,14 @@ class ProbeWorker:
         self._name = worker_name
         self._ledger_clock = LedgerClock(clock)
         self._clock = clock = self._ledger_clock.clock
-        self._holdings = OwnedShards()
+        self._owned_shards = OwnedShards()
         self._outbox = Outbox()
         self._unanswered = unanswered
         self._patience_s = patience_s
         self._tally = Tally(clock.monotonic_s())
         self._check = SelfCheck(clock.monotonic_s(), definition.self_check.policy())
         self._failures = WaitingFailures()
-        self._pace: HostLimiter[Due] = HostLimiter(
+        self._limiter: HostLimiter[Due] = HostLimiter(
             concurrency=limits.concurrency,
             per_host=limits.per_host,
             per_address=limits.per_address,
@@ -109,10 +109,10 @@ class ProbeWorker:
         self._dispatch = Dispatch(
             prober,
             WatchPlan(cadence),
-            self._pace,
+            self._limiter,
             clock=clock,
             cadence=cadence,
-            holdings=self._holdings,
+            holdings=self._owned_shards,
             outbox=self._outbox,
             reporter=self._reporter,
             tally=self._tally,
@@ -136,14 +136,14 @@ class ProbeWorker:
         )
         self._feed = TargetFeed(
             ledger,
-            self._holdings,
+            self._owned_shards,
             applied=self._dispatch.note_applied,
             chance=chance,
             wall_s=clock.wall_s,
         )
-        self._keeper = ClaimKeeper(
+        self._keeper = ClaimRenewer(
             ledger,
-            self._holdings,
+            self._owned_shards,
             worker_name,
             ttl_s=definition.results.lease_seconds if shard_ttl_s is None else shard_ttl_s,
             held=self._note_held,
@@ -164,17 +164,17 @@ class ProbeWorker:
         """Where the worker stands now."""
         rate_per_s, left = self._tally.rate_per_s(self._clock.monotonic_s()), self._dispatch.plan.left
         if left is not None:
-            left += self._pace.waiting + self._pace.in_flight
+            left += self._limiter.waiting + self._limiter.in_flight
         return Progress(
-            shards=len(self._holdings.shards),
-            targets=self._holdings.targets,
-            latest=self._holdings.results(),
+            shards=len(self._owned_shards.shards),
+            targets=self._owned_shards.targets,
+            latest=self._owned_shards.results(),
             probed=self._tally.probed,
             classes=dict(self._tally.classes),
             missed=self._tally.missed,
             rate_per_s=rate_per_s,
-            in_flight=self._pace.in_flight,
-            waiting=self._pace.waiting,
+            in_flight=self._limiter.in_flight,
+            waiting=self._limiter.waiting,
             left=left,
             seconds_left=left / rate_per_s if left is not None and rate_per_s else None,
             start_error_p99_ms=self._tally.start_error_p99_ms(),
@@ -199,7 +199,7 @@ class ProbeWorker:
     @property
     def _has_begun(self) -> bool:
         """Whether the ledger has answered which shards are ours, and what lies in them."""
-        return self._keeper.has_asked.is_set() and (self._feed.has_looked or not self._holdings.shards)
+        return self._keeper.has_asked.is_set() and (self._feed.has_looked or not self._owned_shards.shards)
 
     def _take_news(self, news: WitnessNews) -> None:
         self._witnesses.take_news(news)
@@ -216,7 +216,7 @@ class ProbeWorker:
         """Probe every target once that nobody has probed since then; return whether all were.
 
         `since_s` is when the census began, in seconds since the epoch: given again, it goes on with those
-        that are left. False if `stop` was set before the end, or if some cannot be counted. PassHeldUp if
+        that are left. False if `stop` was set before the end, or if some cannot be counted. PassDelayed if
         the ledger is away for too long.
         """
         self._dispatch.plan = CensusPlan(since_s)
@@ -229,7 +229,7 @@ class ProbeWorker:
         try:
             await self._live(asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED))
             if outlasted.done():
-                raise PassHeldUp(outlasted.result(), self._patience_s)
+                raise PassDelayed(outlasted.result(), self._patience_s)
             return counting.done() and counting.result()
         finally:
             await _cancel(ends)
@@ -258,12 +258,12 @@ class ProbeWorker:
         await self._witnesses.close()
         await _cancel(tasks)
         self._reporter.hurry()
-        with suppress(LedgerAway, TimeoutError):
+        with suppress(LedgerUnreachable, TimeoutError):
             async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._reporter.flush()
         if len(self._outbox):
             _log.warning("%d results are lost, since the ledger is away", len(self._outbox))
-        with suppress(LedgerAway, TimeoutError):
+        with suppress(LedgerUnreachable, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._ledger.leave(self._name)
 
@@ -281,13 +281,13 @@ class ProbeWorker:
             unprobed = await self._unprobed(since_s)
             if unprobed == 0:
                 return True
-            if unprobed and len(self._holdings.shards) == SHARDS and self._is_idle():
+            if unprobed and len(self._owned_shards.shards) == SHARDS and self._is_idle():
                 # Nobody else is at work on them.
                 if rereads == MAX_REREADS:
                     _log.error("%s could not be counted", pluralize(unprobed, "target"))
                     return False
                 rereads += 1
-                self._holdings.doubt_all()
+                self._owned_shards.doubt_all()
                 self._feed.hurry()
             wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
             if others.stand_still:
@@ -306,12 +306,14 @@ class ProbeWorker:
     async def _unprobed(self, since_s: float) -> int | None:
         try:
             return await self._ledger.unprobed(since_s)
-        except LedgerAway:
+        except LedgerUnreachable:
             return None
 
     def _is_idle(self) -> bool:
         """Whether all targets that are ours were probed."""
-        return self._dispatch.is_idle and all(shard.is_current for shard in self._holdings.shards.values())
+        return self._dispatch.is_idle and all(
+            shard.is_current for shard in self._owned_shards.shards.values()
+        )
 
     def _note_held(self, shards: Sequence[Shard]) -> None:
         self._dispatch.note_held(shards)
@@ -319,7 +321,7 @@ class ProbeWorker:
             self._feed.hurry()
 
     def _lose(self, numbers: Iterable[int]) -> None:
-        lost = [shard for number in numbers if (shard := self._holdings.lose(number)) is not None]
+        lost = [shard for number in numbers if (shard := self._owned_shards.lose(number)) is not None]
         _log.warning("%d shards are somebody else's by now: what we saw there is void", len(lost))
         self._dispatch.note_lost(lost)
 

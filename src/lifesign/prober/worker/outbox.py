@@ -91,7 +91,7 @@ class Outbox:
         self._max_results = max_results
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
-        self._is_away = False
+        self._is_unreachable = False
         self._bytes = 0
         self._waiting: deque[Result] = deque()
         self._aside: dict[int, deque[Result]] = {}
@@ -118,7 +118,7 @@ class Outbox:
 
     def add(self, result: Result) -> None:
         """Let a result wait behind all others."""
-        if self._is_away or len(self._waiting) >= MAX_UNPACKED:
+        if self._is_unreachable or len(self._waiting) >= MAX_UNPACKED:
             result.pack()
         self._bytes += result.bytes
         self._waiting.append(result)
@@ -145,7 +145,7 @@ class Outbox:
     def put_back(self, results: Iterable[Result]) -> None:
         """Let results that were taken be the first again: the ledger is away. All are kept as JSON now."""
         self._waiting.extendleft(reversed(list(results)))
-        self._is_away = True
+        self._is_unreachable = True
         self._bytes = 0
         for result in self:
             result.pack()
@@ -153,7 +153,7 @@ class Outbox:
 
     def note_return(self) -> None:
         """Note that the ledger is not away."""
-        self._is_away = False
+        self._is_unreachable = False
 
     def release(self, number: int) -> None:
         """Let what waits aside for a shard be taken: it is won again, or lost for good."""

@@ -13,7 +13,7 @@ from typing import Final
 from lifesign.domain.base.backoff import Backoff
 from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import Ledger, LedgerAway, Outage, ShardBatch, WitnessNews
+from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, Outage, ShardBatch, WitnessNews
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.shards import Shard
 
@@ -78,17 +78,17 @@ class Reporter:
             await self._until_due()
             try:
                 await self.flush()
-            except LedgerAway as error:
+            except LedgerUnreachable as error:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
                     _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:
-        """Hand over all that may be handed over now. LedgerAway."""
+        """Hand over all that may be handed over now. LedgerUnreachable."""
         self._is_hurrying = False
         try:
-            while results := self._outbox.take(MAX_BATCH, self._may_go):
+            while results := self._outbox.take(MAX_BATCH, self._may_be_removed):
                 self.in_hand = len(results)
                 await self._hand_over(results)
         finally:
@@ -96,7 +96,7 @@ class Reporter:
             if given_up := self._outbox.give_up(self._clock.boot_s()):
                 _log.warning("%d results are given up: the ledger is away for too long", given_up)
 
-    def _may_go(self, shard: Shard) -> bool:
+    def _may_be_removed(self, shard: Shard) -> bool:
         return shard.is_ours(self._clock.monotonic_s())
 
     async def _until_due(self) -> None:
@@ -123,7 +123,7 @@ class Reporter:
             try:
                 await self._report(group)
                 del groups[0]
-            except (LedgerAway, asyncio.CancelledError):
+            except (LedgerUnreachable, asyncio.CancelledError):
                 self._outbox.put_back(result for group in groups for result in group)
                 raise
             except Exception as error:  # noqa: BLE001 - one bad result must not hold up all others

@@ -15,7 +15,7 @@ from typing import Final
 from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.base.clock_skew import lies_ahead
 from lifesign.domain.schedule.cadence import believed
-from lifesign.prober.results.ledger import Ledger, LedgerAway, TargetEntry, TargetPage
+from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, TargetEntry, TargetPage
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 POLL_SECONDS: Final = 2.0
@@ -46,7 +46,7 @@ class TargetFeed:
         self.has_looked = False
         """Whether what lies in any shards was read to its end."""
         self._ledger = ledger
-        self._holdings = holdings
+        self._owned_shards = holdings
         self._applied = applied
         self._away = Backoff(chance)
         self._wall_s = wall_s
@@ -65,7 +65,7 @@ class TargetFeed:
             try:
                 await self.look()
                 self._away.over()
-            except LedgerAway as error:
+            except LedgerUnreachable as error:
                 if not self._away.tries:
                     _log.warning("the ledger is away: no targets can be read (%s)", error)
                 wait_s = self._away.wait_s()
@@ -77,11 +77,11 @@ class TargetFeed:
             self._hurry.clear()
 
     async def look(self) -> None:
-        """Read what has changed since the last look. LedgerAway."""
-        versions = self._holdings.versions()
+        """Read what has changed since the last look. LedgerUnreachable."""
+        versions = self._owned_shards.versions()
         if not versions:
             return
-        shards = {number: self._holdings.shards[number] for number in sorted(versions)}
+        shards = {number: self._owned_shards.shards[number] for number in sorted(versions)}
         changed = set(await self._ledger.changed(versions))
         for number, shard in shards.items():
             if number not in changed and not shard.is_current:
@@ -91,8 +91,8 @@ class TargetFeed:
         for first in range(0, len(to_read), READ_AT_ONCE):
             some = to_read[first : first + READ_AT_ONCE]
             await asyncio.gather(*(self._read(shard, versions[shard.number]) for shard in some))
-            if self._holdings.targets >= self._frozen + FREEZE_EVERY:
-                self._frozen = self._holdings.targets
+            if self._owned_shards.targets >= self._frozen + FREEZE_EVERY:
+                self._frozen = self._owned_shards.targets
                 gc.freeze()
         self.has_looked = True
 
@@ -106,7 +106,7 @@ class TargetFeed:
         if token is not None and shard.token == token:
             wall_s = self._wall_s()
             entries = [_believed(entry, wall_s) for entry in page.entries]
-            self._applied(shard, self._holdings.apply(shard, replace(page, entries=entries)))
+            self._applied(shard, self._owned_shards.apply(shard, replace(page, entries=entries)))
 
 
 def _believed(entry: TargetEntry, wall_s: float) -> TargetEntry:

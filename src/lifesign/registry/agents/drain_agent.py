@@ -36,7 +36,7 @@ def with_drain(change: Change, now_s: float, timeout_s: float, explanation: str)
         signals=(*change.signals, Signal.DRAIN_INITIATED),
         explanation=explanation,
         drain_deadline_s=now_s + timeout_s,
-        judge_at_s=now_s,
+        assess_at_s=now_s,
     )
 
 
@@ -78,7 +78,7 @@ def _deregister(transaction: Transaction, agent: StoredAgent, actor: str) -> Sto
         signals=(Signal.DEREGISTERED,),
         explanation=f"asked by {actor}",
         health=HealthStatus.UNKNOWN,
-        judge_at_s=None,
+        assess_at_s=None,
     )
     return change_status(transaction, [change], actor)[0]
 

@@ -48,7 +48,7 @@ def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
             signals=(Signal.DEREGISTERED,),
             explanation=f"erased by {call.actor}",
             health=HealthStatus.UNKNOWN,
-            judge_at_s=None,
+            assess_at_s=None,
         )
         change_status(transaction, [change], call.actor)
     logged_states.forget_holder(transaction, agent_id)

@@ -18,8 +18,8 @@ from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.targets.agent_links import shown_links
 from lifesign.registry.targets.list_targets import MaxEvidenceAge, why_of
-from lifesign.registry.transitions.agent_verdicts import judge_one
-from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.agent_verdicts import assess_agent
+from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.views.agent_records import etag, existing_agent, record, summary_members
 from lifesign.registry.views.key_names import names_told
 from lifesign.storage.agents import agent_rows, commands, search
@@ -110,7 +110,7 @@ def _total(transaction: Transaction, call: Call, wanted: AgentFilter) -> int:
 def show_agent(transaction: Transaction, call: Call) -> OperationReply:
     """Return all that is known of one agent."""
     agent = existing_agent(transaction, call.agent_id)
-    verdict = judge_one(agent, 0, transaction.now_s, circumstances(transaction))
+    verdict = assess_agent(agent, 0, transaction.now_s, verdict_context(transaction))
     waiting = [
         PendingCommand(
             id=command.id,

@@ -37,9 +37,11 @@ _log = logging.getLogger("lifesign.registry")
 class HeartbeatEndpoint:
     """An ASGI app for `POST /api/v1/agents/{agent_id}/heartbeat`; `takes` says whether a request is one."""
 
-    def __init__(self, door: OperationDispatcher) -> None:
-        self.groups: Batcher[Arrival, Answer] = Batcher(door.database, receive_heartbeats, most=MAX_GROUP)
-        self._door = door
+    def __init__(self, dispatcher: OperationDispatcher) -> None:
+        self.groups: Batcher[Arrival, Answer] = Batcher(
+            dispatcher.database, receive_heartbeats, most=MAX_GROUP
+        )
+        self._dispatcher = dispatcher
 
     def takes(self, scope: Scope) -> bool:
         """Whether this request is a heartbeat."""
@@ -61,23 +63,23 @@ class HeartbeatEndpoint:
         if isinstance(answer, LifesignError):
             await error_response(answer)(scope, receive, send)
             return
-        self._door.heard.note()
+        self._dispatcher.heard.note()
         headers = [*_HEADERS, (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
     async def _arrival(self, scope: Scope, receive: Receive) -> Arrival:
         agent_id = scope["path"][len(_BEFORE) : -len(_AFTER)]
-        sent_after_s = self._door.pauses.sent_after_s(time.monotonic())
+        sent_after_s = self._dispatcher.pauses.sent_after_s(time.monotonic())
         headers = headers_in(scope)
-        digest = self._door.digest_of_caller(headers)
-        self._door.check_rate(digest)
+        digest = self._dispatcher.digest_of_caller(headers)
+        self._dispatcher.check_rate(digest)
         try:
             if not _AGENT_ID.fullmatch(agent_id):
                 raise AgentNotFound(agent_id)
-            said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
+            said = await self._dispatcher.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
             return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
         except LifesignError as fault:
-            raise await self._door.refusal(
+            raise await self._dispatcher.refusal(
                 digest, fault, lambda caller: require(caller, Permission.BEAT, agent_id)
             ) from None

@@ -26,7 +26,7 @@ from lifesign.domain.models.base import AGENT_ID_CHARACTERS, Body, Name, moment
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, PoolNotFound, PoolTooLarge
 from lifesign.registry.transitions.agent_verdicts import judge_agents
-from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.registry.views.agent_records import etag, existing_agent, record
 from lifesign.storage.agents import agent_rows
@@ -229,7 +229,7 @@ def _judged_anew(
 ) -> list[StoredAgent]:
     """Tell what was decided, and carry out what follows from it."""
     transaction = transaction.after_waiting()
-    changes = judge_agents(transaction, changed, circumstances(transaction))
+    changes = judge_agents(transaction, changed, verdict_context(transaction))
     event_log.append(transaction, drafts)
     return change_status(transaction, changes, actor)
 

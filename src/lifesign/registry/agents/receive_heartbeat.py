@@ -26,11 +26,11 @@ from lifesign.registry.errors import AgentGone, AgentNotFound, UnknownKey
 from lifesign.registry.transitions.agent_verdicts import (
     Change,
     VerdictContext,
+    assess_agent,
     change_of,
-    judge_one,
     unchanged,
 )
-from lifesign.registry.transitions.monitor_row import circumstances
+from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows, commands, heartbeats
 from lifesign.storage.agents.agent_rows import StoredAgent
@@ -178,7 +178,7 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts, bea
             )
         )
     event_log.append(transaction, drafts)
-    change = _change(agent, now_s, circumstances(transaction))
+    change = _change(agent, now_s, verdict_context(transaction))
     if said.status == "draining" and _status_after(agent, change) in {Status.ACTIVE, Status.UNHEALTHY}:
         timeout_s = next(
             (command.drain_timeout_s for command in waiting if command.drain_timeout_s is not None),
@@ -210,11 +210,11 @@ def _status_after(agent: StoredAgent, change: Change) -> Status:
     return status
 
 
-def _change(agent: StoredAgent, now_s: float, circumstances: VerdictContext) -> Change:
+def _change(agent: StoredAgent, now_s: float, verdict_context: VerdictContext) -> Change:
     """Return what follows from the heartbeat; how a drain ends is for the sweep to find."""
     if agent.status == Status.DRAINING:
         return unchanged(agent)
-    return change_of(agent, judge_one(agent, 0, now_s, circumstances))
+    return change_of(agent, assess_agent(agent, 0, now_s, verdict_context))
 
 
 def _drift(agent: StoredAgent, said: Heartbeat, waited_s: float, now_s: float) -> EventDraft:

@@ -30,7 +30,7 @@ from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AlreadyRegistered
 from lifesign.registry.keys import manage_keys
 from lifesign.registry.targets import probed_agents
-from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, change_of, judge_one
+from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, assess_agent, change_of
 from lifesign.registry.transitions.history_recorder import keep_half_hours
 from lifesign.registry.transitions.status_changes import MONITOR, change_status, lifecycle_event
 from lifesign.registry.views.agent_records import etag, record
@@ -105,9 +105,9 @@ def add_agents(
     columns: list[dict[str, Any]] = []
     for agent_id, body in bodies.items():
         given = {"agent_id": agent_id, **_declared(body), **first}
-        unnumbered = agent_rows.unheard(0, {**given, "judge_at_s": None}, now_s)
-        verdict = judge_one(unnumbered, 0, now_s, VerdictContext())
-        columns.append({**given, "judge_at_s": verdict.judge_at_s})
+        unnumbered = agent_rows.unheard(0, {**given, "assess_at_s": None}, now_s)
+        verdict = assess_agent(unnumbered, 0, now_s, VerdictContext())
+        columns.append({**given, "assess_at_s": verdict.assess_at_s})
     numbers = agent_rows.add_many(transaction, columns, now_s)
     _expect_results(transaction, dict(zip(numbers, bodies.values(), strict=True)))
     added = [agent_rows.unheard(number, given, now_s) for number, given in zip(numbers, columns, strict=True)]
@@ -140,12 +140,12 @@ def begin_new_life(
     agent = agent_rows.find(transaction, existing.agent_id)
     assert agent is not None  # noqa: S101 - it is locked
     agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
-    change = change_of(agent, judge_one(agent, 0, now_s, VerdictContext()))
+    change = change_of(agent, assess_agent(agent, 0, now_s, VerdictContext()))
     if change.is_visible:
         # What an operator declared holds from the first moment on.
         return change_status(transaction, [change], MONITOR)[0]
-    agent_rows.set_judge_at(transaction, {agent.id: change.judge_at_s})
-    return replace(agent, judge_at_s=change.judge_at_s)
+    agent_rows.set_judge_at(transaction, {agent.id: change.assess_at_s})
+    return replace(agent, assess_at_s=change.assess_at_s)
 
 
 def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent]) -> None:
@@ -175,7 +175,7 @@ def _step(
     transaction: Transaction, agent: StoredAgent, signal: Signal, explanation: str, actor: str
 ) -> StoredAgent:
     change = Change(
-        agent=agent, signals=(signal,), explanation=explanation, health=HealthStatus.UNKNOWN, judge_at_s=None
+        agent=agent, signals=(signal,), explanation=explanation, health=HealthStatus.UNKNOWN, assess_at_s=None
     )
     return change_status(transaction, [change], actor)[0]
 

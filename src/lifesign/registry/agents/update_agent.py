@@ -42,7 +42,7 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
         agent_rows.change(
             transaction,
             agent.id,
-            {**changed, "version": agent.version + 1, "judge_at_s": transaction.now_s},
+            {**changed, "version": agent.version + 1, "assess_at_s": transaction.now_s},
         )
         payload = AgentUpdated(
             agent_id=agent.agent_id,

@@ -122,7 +122,7 @@ class OperationDispatcher:
                 query=query,
                 headers=headers,
                 digest=digest,
-                seen=seen,
+                prefetched=seen,
                 webhook_networks=self._webhook_networks,
                 sent_after_s=sent_after_s,
                 totals=self._totals,
@@ -130,7 +130,7 @@ class OperationDispatcher:
             )
 
         seen: Any = None
-        if (look := operation.look) is not None:
+        if (look := operation.prefetch) is not None:
             seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
 
         def deed(transaction: Transaction) -> OperationReply | LifesignError:

@@ -46,7 +46,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
     errors.TooManyCommands:   (409, "too_many_commands"),
     errors.TooManyWebhooks:   (409, "too_many_webhooks"),
     errors.ImportOver:        (409, "import_over"),
-    errors.NothingHeld:       (409, "nothing_held"),
+    errors.NothingSuspended:       (409, "nothing_held"),
     errors.TooMany:           (409, "too_many"),
     errors.LeaseHeld:         (409, "lease_held"),
     errors.KeyEnded:          (409, "key_ended"),

@@ -39,7 +39,7 @@ class MissedHeartbeat:
     """An agent that missed heartbeats would take down."""
 
     agent: int
-    last_sign_s: float
+    last_liveness_s: float
     missed_s: float
     """When the first heartbeat that it missed was due."""
 

@@ -42,8 +42,8 @@ class Call:
     """By their names in lower case; see `headers_in`."""
     digest: bytes = field(repr=False)
     """Of the caller's key."""
-    seen: Any = None
-    """What the operation's `look` has returned; None if it has none."""
+    prefetched: Any = None
+    """What the operation's `prefetch` has returned; None if it has none."""
     webhook_networks: Sequence[Network] = ()
     """Private networks that webhooks may lead to, by the server's settings."""
     sent_after_s: float | None = None
@@ -95,10 +95,10 @@ class OperationReply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Deed = Callable[[Transaction, Call], OperationReply | LifesignError]
+TransactionFunction = Callable[[Transaction, Call], OperationReply | LifesignError]
 """Raises an error to undo what it did, or returns one to have it committed all the same."""
 
-Look = Callable[[Transaction, Call], Any]
+Prefetch = Callable[[Transaction, Call], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +112,14 @@ class Operation:
     action: Permission | None
     """What the caller must be allowed to do: to the agent of the path, or to any one at all, in which case
     the deed asks again once it knows to which. None: what `one_of` says."""
-    deed: Deed
+    deed: TransactionFunction
     one_of: tuple[Permission, ...] = ()
     """Where several actions lead here: one of them the caller must be allowed to do, to any one at all; the
     deed asks again."""
     is_write: bool = True
-    look: Look | None = None
+    prefetch: Prefetch | None = None
     """Reads, before the deed's own transaction begins, what takes so long that no other change must wait for
-    it; the deed finds it as `Call.seen`, and what it tells may have changed since."""
+    it; the deed finds it as `Call.prefetched`, and what it tells may have changed since."""
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None

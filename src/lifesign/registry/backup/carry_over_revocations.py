@@ -31,7 +31,7 @@ MAX_WEBHOOKS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawn:
+class RevokedCredentials:
     """What did not come back, and of what nobody knows whether it should have."""
 
     keys: tuple[StoredKey, ...]
@@ -51,7 +51,7 @@ class Withdrawn:
     """Told of events again, and the database that was replaced did not know them."""
 
 
-def keep_withdrawn(transaction: Transaction, actor: str) -> Withdrawn:
+def keep_withdrawn(transaction: Transaction, actor: str) -> RevokedCredentials:
     """Withdraw again what was withdrawn; to be called within `replaced.set_aside`, once all rows are back."""
     ended, successors = _end_keys(transaction, actor)
     ended += _end_keys_of_erased(transaction, actor)
@@ -63,7 +63,7 @@ def keep_withdrawn(transaction: Transaction, actor: str) -> Withdrawn:
     unknown, of_agents = _unknown_keys(transaction)
     known = pre_restore.replaced_webhooks(transaction)
     back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
-    return Withdrawn(
+    return RevokedCredentials(
         keys=tuple(ended),
         successors=tuple(successors),
         webhooks=tuple(ended_webhooks),

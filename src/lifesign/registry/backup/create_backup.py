@@ -7,7 +7,7 @@ granted before, or since the backup, may be taken for granted.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lifesign.registry.backup.carry_over_revocations import Withdrawn, keep_withdrawn
+from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, keep_withdrawn
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.storage.engine import registry_row, schema
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -25,7 +25,7 @@ class Restored:
     agents: int
     epoch: int
     """Of the fencing tokens from now on."""
-    withdrawn: Withdrawn
+    withdrawn: RevokedCredentials
 
 
 def back_up(transaction: Transaction, file: Path) -> dict[str, int]:

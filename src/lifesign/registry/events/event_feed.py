@@ -83,17 +83,17 @@ class EventFeed:
 
     async def run(self) -> None:
         """Look for new events until cancelled, while anybody waits for some; then let all go who follow."""
-        is_away = False
+        is_unreachable = False
         try:
             while True:
                 await self._is_wanted.wait()
                 try:
                     await self._look()
-                    is_away = False
+                    is_unreachable = False
                 except StoreUnavailable as error:
-                    if not is_away:
+                    if not is_unreachable:
                         _log.warning("events cannot be read for now: %s", error)
-                    is_away = True
+                    is_unreachable = True
                     await asyncio.sleep(RETRY_SECONDS)
                 except Exception:  # noqa: BLE001 - it is logged
                     # Those who follow must not wait for ever on account of one bad look.

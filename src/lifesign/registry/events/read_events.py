@@ -22,7 +22,7 @@ MAX_PAGE = 1_000
 _Position = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 
-class EventSelection(Body):
+class EventQueryFilter(Body):
     """Which events are wanted; what is absent matches any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,7 @@ class EventSelection(Body):
     intent_id: Label | None = None
 
 
-class EventQuery(EventSelection):
+class EventQuery(EventQueryFilter):
     """The query of `GET /api/v1/events`."""
 
     after: _Position = 0

@@ -29,7 +29,7 @@ from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.errors import TooManyRequests, TooManyStreams
 from lifesign.registry.events.credential_monitor import CredentialMonitor
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
-from lifesign.registry.events.read_events import EventSelection, agent_to_read, check_position
+from lifesign.registry.events.read_events import EventQueryFilter, agent_to_read, check_position
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
@@ -53,7 +53,7 @@ MAX_DIGITS = 20
 _log = logging.getLogger("lifesign.registry")
 
 
-class StreamQuery(EventSelection):
+class StreamQuery(EventQueryFilter):
     """The query of `GET /api/v1/events/stream`."""
 
     after: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
@@ -63,12 +63,12 @@ class StreamQuery(EventSelection):
 class EventStreams:
     """Answers `GET /api/v1/events/stream`."""
 
-    def __init__(self, door: OperationDispatcher, feed: EventFeed) -> None:
-        self._door = door
+    def __init__(self, dispatcher: OperationDispatcher, feed: EventFeed) -> None:
+        self._dispatcher = dispatcher
         self.feed = feed
         self.open: Counter[bytes] = Counter()
         """How many streams there are, by the digest of the key."""
-        self.standing = CredentialMonitor(door.database, _good_among, feed.wake)
+        self.standing = CredentialMonitor(dispatcher.database, _good_among, feed.wake)
 
     @property
     def open_streams(self) -> int:
@@ -78,12 +78,12 @@ class EventStreams:
     async def answer(self, request: Request) -> Response:
         """Begin a stream."""
         try:
-            digest = self._door.digest_of_caller(headers_in(request.scope))
-            self._door.check_rate(digest)
+            digest = self._dispatcher.digest_of_caller(headers_in(request.scope))
+            self._dispatcher.check_rate(digest)
             try:
                 query, after = _wanted(request)
             except LifesignError as fault:
-                return error_response(await self._door.refusal(digest, fault, _check_may_read))
+                return error_response(await self._dispatcher.refusal(digest, fault, _check_may_read))
 
             def begin(transaction: Transaction) -> tuple[Principal, int]:
                 caller = authenticate(transaction, digest)
@@ -92,9 +92,9 @@ class EventStreams:
                 check_position(after or 0, last)
                 return caller, last if after is None else after
 
-            caller, position = await self._door.database.read(begin)
+            caller, position = await self._dispatcher.database.read(begin)
             if caller.agent_id is not None:
-                self._door.heard.note()
+                self._dispatcher.heard.note()
             wanted = EventFilter(
                 types=frozenset(query.type),
                 agent_id=agent_to_read(caller, query.agent_id),

@@ -43,9 +43,9 @@ _log = logging.getLogger("lifesign.registry")
 class LeaseEndpoint:
     """An ASGI app that acquires, renews and releases; `takes` says whether a request is one of these."""
 
-    def __init__(self, door: OperationDispatcher) -> None:
-        self.groups: Batcher[Asked, Answer] = Batcher(door.database, hold_leases, most=MAX_GROUP)
-        self._door = door
+    def __init__(self, dispatcher: OperationDispatcher) -> None:
+        self.groups: Batcher[Asked, Answer] = Batcher(dispatcher.database, hold_leases, most=MAX_GROUP)
+        self._dispatcher = dispatcher
 
     def takes(self, scope: Scope) -> bool:
         """Whether this request acquires, renews or releases a lease."""
@@ -80,18 +80,18 @@ class LeaseEndpoint:
             else:
                 if answer.holder_incarnation:
                     # It is an agent: any other holder has no incarnation.
-                    self._door.heard.note()
+                    self._dispatcher.heard.note()
                 await _show(asked, answer, send)
 
     async def _asked(self, scope: Scope, receive: Receive) -> Asked:
         headers = headers_in(scope)
-        digest = self._door.digest_of_caller(headers)
-        self._door.check_rate(digest)
+        digest = self._dispatcher.digest_of_caller(headers)
+        self._dispatcher.check_rate(digest)
         try:
             return await self._read(scope, receive, headers, digest)
         except LifesignError as fault:
             action = Permission.RELEASE_LEASE if scope["method"] == "DELETE" else Permission.LEASE
-            raise await self._door.refusal(
+            raise await self._dispatcher.refusal(
                 digest, fault, lambda caller: _check_may_ask(caller, action)
             ) from None
 
@@ -102,11 +102,11 @@ class LeaseEndpoint:
             return LeaseReleaseRequest(digest=digest, incarnation=incarnation, lease_id=_released(path) or "")
         lease_id = _renewed(path)
         if lease_id is None:
-            wanted = await self._door.read(LeaseRequest, receive, headers, MAX_BODY_BYTES)
+            wanted = await self._dispatcher.read(LeaseRequest, receive, headers, MAX_BODY_BYTES)
             return Acquire(
                 digest=digest, incarnation=incarnation, resource=wanted.resource, ttl_s=wanted.ttl_seconds
             )
-        renewal = await self._door.read(LeaseRenewal, receive, headers, MAX_BODY_BYTES)
+        renewal = await self._dispatcher.read(LeaseRenewal, receive, headers, MAX_BODY_BYTES)
         return Renew(
             digest=digest,
             incarnation=incarnation,

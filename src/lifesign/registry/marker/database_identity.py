@@ -22,7 +22,7 @@ ADOPTED = "adopted"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownIdentity:
     """What a host knows about a database. Read it before the transaction that compares it begins.
 
     Other processes write markers too: one that is read later may name events that the transaction cannot see.
@@ -34,7 +34,7 @@ class Known:
     """Why there is no marker although there is a file."""
 
     @classmethod
-    def read(cls, file: MarkerFile) -> "Known":
+    def read(cls, file: MarkerFile) -> "KnownIdentity":
         """Read it; InvalidValue if this user cannot."""
         try:
             return cls(file.path, found_marker(file))
@@ -47,26 +47,26 @@ class Known:
         return self.marker is None and not self.damage
 
 
-def check_present(known: Known, url: URL) -> None:
+def check_present(known: KnownIdentity, url: URL) -> None:
     """Raise DatabaseMismatch if a known SQLite file is absent: opening it would create an empty one."""
     file = sqlite_path(url)
     if not known.is_new and file is not None and not file.exists():
         raise _refused(known, Mismatch.EMPTY, f"{file} is absent")
 
 
-def check_filled(transaction: Transaction, known: Known) -> None:
+def check_filled(transaction: Transaction, known: KnownIdentity) -> None:
     """Raise DatabaseMismatch if a known database has no tables: setting it up would hide that."""
     if not known.is_new and schema.revision(transaction) is None:
         raise _refused(known, Mismatch.EMPTY, "this host served it when it was not")
 
 
-def check_tables(transaction: Transaction, known: Known) -> None:
+def check_tables(transaction: Transaction, known: KnownIdentity) -> None:
     """Raise DatabaseMismatch if a known database that was set up once has lost its tables."""
     if not known.is_new and registry.name not in table_names(transaction.connection):
         raise _refused(known, Mismatch.EMPTY, "this host served it when it was not")
 
 
-def check_known(transaction: Transaction, known: Known) -> None:
+def check_known(transaction: Transaction, known: KnownIdentity) -> None:
     """Raise DatabaseMismatch if the database is another one than is known. Its schema must be current."""
     if (refusal := _difference(transaction, known)) is not None:
         raise refusal
@@ -82,7 +82,7 @@ def current_marker(transaction: Transaction) -> DatabaseMarker:
     return DatabaseMarker(installation_id=state.installation_id, epoch=state.epoch, head=state.head)
 
 
-def adopt(transaction: Transaction, known: Known, actor: str) -> int | None:
+def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | None:
     """Raise the epoch of a database that is not the known one; return it, or None if it is the known one.
 
     Without a marker any database that has tables may be an old copy. An empty one is set up if there is a
@@ -98,7 +98,7 @@ def adopt(transaction: Transaction, known: Known, actor: str) -> int | None:
     return raise_epoch(transaction, actor, ADOPTED, above=[epoch * COUNTERS_PER_EPOCH])
 
 
-def _difference(transaction: Transaction, known: Known) -> DatabaseMismatch | None:
+def _difference(transaction: Transaction, known: KnownIdentity) -> DatabaseMismatch | None:
     if known.marker is None:
         return None
     state = database_states.find(transaction, known.marker)
@@ -106,7 +106,7 @@ def _difference(transaction: Transaction, known: Known) -> DatabaseMismatch | No
     return None if found is None else _refused(known, found, _in_words(found, known.marker, state))
 
 
-def _refused(known: Known, found: Mismatch, what: str) -> DatabaseMismatch:
+def _refused(known: KnownIdentity, found: Mismatch, what: str) -> DatabaseMismatch:
     return DatabaseMismatch(found.value, what, str(known.file))
 
 

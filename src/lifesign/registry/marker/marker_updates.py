@@ -13,7 +13,12 @@ from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.errors import LifesignError
 from lifesign.registry.api.work_counts import WorkCounts
 from lifesign.registry.errors import DatabaseMismatch
-from lifesign.registry.marker.database_identity import Known, check_known, check_tables, current_marker
+from lifesign.registry.marker.database_identity import (
+    KnownIdentity,
+    check_known,
+    check_tables,
+    current_marker,
+)
 from lifesign.registry.marker.marker_file import MarkerFile, state_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.database import Database
@@ -87,7 +92,7 @@ class MarkerTracker:
         )
         if file is None:
             return
-        known = await asyncio.to_thread(Known.read, file)
+        known = await asyncio.to_thread(KnownIdentity.read, file)
         found = await self._compare(known)
         if found is None:
             return
@@ -99,7 +104,7 @@ class MarkerTracker:
         self._counts.note_marker(time.time())
         self._warned_at_s = -inf
 
-    async def _compare(self, known: Known) -> DatabaseMarker | None:
+    async def _compare(self, known: KnownIdentity) -> DatabaseMarker | None:
         """Return the marker of the database as it is, or None after refusing changes to another database."""
         try:
             found = await self._database.read(lambda transaction: _compared(transaction, known))
@@ -111,7 +116,7 @@ class MarkerTracker:
         self._database.writes.mismatch = None
         return found if found is not None else await self._database.write(current_marker)
 
-    async def _confirm(self, known: Known) -> None:
+    async def _confirm(self, known: KnownIdentity) -> None:
         try:
             await self._database.write(lambda transaction: _compared(transaction, known))
         except DatabaseMismatch as error:
@@ -134,7 +139,7 @@ class MarkerTracker:
             _log.warning(told, error, exc_info=error if is_ours else None)
 
 
-def _compared(transaction: Transaction, known: Known) -> DatabaseMarker | None:
+def _compared(transaction: Transaction, known: KnownIdentity) -> DatabaseMarker | None:
     """Return the database's marker; None if it has no installation id yet. DatabaseMismatch."""
     check_tables(transaction, known)
     check_known(transaction, known)

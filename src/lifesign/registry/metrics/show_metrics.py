@@ -53,13 +53,13 @@ class MetricsEndpoint:
 
     def __init__(
         self,
-        door: OperationDispatcher,
+        dispatcher: OperationDispatcher,
         database: Database,
         settings: RegistrySettings,
         counts: WorkCounts,
         certificate_ends_s: float | None,
     ) -> None:
-        self._door = door
+        self._dispatcher = dispatcher
         self._database = database
         self._settings = settings
         self._counts = counts
@@ -100,8 +100,8 @@ class MetricsEndpoint:
             with suppress(StoreUnavailable):
                 await self._ask(lambda _transaction: None)
             return
-        digest = self._door.digest_of_caller(headers_in(request.scope))
-        self._door.check_rate(digest)
+        digest = self._dispatcher.digest_of_caller(headers_in(request.scope))
+        self._dispatcher.check_rate(digest)
         before_s = self._let_in_s.pop(digest, -REMEMBER_SECONDS)
         try:
             await self._ask(
@@ -120,7 +120,7 @@ class MetricsEndpoint:
         """Read, and note whether the database answers."""
         self._answers = True
         try:
-            await self._door.database.read(deed)
+            await self._dispatcher.database.read(deed)
         except StoreUnavailable:
             self._answers = False
             raise
@@ -136,7 +136,7 @@ class MetricsEndpoint:
         began_s = time.monotonic()
         try:
             deed = partial(totals, most_down=self._settings.metrics_agents)
-            self._totals = await self._door.database.read(deed)
+            self._totals = await self._dispatcher.database.read(deed)
             self._can_be_counted = True
         except StoreUnavailable:
             self._answers = False

@@ -45,12 +45,12 @@ from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.agent_verdicts import (
     Change,
     VerdictContext,
+    assess_agent,
     change_of,
-    judge_one,
     leases_of_draining,
 )
 from lifesign.registry.transitions.history_recorder import keep_half_hours
-from lifesign.registry.transitions.monitor_row import circumstances_in
+from lifesign.registry.transitions.monitor_row import verdict_context_in
 from lifesign.registry.transitions.status_changes import MONITOR, change_status
 from lifesign.registry.views.lease_records import refused
 from lifesign.storage.agents import agent_rows
@@ -144,7 +144,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     target_links.note_cards(transaction, _said_by_cards(taken, known))
     _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
-    folded = iter(_fold_in(transaction, taken, known, circumstances_in(row)))
+    folded = iter(_fold_in(transaction, taken, known, verdict_context_in(row)))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
     _follow_cards(transaction, known, cards)
     event_log.append(transaction, shards.drafts)
@@ -436,16 +436,16 @@ def _fold_in(
             if ended := ended_slot(before.slot, seen.slot):
                 over.setdefault(agent.id, []).append(ended)
         rows.append(agent_rows.observed_row(agent.id, seen))
-        verdict = judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, around, seen)
+        verdict = assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, around, seen)
         changes.append(change_of(agent, verdict))
     agent_rows.set_observed(transaction, rows)
     keep_half_hours(transaction, over)
     agent_rows.set_judge_at(
         transaction,
         {
-            change.agent.id: change.judge_at_s
+            change.agent.id: change.assess_at_s
             for change in changes
-            if not change.is_visible and change.judge_at_s != change.agent.judge_at_s
+            if not change.is_visible and change.assess_at_s != change.agent.assess_at_s
         },
     )
     visible = [change for change in changes if change.is_visible]

@@ -18,8 +18,8 @@ from lifesign.domain.lifecycle import mass_silence
 from lifesign.domain.lifecycle.mass_silence import ClassCounts, silence_after
 from lifesign.domain.lifecycle.monitor_watch import (
     EvidenceChange,
+    EvidenceWatchState,
     KeyFailuresChange,
-    Watched,
     is_due,
     keys_after,
     watched_after,
@@ -36,11 +36,11 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import liveness, old_evidence, prober_reports
 
-_WATCHED: TypeAdapter[Watched] = TypeAdapter(Watched)
+_WATCHED: TypeAdapter[EvidenceWatchState] = TypeAdapter(EvidenceWatchState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class EvidenceTally:
     """What one count found."""
 
     classes: Mapping[str, ClassCounts]
@@ -51,9 +51,9 @@ class Counted:
     """Keys that ended, and that still hold leases."""
 
 
-def watched_in(row: RegistryRow) -> Watched:
+def watched_in(row: RegistryRow) -> EvidenceWatchState:
     """Return what a row holds of old evidence."""
-    return _WATCHED.validate_json(row.watched) if row.watched else Watched()
+    return _WATCHED.validate_json(row.watched) if row.watched else EvidenceWatchState()
 
 
 def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
@@ -61,12 +61,12 @@ def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
     return is_due(watched_in(row).counted_at_s, now_s, policies.watch_seconds)
 
 
-def count_evidence(transaction: Transaction, policies: Policies) -> Counted:
+def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTally:
     """Count; changes nothing."""
     classes: Mapping[str, ClassCounts] = {}
     if liveness.is_any_silent(transaction, mass_silence.MIN_ADDRESSES):
         classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
-    return Counted(
+    return EvidenceTally(
         classes=classes,
         old_evidence=old_evidence.count(transaction),
         key_sums={
@@ -77,7 +77,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> Counted:
     )
 
 
-def note_evidence(transaction: Transaction, counted: Counted, policies: Policies) -> None:
+def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Policies) -> None:
     """Store a count and log what it turned, unless another process has just counted."""
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
@@ -103,7 +103,7 @@ def _key_turned(turn: KeyFailuresChange) -> EventDraft:
     return EventDraft(type=kind, actor=MONITOR, payload=payload)
 
 
-def _turned(turn: EvidenceChange, before: Watched, watched: Watched) -> EventDraft:
+def _turned(turn: EvidenceChange, before: EvidenceWatchState, watched: EvidenceWatchState) -> EventDraft:
     is_lost = turn is EvidenceChange.LOST
     since_s = (watched if is_lost else before).since_s
     assert since_s is not None  # noqa: S101 - there were such agents, or are

@@ -21,7 +21,7 @@ from lifesign.domain.lifecycle.mass_exit import (
     baseline_exits,
     exit_limit,
 )
-from lifesign.domain.lifecycle.monitor_watch import Watched
+from lifesign.domain.lifecycle.monitor_watch import EvidenceWatchState
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import (
     Confirmation,
@@ -126,7 +126,7 @@ def _confirm_target(transaction: Transaction, subject_id: str) -> float:
     return now_s
 
 
-def _lost_evidence(watched: Watched) -> LostEvidence | None:
+def _lost_evidence(watched: EvidenceWatchState) -> LostEvidence | None:
     if watched.since_s is None:
         return None
     return LostEvidence(

@@ -150,8 +150,8 @@ def put_run(transaction: Transaction, call: Call) -> OperationReply:
         run = take_part(transaction, run, body.deadlines)
     if body.not_read and run.ended_at_s is None:
         run = add_not_read(transaction, run, body.not_read)
-    if body.is_over and call.seen is not None:
-        census_counts.end_run(transaction, run_id, call.seen)
+    if body.is_over and call.prefetched is not None:
+        census_counts.end_run(transaction, run_id, call.prefetched)
         run = census_counts.find_run(transaction, run_id) or run
     return OperationReply(content=_run(run))
 
@@ -234,7 +234,7 @@ OPERATIONS = (
         summary="Note that a pass over all targets has begun, or is over",
         action=Permission.REPORT_OBSERVATIONS,
         deed=put_run,
-        look=_count_before,
+        prefetch=_count_before,
         body=RunRequest,
         answer=CensusRun,
     ),

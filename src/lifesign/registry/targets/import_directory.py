@@ -29,7 +29,7 @@ from lifesign.domain.models.directories import (
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
 from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingHeld, TooMany
+from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingSuspended, TooMany
 from lifesign.registry.targets.replace_listing import advance, begin, confirm
 from lifesign.registry.views.directory_records import directory_record, import_record
 from lifesign.storage.engine.transaction import Transaction
@@ -94,10 +94,10 @@ def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
     directory = _known(transaction, call)
     held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
     if not held:
-        raise NothingHeld(directory.name)
+        raise NothingSuspended(directory.name)
     found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
     if found is None or found.state != ImportState.SUSPENDED:
-        raise NothingHeld(directory.name)
+        raise NothingSuspended(directory.name)
     return OperationReply(content=import_record(confirm(transaction, directory, found, call.actor)))
 
 

@@ -25,7 +25,7 @@ MAX_CHECKS = 10
 """Targets whose origins are asked at once, per server process."""
 
 
-class LinkKeeper:
+class LinkChecker:
     """Decides links and looks for tokens; one per server process."""
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
@@ -81,4 +81,4 @@ def _note(transaction: Transaction, target: int, served: bytes) -> None:
         for claim in claims
         if seen[claim.agent] or claim.token_at_s is not None
     }
-    target_links.set_tokens_seen(transaction, target, changed)
+    target_links.set_tokens_found(transaction, target, changed)

@@ -15,8 +15,8 @@ from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.link_rule import (
     RELINK_SECONDS,
-    Claim,
-    Decision,
+    LinkClaim,
+    LinkDecision,
     UnlinkReason,
     claimed_urls,
     decide,
@@ -42,10 +42,10 @@ from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 ACTOR = OwnActor.SERVER.value
 
 
-def claim_of(stored: StoredClaim, public_url: str | None) -> Claim:
+def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
     """Return a stored claim as the rule takes it; `public_url` is this registry's."""
     urls = claimed_urls(stored.card_url, stored.endpoint)
-    return Claim(
+    return LinkClaim(
         agent=stored.agent,
         is_registered=stored.status != Status.DEREGISTERED,
         is_claimed=is_claim(urls, stored.url, stored.found_card_url),
@@ -156,7 +156,7 @@ def _end_record(transaction: Transaction, record: StoredAgent | None, agent_id: 
         signals=(Signal.LINKED,),
         explanation=f"one record with {agent_id}",
         health=HealthStatus.UNKNOWN,
-        judge_at_s=None,
+        assess_at_s=None,
     )
     change_status(transaction, [change], ACTOR)
 
@@ -164,8 +164,8 @@ def _end_record(transaction: Transaction, record: StoredAgent | None, agent_id: 
 def _conflicts(
     transaction: Transaction,
     target: StoredTarget,
-    claims: Sequence[tuple[StoredClaim, Claim]],
-    decision: Decision,
+    claims: Sequence[tuple[StoredClaim, LinkClaim]],
+    decision: LinkDecision,
 ) -> list[EventDraft]:
     """Note what proves the claims; one event when a further agent proves one that another has proven."""
     now_s = transaction.now_s
@@ -186,7 +186,7 @@ def _conflicts(
     return [_event(EventType.AGENT_LINK_CONFLICT, payload, stored.agent_id)]
 
 
-def _linked(stored: StoredClaim, claim: Claim, now_s: float) -> EventDraft:
+def _linked(stored: StoredClaim, claim: LinkClaim, now_s: float) -> EventDraft:
     proof = proof_of(claim, now_s)
     assert proof is not None  # noqa: S101 - it is linked
     payload = AgentLinked(agent_id=stored.agent_id, target_id=stored.target_id, proof=proof)

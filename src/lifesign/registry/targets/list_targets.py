@@ -188,7 +188,7 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
     seen = None if row.observed is None else from_json(row.observed)
     times_s = {
         "result_since": row.result_since_s,
-        "observed_at": looked_at_s(seen),
+        "observed_at": observed_at_of(seen),
         "gone_at": row.gone_at_s,
         "evidence_at": row.evidence_at_s,
     }
@@ -209,7 +209,7 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
     }
 
 
-def looked_at_s(seen: Mapping[str, Any] | None) -> float | None:
+def observed_at_of(seen: Mapping[str, Any] | None) -> float | None:
     """Return when the probe ended that told last what is known; None: nobody has looked yet.
 
     One that asked nobody, since it was not to or could not, is none.

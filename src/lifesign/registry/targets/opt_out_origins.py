@@ -57,7 +57,7 @@ class OptOutListing(Body):
     """As the page before gave it."""
 
 
-class OptOutPlace(Body):
+class OptOutQuery(Body):
     """The query of `DELETE /api/v1/opt-outs`."""
 
     url: OptOutUrl
@@ -94,7 +94,7 @@ def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
 
 def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
     """Let an origin be probed again, as far as anybody lists it; OptOutNotFound if it never opted out."""
-    origin = _origin(call.query_as(OptOutPlace).url, "/url")
+    origin = _origin(call.query_as(OptOutQuery).url, "/url")
     version = target_rows.next_version(transaction)
     known = opt_outs.find(transaction, origin, to_change=True)
     if known is None:
@@ -225,7 +225,7 @@ OPERATIONS = (
         action=Permission.MANAGE_OPT_OUTS,
         deed=withdraw_opt_out,
         status=204,
-        query=OptOutPlace,
+        query=OptOutQuery,
         errors=(404,),
     ),
 )

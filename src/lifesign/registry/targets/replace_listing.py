@@ -14,7 +14,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import DirectoryChanged
 from lifesign.domain.models.directories import ImportState
 from lifesign.domain.net.target import target_id
-from lifesign.domain.schedule.directory_change import judge_change
+from lifesign.domain.schedule.directory_change import assess_change
 from lifesign.registry.targets.opt_out_origins import leave_out
 from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
 from lifesign.storage.engine.transaction import Transaction
@@ -105,7 +105,7 @@ def _add_page(
         directories.store_import(transaction, found)
         return found, []
     directories.remove_pages(transaction, found.id)
-    change = judge_change(size_before=found.size_before, removed=found.removed)
+    change = assess_change(size_before=found.size_before, removed=found.removed)
     if change.is_suspended and not found.allow_shrink:
         found = _in_state(transaction, found, ImportState.SUSPENDED, explanation=change.reason)
         directories.store_import(transaction, found)

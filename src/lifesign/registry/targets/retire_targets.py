@@ -53,7 +53,7 @@ def end_records(
             signals=(Signal.DEREGISTERED,),
             explanation=explanation,
             health=HealthStatus.UNKNOWN,
-            judge_at_s=None,
+            assess_at_s=None,
         )
         for agent in ending
     ]

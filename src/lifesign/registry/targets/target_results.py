@@ -25,8 +25,8 @@ from lifesign.domain.observation.results import InconclusiveReason, LayerResult,
 from lifesign.domain.text.safe_text import harmless
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness, probe_results, result_history
-from lifesign.storage.probing.liveness import LiveTarget, Silent
-from lifesign.storage.probing.probe_results import Left, Subject
+from lifesign.storage.probing.liveness import LiveTarget, SilentTarget
+from lifesign.storage.probing.probe_results import ProbeResultRow, Subject
 from lifesign.storage.probing.result_history import ALL_TARGETS, ResultChange, SumKey, hour_of
 
 _NOT_STORED = {"agent_id", "target_url", "observed_at"}
@@ -42,13 +42,13 @@ Layers = Sequence[tuple[Layer, LayerResult]]
 class Results:
     """What a batch of observations changes, before it is stored."""
 
-    left: dict[int, Left] = field(default_factory=dict)
+    left: dict[int, ProbeResultRow] = field(default_factory=dict)
     """By the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
     answered: dict[int, LiveTarget] = field(default_factory=dict)
     """By the target's number, of its last result that answered or failed."""
-    silent: dict[int, Silent] = field(default_factory=dict)
+    silent: dict[int, SilentTarget] = field(default_factory=dict)
 
     def take(
         self,
@@ -66,7 +66,9 @@ class Results:
         at_s = not_before(receipt.at_s, subject.observed_at_s)
         left = self.left.get(subject.target)
         if left is None:
-            left = self.left[subject.target] = Left(subject.target, at_s, *order, receipt.results_until_s)
+            left = self.left[subject.target] = ProbeResultRow(
+                subject.target, at_s, *order, receipt.results_until_s
+            )
         left.observed_at_s = subject.observed_at_s = at_s
         left.token, left.number = subject.token, subject.number = order
         left.results_until_s = receipt.results_until_s
@@ -118,7 +120,7 @@ class Results:
             # It never answered, so that it cannot fall silent.
             return
         elif observation.is_measured_failure or inconclusive_reason is InconclusiveReason.NO_WITNESS:
-            self.silent.setdefault(target, Silent(target, *where, at_s))
+            self.silent.setdefault(target, SilentTarget(target, *where, at_s))
 
     def _count(self, subject: Subject, result: ResultClass, layers: Layers, at_s: float) -> None:
         hour, sums = hour_of(at_s), self.sums
@@ -128,7 +130,7 @@ class Results:
                 sums[hour, directory, layer, said.result, bucket_of(said.latency_ms)] += 1
 
     def _remember(
-        self, subject: Subject, left: Left, result: ResultClass, layers: Layers, at_s: float
+        self, subject: Subject, left: ProbeResultRow, result: ResultClass, layers: Layers, at_s: float
     ) -> None:
         """Note the result, and what has changed since the one before, if that told anything."""
         if subject.result != result:

@@ -50,8 +50,8 @@ class _Asked:
 class ClaimEndpoint:
     """Answers `POST /api/v1/tasks/claim`: 200 with a task, or 204 when the wait, or the server, is over."""
 
-    def __init__(self, door: OperationDispatcher, news: TaskNews) -> None:
-        self._door = door
+    def __init__(self, dispatcher: OperationDispatcher, news: TaskNews) -> None:
+        self._dispatcher = dispatcher
         self._news = news
         self.stops = asyncio.Event()
         """Set when the server is asked to end: nobody waits any longer, and nobody is granted anything."""
@@ -77,13 +77,13 @@ class ClaimEndpoint:
 
     async def _asked(self, request: Request) -> _Asked:
         headers = headers_in(request.scope)
-        digest = self._door.digest_of_caller(headers)
-        self._door.check_rate(digest)
+        digest = self._dispatcher.digest_of_caller(headers)
+        self._dispatcher.check_rate(digest)
         try:
-            wanted = await self._door.read(TaskClaim, request.receive, headers, MAX_BODY_BYTES)
+            wanted = await self._dispatcher.read(TaskClaim, request.receive, headers, MAX_BODY_BYTES)
             return _Asked(digest, incarnation_in(headers), wanted)
         except LifesignError as fault:
-            raise await self._door.refusal(digest, fault, _check_may_work) from None
+            raise await self._dispatcher.refusal(digest, fault, _check_may_work) from None
 
     async def _granted(self, asked: _Asked, receive: Receive) -> TaskGrant | None:
         loop = asyncio.get_running_loop()
@@ -95,10 +95,10 @@ class ClaimEndpoint:
             due_in_s = await self._look(asked)
             if not is_noted:
                 # The key is good; the request arrived once, however often it is looked at.
-                self._door.heard.note()
+                self._dispatcher.heard.note()
                 is_noted = True
             if due_in_s is not None and due_in_s <= 0:
-                grant = await self._door.database.write(lambda transaction: _claim(transaction, asked))
+                grant = await self._dispatcher.database.write(lambda transaction: _claim(transaction, asked))
                 if grant is not None:
                     return grant
                 due_in_s = LEAST_WAIT_SECONDS
@@ -110,7 +110,7 @@ class ClaimEndpoint:
 
     async def _look(self, asked: _Asked) -> float | None:
         async with self._looks:
-            return await self._door.database.read(
+            return await self._dispatcher.database.read(
                 lambda transaction: look_for_task(transaction, _seeker(transaction, asked))
             )
 

@@ -30,7 +30,7 @@ class Change:
     explanation: str
     """Of the last signal; as it was if there is none."""
     health: HealthStatus
-    judge_at_s: float | None
+    assess_at_s: float | None
     drain_deadline_s: float | None = None
     silent_since_s: float | None = None
     """The last sign of life, if it is silence that takes the agent down."""
@@ -66,12 +66,12 @@ class VerdictContext:
 
 
 def judge_agents(
-    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: VerdictContext
+    transaction: Transaction, judged: Sequence[StoredAgent], verdict_context: VerdictContext
 ) -> list[Change]:
     """Return for each agent what follows at the transaction's time."""
     held = leases_of_draining(transaction, judged)
     return [
-        change_of(agent, judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, circumstances))
+        change_of(agent, assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, verdict_context))
         for agent in judged
     ]
 
@@ -82,31 +82,31 @@ def leases_of_draining(transaction: Transaction, judged: Iterable[StoredAgent]) 
     return leases.count_held(transaction, draining) if draining else {}
 
 
-def judge_one(
+def assess_agent(
     agent: StoredAgent,
     leases_held: int,
     now_s: float,
-    circumstances: VerdictContext,
+    verdict_context: VerdictContext,
     seen: Observed | None = None,
 ) -> Verdict:
     """Return the verdict about one agent; `seen` stands for what is stored of its probes."""
     facts = facts_of(agent, leases_held, seen)
-    excluded_downtime = circumstances.excluded_since(silent_since_s(facts))
-    return judge(facts, now_s, is_suspended=circumstances.is_suspended, excluded_downtime=excluded_downtime)
+    excluded_downtime = verdict_context.excluded_since(silent_since_s(facts))
+    return judge(facts, now_s, is_suspended=verdict_context.is_suspended, excluded_downtime=excluded_downtime)
 
 
 def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
     """Return what a verdict changes of an agent."""
     is_silent = not _SILENCES.isdisjoint(verdict.signals)
-    last_sign_s = silent_since_s(facts_of(agent, 0)) if is_silent else None
+    last_liveness_s = silent_since_s(facts_of(agent, 0)) if is_silent else None
     return Change(
         agent=agent,
         signals=verdict.signals,
         explanation=verdict.explanation if verdict.signals else agent.explanation,
         health=verdict.health,
-        judge_at_s=verdict.judge_at_s,
-        silent_since_s=last_sign_s,
-        heard_for_s=0.0 if last_sign_s is None else max(0.0, last_sign_s - agent.status_since_s),
+        assess_at_s=verdict.assess_at_s,
+        silent_since_s=last_liveness_s,
+        heard_for_s=0.0 if last_liveness_s is None else max(0.0, last_liveness_s - agent.status_since_s),
     )
 
 
@@ -117,7 +117,7 @@ def unchanged(agent: StoredAgent) -> Change:
         signals=(),
         explanation=agent.explanation,
         health=HealthStatus(agent.health),
-        judge_at_s=agent.judge_at_s,
+        assess_at_s=agent.assess_at_s,
     )
 
 

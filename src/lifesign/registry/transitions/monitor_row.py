@@ -40,16 +40,16 @@ class ExcludedTime:
 _EXCLUDED: TypeAdapter[ExcludedTime] = TypeAdapter(ExcludedTime)
 
 
-def circumstances(transaction: Transaction) -> VerdictContext:
+def verdict_context(transaction: Transaction) -> VerdictContext:
     """Return what holds for all agents alike, for any deed but the sweep."""
-    return circumstances_in(registry_row.find(transaction))
+    return verdict_context_in(registry_row.find(transaction))
 
 
-def circumstances_in(row: RegistryRow | None) -> VerdictContext:
+def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
     """Return what holds for all agents alike by this row, for any deed but the sweep.
 
     Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
-    silent is due at the next sweep, since its `judge_at_s` has passed.
+    silent is due at the next sweep, since its `assess_at_s` has passed.
     """
     excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
     return VerdictContext(

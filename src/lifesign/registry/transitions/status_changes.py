@@ -108,7 +108,7 @@ def _walk(change: Change, now_s: float, actor: str) -> tuple[StoredAgent, list[E
         events += _events(previous, agent, signal, now_s, actor)
     if change.health != agent.health:
         events.append(_health_changed(agent, change.health, actor))
-    return replace(agent, health=change.health.value, judge_at_s=change.judge_at_s), events
+    return replace(agent, health=change.health.value, assess_at_s=change.assess_at_s), events
 
 
 def _after(agent: StoredAgent, signal: Signal, change: Change, now_s: float) -> StoredAgent:

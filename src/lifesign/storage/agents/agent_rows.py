@@ -67,7 +67,7 @@ class StoredAgent:
     incarnation: int
     version: int
     registered_at_s: float
-    judge_at_s: float | None
+    assess_at_s: float | None
     drain_deadline_s: float | None
     maintenance_until_s: float | None
     override_status: str | None
@@ -206,7 +206,7 @@ def set_maintenance(transaction: Transaction, numbers: Sequence[int], until_s: f
 
 def due(transaction: Transaction, at_s: float, limit: int) -> list[StoredAgent]:
     """Return agents whose verdict may have changed, earliest first; they are not locked."""
-    wanted = _ALL.where(agents.c.judge_at_s <= at_s).order_by(agents.c.judge_at_s).limit(limit)
+    wanted = _ALL.where(agents.c.assess_at_s <= at_s).order_by(agents.c.assess_at_s).limit(limit)
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
 
@@ -283,7 +283,7 @@ def start_anew(
 
 # What a verdict changes; one statement for any number of agents.
 VERDICT_COLUMNS = (
-    "status", "reason", "status_since_s", "explanation", "health", "incarnation", "version", "judge_at_s",
+    "status", "reason", "status_since_s", "explanation", "health", "incarnation", "version", "assess_at_s",
     "drain_deadline_s", "recoveries_s",
 )  # fmt: skip
 _KINDS = ("text", "text", "float8", "text", "text", "bigint", "bigint", "float8", "float8", "json")
@@ -326,19 +326,19 @@ _SET_OBSERVED_POSTGRESQL = text(f"""
     FROM json_array_elements(CAST(:rows AS json)) AS given {_SET_OBSERVED_TAIL}
 """)  # noqa: S608 - constants only
 _SET_JUDGE_AT_SQLITE = text("""
-    UPDATE agents SET judge_at_s = given.value ->> 1
+    UPDATE agents SET assess_at_s = given.value ->> 1
     FROM json_each(:given) given WHERE agents.id = given.value ->> 0
 """)
 _SET_JUDGE_AT_POSTGRESQL = text("""
-    UPDATE agents SET judge_at_s = given.judge_at_s
-    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS given (id, judge_at_s)
+    UPDATE agents SET assess_at_s = given.assess_at_s
+    FROM unnest(CAST(:id AS bigint[]), CAST(:assess_at_s AS float8[])) AS given (id, assess_at_s)
     WHERE agents.id = given.id
 """)
 # An agent that was judged or changed by somebody else meanwhile keeps what that has led to.
 _PUT_OFF_POSTGRESQL = text("""
-    UPDATE agents SET judge_at_s = given.judge_at_s
-    FROM unnest(CAST(:id AS bigint[]), CAST(:judge_at_s AS float8[])) AS given (id, judge_at_s),
-         (SELECT id FROM agents WHERE id = ANY(CAST(:id AS bigint[])) AND judge_at_s <= :due_at_s
+    UPDATE agents SET assess_at_s = given.assess_at_s
+    FROM unnest(CAST(:id AS bigint[]), CAST(:assess_at_s AS float8[])) AS given (id, assess_at_s),
+         (SELECT id FROM agents WHERE id = ANY(CAST(:id AS bigint[])) AND assess_at_s <= :due_at_s
           ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) AS still_due
     WHERE agents.id = given.id AND still_due.id = given.id
 """)
@@ -385,9 +385,11 @@ def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due
 
 def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> None:
     """Judge the first one of those who are due later, without reading its record."""
-    first = select(agents.c.id).where(agents.c.judge_at_s <= due_at_s).order_by(agents.c.judge_at_s).limit(1)
+    first = (
+        select(agents.c.id).where(agents.c.assess_at_s <= due_at_s).order_by(agents.c.assess_at_s).limit(1)
+    )
     transaction.connection.execute(
-        update(agents).where(agents.c.id == first.scalar_subquery()).values(judge_at_s=until_s)
+        update(agents).where(agents.c.id == first.scalar_subquery()).values(assess_at_s=until_s)
     )
 
 
@@ -406,7 +408,7 @@ def judge_at_once(transaction: Transaction, agent_ids: Sequence[str], at_s: floa
 
 
 def _as_columns(deadlines: Mapping[int, float | None]) -> dict[str, Any]:
-    return {"id": list(deadlines.keys()), "judge_at_s": list(deadlines.values())}
+    return {"id": list(deadlines.keys()), "assess_at_s": list(deadlines.values())}
 
 
 ObservedRow = tuple[int, str, float | None, float | None, float | None, float | None, str | None]

@@ -44,12 +44,12 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
             if is_last:
                 raise StoreUnavailable("the database is too busy with other changes") from error
             raise Retry from error
-        if _is_away(error):
-            raise StoreUnavailable(_why_away(error)) from error
+        if _is_unreachable(error):
+            raise StoreUnavailable(_unreachable_reason(error)) from error
         raise
 
 
-def _is_away(error: DBAPIError) -> bool:
+def _is_unreachable(error: DBAPIError) -> bool:
     """Whether it is the database that fails, not the statement that is wrong."""
     if isinstance(error.orig, sqlite3.Error):
         code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -62,7 +62,7 @@ def _is_away(error: DBAPIError) -> bool:
     )
 
 
-def _why_away(error: DBAPIError) -> str:
+def _unreachable_reason(error: DBAPIError) -> str:
     if not isinstance(error.orig, sqlite3.Error):
         # What PostgreSQL says may name hosts and users.
         return f"the database does not answer ({type(error.orig).__name__})"

@@ -57,7 +57,7 @@ agents = Table(
     Column("incarnation", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("registered_at_s", Double, nullable=False),
-    Column("judge_at_s", Double, comment="never later than when the verdict could change"),
+    Column("assess_at_s", Double, comment="never later than when the verdict could change"),
     Column("drain_deadline_s", Double),
     Column("maintenance_until_s", Double),
     Column("override_status", String(16)),
@@ -68,7 +68,7 @@ agents = Table(
     Index(None, "status", "id"),
     Index(None, "role_id", "status", "id"),
     Index(None, "health", "status", "id"),
-    Index(None, "judge_at_s"),
+    Index(None, "assess_at_s"),
     # A part of a name is looked for here, not in the rows, which are ten times as wide.
     Index(None, "agent_id", "name"),
     Index(None, "status", "status_since_s", "id"),

@@ -84,7 +84,7 @@ class _Listening:
         self._connection: AsyncConnection | None = None
         self._driver: Any = None
         self._told = asyncio.Event()
-        self._is_away = False
+        self._is_unreachable = False
 
     async def wait(self) -> None:
         await asyncio.sleep(MIN_WAIT_SECONDS)
@@ -117,11 +117,11 @@ class _Listening:
             driver: Any = raw.driver_connection
             await driver.add_listener(CHANNEL, self._hear)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            if not self._is_away:
+            if not self._is_unreachable:
                 _log.warning("cannot listen for events, so they are polled: %s", type(error).__name__)
-            self._is_away = True
+            self._is_unreachable = True
             return
-        self._driver, self._is_away = driver, False
+        self._driver, self._is_unreachable = driver, False
         # What was told before we listened is not told again.
         self._told.set()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import delete, select, update
 
 from lifesign.domain.events.key_state import KeyState, state_of
-from lifesign.domain.events.replay import AgentState, LeaseState, LinkState, TaskState
+from lifesign.domain.events.replay import AgentState, LeaseState, ReplayedLink, TaskState
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.tasks.lease import EndReason
@@ -116,12 +116,12 @@ def task_states(transaction: Transaction) -> Iterator[TaskState]:
         last = rows[-1].number
 
 
-def link_states(transaction: Transaction) -> Iterator[LinkState]:
+def link_states(transaction: Transaction) -> Iterator[ReplayedLink]:
     """Read every stored link."""
     last = 0
     while rows := stored_links.all_links(transaction, after=last, limit=PAGE):
         for row in rows:
-            yield LinkState(target_id=row.subject_id, agent_id=row.agent_id)
+            yield ReplayedLink(target_id=row.subject_id, agent_id=row.agent_id)
         last = rows[-1].target
 
 

@@ -44,8 +44,8 @@ _STATUSES_BACK = text("""
 """)
 # Sooner than need be does no harm: then the deadline is computed anew.
 _DEADLINES_BACK = text("""
-    UPDATE agents SET judge_at_s = judge_at_s + :by_s
-    WHERE id > :after AND id <= :last AND judge_at_s > :now_s
+    UPDATE agents SET assess_at_s = assess_at_s + :by_s
+    WHERE id > :after AND id <= :last AND assess_at_s > :now_s
 """)
 
 

@@ -95,7 +95,7 @@ def totals(transaction: Transaction, *, most_down: int) -> Totals:
         at_s=now_s,
         agents={(status, health): count for status, health, count in _counted(transaction)},
         down=_down(transaction, most_down),
-        due_at_s=connection.scalar(select(func.min(agents.c.judge_at_s))),
+        due_at_s=connection.scalar(select(func.min(agents.c.assess_at_s))),
         row=registry_row.find(transaction),
         leases=connection.scalar(running) or 0,
         tasks={

@@ -26,7 +26,7 @@ class LiveTarget(NamedTuple):
     at_s: float
 
 
-class Silent(NamedTuple):
+class SilentTarget(NamedTuple):
     """A target that failed, witnessed or not."""
 
     target: int
@@ -93,7 +93,7 @@ _COUNTS_POSTGRESQL = text(f"""
 """)  # noqa: S608 - constants only
 
 
-def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Sequence[Silent]) -> None:
+def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Sequence[SilentTarget]) -> None:
     """Store who answered and who fell silent, each target once."""
     postgresql = transaction.is_postgresql
     known = [row for row in answered if row.network_class is not None and row.address is not None]

@@ -46,7 +46,7 @@ class Subject:
 
 
 @dataclass(slots=True)
-class Left:
+class ProbeResultRow:
     """What probes of one target left, in the order of the columns; None: as it was."""
 
     target: int
@@ -96,7 +96,7 @@ _OF_POSTGRESQL = text(f"""
     FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
 """)  # noqa: S608 - constants only
 
-_STORED = tuple(Left.__dataclass_fields__)
+_STORED = tuple(ProbeResultRow.__dataclass_fields__)
 _STORE_TAIL = """
     ON CONFLICT (target) DO UPDATE SET
         observed_at_s = excluded.observed_at_s,
@@ -163,7 +163,7 @@ def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subj
     return {row[0]: _subject(row) for row in from_json(told or "[]")}
 
 
-def store(transaction: Transaction, changed: Sequence[Left]) -> None:
+def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:
     """Store what probes left of these targets, at most once of each."""
     if not changed:
         return

@@ -125,14 +125,15 @@ _OLD = text(_OLD_OF.format(counts=_COUNTS, is_old=_IS_OLD))
 # The last observation that told anything may be older than the pass.
 _OF_A_RUN = """
     SELECT
-        CASE WHEN result IS NOT NULL AND {seen_at_s} < :since_s THEN :not_measured ELSE result END, count(*)
+        CASE WHEN result IS NOT NULL AND {observed_at_s} < :since_s
+            THEN :not_measured ELSE result END, count(*)
     FROM targets LEFT JOIN probed ON probed.target = targets.id
     WHERE {counts} GROUP BY 1
 """
-_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(counts=_COUNTS, seen_at_s="(seen ->> '$.observed_at_s')"))
+_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(counts=_COUNTS, observed_at_s="(observed ->> '$.observed_at_s')"))
 _OF_A_RUN_POSTGRESQL = text(
     _OF_A_RUN.format(
-        counts=_COUNTS, seen_at_s="CAST(CAST(seen AS json) ->> 'observed_at_s' AS double precision)"
+        counts=_COUNTS, observed_at_s="CAST(CAST(observed AS json) ->> 'observed_at_s' AS double precision)"
     )
 )
 # A linked target has the health of its registered agent.

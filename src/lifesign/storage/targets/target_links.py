@@ -308,7 +308,7 @@ def _awaited(open_before_s: float, proven_before_s: float) -> Select[Any]:
     )
 
 
-def set_tokens_seen(transaction: Transaction, target: int, seen: Mapping[int, bool]) -> None:
+def set_tokens_found(transaction: Transaction, target: int, seen: Mapping[int, bool]) -> None:
     """Note of agents whether the token of each was found at the target's origin."""
     for agent, is_served in sorted(seen.items()):
         at_s = transaction.now_s if is_served else None

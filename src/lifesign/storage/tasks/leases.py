@@ -176,8 +176,8 @@ def _lock_postgresql(
     missing, at_s = set(resources), 0.0
     for _ in range(MAX_LOOKS):
         asked = {"to_hold": sorted(missing), "numbers": numbers}
-        for *row, looked_at_s in transaction.connection.execute(_TO_HOLD_POSTGRESQL, asked):
-            found[row[0]], at_s = _claim(row), max(at_s, looked_at_s)
+        for *row, observed_at_of in transaction.connection.execute(_TO_HOLD_POSTGRESQL, asked):
+            found[row[0]], at_s = _claim(row), max(at_s, observed_at_of)
         missing -= {claim.resource for claim in found.values()}
         if not missing:
             break

@@ -93,7 +93,7 @@ def _create_agents() -> None:
         sa.Column("incarnation", sa.BigInteger(), nullable=False),
         sa.Column("version", sa.BigInteger(), nullable=False),
         sa.Column("registered_at_s", sa.Double(), nullable=False),
-        sa.Column("judge_at_s", sa.Double(), comment="never later than when the verdict could change"),
+        sa.Column("assess_at_s", sa.Double(), comment="never later than when the verdict could change"),
         sa.Column("drain_deadline_s", sa.Double()),
         sa.Column("maintenance_until_s", sa.Double()),
         sa.Column("override_status", sa.String(16)),
@@ -105,7 +105,7 @@ def _create_agents() -> None:
     )
     op.create_index("ix_agents_agent_id_name", "agents", ["agent_id", "name"])
     op.create_index("ix_agents_health_status_id", "agents", ["health", "status", "id"])
-    op.create_index("ix_agents_judge_at_s", "agents", ["judge_at_s"])
+    op.create_index("ix_agents_assess_at_s", "agents", ["assess_at_s"])
     op.create_index("ix_agents_role_id_status_id", "agents", ["role_id", "status", "id"])
     op.create_index("ix_agents_status_id", "agents", ["status", "id"])
     op.create_index("ix_agents_status_status_since_s_id", "agents", ["status", "status_since_s", "id"])

@@ -1,0 +1,57 @@
+"""Names in the package: unique classes, unique file names, small folders (docs/architecture.md)."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src/lifesign"
+MAX_MODULES_PER_FOLDER = 25
+MAX_LOOSE_MODULES = 3
+MAY_RECUR = {"__init__.py", "errors.py", "models.py", "settings.py"}
+"""File names that may occur more than once in one top-level package."""
+MAY_BE_LARGE = {"storage/migrations/versions", "prober/directories"}
+"""Folders with one module for each migration, and for each directory format."""
+
+FILES = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def repeated(places: dict[str, list[str]]) -> list[str]:
+    return [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
+
+
+def test_a_class_name_occurs_once_in_the_package() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    assert len(places) > 500
+    assert repeated(places) == [], "a class name occurs once in the package"
+
+
+@pytest.mark.parametrize("package", sorted({path.parts[0] for path in FILES if len(path.parts) > 1}))
+def test_a_file_name_occurs_once_in_a_top_level_package(package: str) -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        if path.parts[0] == package and path.name not in MAY_RECUR:
+            places[path.name].append(str(path))
+    assert repeated(places) == [], f"a file name occurs once in {package}/"
+
+
+def test_a_folder_has_at_most_25_modules() -> None:
+    modules: dict[str, int] = defaultdict(int)
+    for path in FILES:
+        if path.name != "__init__.py":
+            modules[path.parent.as_posix()] += 1
+    assert {
+        folder: count
+        for folder, count in modules.items()
+        if count > MAX_MODULES_PER_FOLDER and folder not in MAY_BE_LARGE
+    } == {}, f"a folder has at most {MAX_MODULES_PER_FOLDER} modules"
+
+
+def test_at_most_3_modules_are_loose_in_the_package() -> None:
+    loose = [path.name for path in FILES if len(path.parts) == 1]
+    assert len(loose) <= MAX_LOOSE_MODULES, loose
