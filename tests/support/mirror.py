@@ -32,7 +32,7 @@ def is_declaration(source: Path) -> bool:
     return any(source.match(pattern) for pattern in DECLARATIONS)
 
 
-def test_files() -> list[Path]:
+def mirror_files() -> list[Path]:
     """Return the test files that must mirror a source file, relative to tests/."""
     found = (file.relative_to(TESTS) for file in TESTS.rglob("test_*.py"))
     return sorted(file for file in found if len(file.parts) > 1 and file.parts[0] not in OTHER_TESTS)
@@ -40,7 +40,7 @@ def test_files() -> list[Path]:
 
 def mirrored() -> Mapping[Path, list[Path]]:
     """Return the test files of each source file."""
-    files = test_files()
+    files = mirror_files()
     return {
         source: [
             file

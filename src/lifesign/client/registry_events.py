@@ -29,7 +29,7 @@ MAX_RETRY_MS = 60_000
 MAX_DIGITS = 16
 
 
-class EventQueryFilter(TypedDict, total=False):
+class EventSelection(TypedDict, total=False):
     """Which events are wanted; what is absent matches any."""
 
     types: Sequence[str]
@@ -84,16 +84,14 @@ class RegistryEvents:
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
 
-    async def list(
-        self, *, after: int = 0, limit: int = 100, **wanted: Unpack[EventQueryFilter]
-    ) -> EventPage:
+    async def list(self, *, after: int = 0, limit: int = 100, **wanted: Unpack[EventSelection]) -> EventPage:
         """Return the next events behind the sequence `after`, at most 1000."""
         query = {**_query(wanted), "after": str(after), "limit": str(limit)}
         question = Question(method="GET", path=path_of("events"), query=query, may_repeat=True)
         return await self._connection.ask_for(EventPage, question)
 
     async def each(
-        self, *, after: int = 0, page: int = 500, **wanted: Unpack[EventQueryFilter]
+        self, *, after: int = 0, page: int = 500, **wanted: Unpack[EventSelection]
     ) -> AsyncIterator[LoggedEvent]:
         """Yield the events behind `after` up to the end of the log, `page` at a time."""
         while True:
@@ -111,7 +109,7 @@ class RegistryEvents:
         *,
         after: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
-        **wanted: Unpack[EventQueryFilter],
+        **wanted: Unpack[EventSelection],
     ) -> AsyncGenerator[LoggedEvent, None]:
         """Yield events as they happen: those behind `after`, or those from now on if it is None.
 
@@ -179,7 +177,7 @@ class _Following:
         return event
 
 
-def _query(wanted: EventQueryFilter) -> dict[str, str]:
+def _query(wanted: EventSelection) -> dict[str, str]:
     types = wanted.get("types")
     return query_of(
         type=None if types is None else texts("types", types),

@@ -100,7 +100,7 @@ class _Repeated(Exception):
     """Ends the decoder; never leaves this module."""
 
 
-class _Members(list[tuple[str, Any]]):
+class _ObjectMembers(list[tuple[str, Any]]):
     """All members of one object."""
 
 
@@ -113,12 +113,12 @@ def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
 _read_without_repetition = JSONDecoder(
     object_pairs_hook=_refuse_repeated, parse_int=str, parse_float=str
 ).decode
-_read_all_members = JSONDecoder(object_pairs_hook=_Members, parse_int=str, parse_float=str).decode
+_read_all_members = JSONDecoder(object_pairs_hook=_ObjectMembers, parse_int=str, parse_float=str).decode
 
 
 def _place_of_repeated(value: list[Any], place: list[str | int]) -> tuple[str | int, ...] | None:
     known: set[str | int] = set()
-    for name, inner in value if isinstance(value, _Members) else enumerate(value):
+    for name, inner in value if isinstance(value, _ObjectMembers) else enumerate(value):
         if name in known:
             return (*place, name)
         known.add(name)
