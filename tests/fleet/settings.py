@@ -1,12 +1,15 @@
 """Settings of the programs under test, with every duration divided by one factor."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import typer
 import yaml
 from tests.fleet.hosts import CANARIES, CLASS, DOMAIN, NAME_SERVER, PORT
 from tests.fleet.script import DEAD_AFTER_S, INTERVAL_S, UNHEALTHY_AFTER_S, Script
 
+from lifesign.cli import application
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.registry.settings import RegistrySettings
 
@@ -61,7 +64,15 @@ def definition(script: Script, factor: float) -> str:
 
 def server_options(factor: float) -> list[str]:
     """Return the options of `serve`."""
-    return ["--sweep-seconds", f"{max(0.1, 0.5 * 30 / factor):g}"]
+    return ["--sweep-interval", f"{max(0.1, 0.5 * 30 / factor):g}s"]
+
+
+@cache
+def variables() -> Mapping[str, str]:
+    """Return the variable of each setting of `serve`, by the setting's name in Python."""
+    commands: Any = typer.main.get_command(application._application)
+    serve = commands.commands["serve"]
+    return {parameter.name: parameter.envvar for parameter in serve.params if parameter.envvar}
 
 
 def server_environment(factor: float) -> Mapping[str, str]:
@@ -81,7 +92,7 @@ def server_environment(factor: float) -> Mapping[str, str]:
     }
     scaled = {name: max(1.0, value / factor) for name, value in seconds.items()}
     scaled["watch_seconds"] = max(0.1, DEFAULTS.watch_seconds / factor)
-    return {f"LIFESIGN_SERVER_{name.upper()}": f"{value:g}" for name, value in scaled.items()}
+    return {variables()[name]: f"{value:.6f}s" for name, value in scaled.items()}
 
 
 def probe_thresholds(factor: float) -> HeartbeatConfig:

@@ -1,20 +1,29 @@
-import pytest
-from tests.fleet.settings import DEFAULTS, server_environment
+from collections.abc import Mapping
 
-from lifesign.cli.commands.serve import PREFIX
+import pytest
+from tests.fleet.settings import DEFAULTS, server_environment, variables
+
+from lifesign.cli.options.duration import read_duration
 from lifesign.registry.settings import RegistrySettings
 
 # Counts, ratios and limits of requests; and durations that no verdict depends on.
 UNSCALED = {
     "answer_seconds", "command_seconds",
+    "event_retention_seconds", "task_retention_seconds",
     "sweep_seconds",
 }  # fmt: skip
 
 
+def settings_in(environment: Mapping[str, str]) -> dict[str, float]:
+    """Return the settings that variables stand for, by their names in Python."""
+    names = {variable: name for name, variable in variables().items()}
+    return {names[variable]: read_duration(value) for variable, value in environment.items()}
+
+
 @pytest.mark.parametrize("factor", [1, 10, 30])
 def test_the_server_takes_its_thresholds_divided_by_the_factor(factor: float) -> None:
-    scaled = {name.removeprefix(PREFIX).lower(): value for name, value in server_environment(factor).items()}
-    settings = RegistrySettings.read(**{name: float(value) for name, value in scaled.items()})
+    scaled = settings_in(server_environment(factor))
+    settings = RegistrySettings.read(**scaled)
     for name in scaled:
         assert getattr(settings, name) == pytest.approx(getattr(DEFAULTS, name) / factor)
     durations = {name for name in RegistrySettings.model_fields if name.endswith("_seconds")}
@@ -22,7 +31,4 @@ def test_the_server_takes_its_thresholds_divided_by_the_factor(factor: float) ->
 
 
 def test_no_threshold_falls_below_its_least() -> None:
-    values = {
-        name.removeprefix(PREFIX).lower(): float(value) for name, value in server_environment(1e6).items()
-    }
-    assert RegistrySettings.read(**values).mass_exit_cadence_seconds == 1
+    assert RegistrySettings.read(**settings_in(server_environment(1e6))).mass_exit_cadence_seconds == 1

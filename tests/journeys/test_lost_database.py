@@ -171,7 +171,7 @@ def _move_directory(file: Path) -> None:
 def test_no_change_is_acknowledged_once_the_file_is_lost(
     file: Path, tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    with serving(sqlite(file), tmp_path, "--sweep-seconds", "60") as server:
+    with serving(sqlite(file), tmp_path, "--sweep-interval", "1m") as server:
         assert register(server)[0] == 201
         until("the marker names the event", marked(sqlite(file), last_event(server)))
         lose(file)
@@ -188,7 +188,7 @@ def test_no_change_is_acknowledged_once_the_file_is_lost(
 
 @pytest.mark.fault
 def test_the_health_tells_of_a_lost_file_though_nothing_is_written(file: Path, tmp_path: Path) -> None:
-    with serving(sqlite(file), tmp_path, "--sweep-seconds", "60") as server:
+    with serving(sqlite(file), tmp_path, "--sweep-interval", "1m") as server:
         assert ask(server, "GET", "/healthz") == (200, "ok\n")
         _replace(file)
         assert ask(server, "GET", "/healthz") == (503, "database_replaced")

@@ -35,7 +35,7 @@ def _world(directory: Path, servers: int) -> Iterator[tuple[str, list[int]]]:
     """Run servers over a database; yields its URL and their ports."""
     url = bare_url("postgresql", directory)
     prepare(url, [*AGENTS, *STRICT])
-    settings = {"LIFESIGN_SERVER_ANSWER_SECONDS": f"{ANSWER_SECONDS:g}"}
+    settings = {"LIFESIGN_SERVER_DATABASE_TIMEOUT": f"{ANSWER_SECONDS:g}s"}
     with ExitStack() as stack:
         started = [stack.enter_context(registry(url, directory, settings=settings)) for _ in range(servers)]
         # Whatever fails: what is frozen does not end.

@@ -467,7 +467,7 @@ def test_a_database_that_is_away_is_told_without_the_password(tmp_path: Path) ->
         ["--tls-certificate", "cert.pem"],
         ["--tls-certificate", "absent.pem", "--tls-key", "absent.pem"],
         ["--public-url", "registry.example"],
-        ["--sweep-seconds", "0"],
+        ["--sweep-interval", "0s"],
     ],
 )
 def test_a_wrong_option_is_one_line(tmp_path: Path, options: list[str]) -> None:

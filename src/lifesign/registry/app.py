@@ -27,7 +27,7 @@ from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.api.operations import Operation
 from lifesign.registry.api.work_counts import WorkCounts
-from lifesign.registry.backup.prune_history import HistoryPruner
+from lifesign.registry.backup.prune_history import DAY_SECONDS, HistoryPruner
 from lifesign.registry.events.archive_events import Archivist
 from lifesign.registry.events.deliver_webhooks import WebhookCourier
 from lifesign.registry.events.event_feed import EventFeed
@@ -143,7 +143,7 @@ class Registry:
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
         self.task_news = TaskNews(self.database, self.feed)
         self.claims = ClaimEndpoint(self.dispatcher, self.task_news)
-        self.pruner = HistoryPruner(self.database, settings.task_retention_days)
+        self.pruner = HistoryPruner(self.database, settings.task_retention_seconds / DAY_SECONDS)
         self.opt_out_checker = OptOutChecker(self.database, settings)
         self.link_checker = LinkChecker(self.database, settings)
         self.log_watch = LogWatch(self.database, self.counts)

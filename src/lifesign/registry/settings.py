@@ -17,6 +17,8 @@ from lifesign.registry.policies import DEFAULT_POLICIES, Policies
 
 DEFAULT_DATABASE = "sqlite:///lifesign.db"
 DEFAULT_PORT = 8440
+DAY_SECONDS = 86_400
+MAX_RETENTION_SECONDS = 36_500 * DAY_SECONDS
 _MASS_EXIT = DEFAULT_POLICIES.mass_exit
 _MASS_SILENCE = DEFAULT_POLICIES.mass_silence
 
@@ -59,9 +61,11 @@ class RegistrySettings(BaseModel):
     """Per key and server process, at once."""
     command_seconds: Annotated[float, Field(ge=1, le=604_800)] = 3_600
     """How long a command waits for its agent, unless it says otherwise."""
-    event_retention_days: Annotated[float, Field(ge=1, le=36_500)] | None = None
+    event_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] | None = None
     """Older events are archived to a file; None keeps all in the database."""
-    task_retention_days: Annotated[float, Field(ge=1, le=36_500)] = 90
+    task_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] = (
+        90 * DAY_SECONDS
+    )
     """Tasks that have been finished for longer are forgotten, with their reports; events stay."""
     archive_dir: Path | None = None
     """Where archived events go; None: beside an SQLite file, else the working directory."""

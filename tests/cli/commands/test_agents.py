@@ -242,8 +242,8 @@ def test_who_is_changed_is_named_by_its_id(command: str, capsys: Captured) -> No
 def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "a")
     assert json_of(capsys, "command", "a", "drain", "--reason", "new version")["reason"] == "new version"
-    assert "drain (command_" in shown_by(capsys, "command", "a", "drain", "--expires-in", "60")
-    shown = shown_by(capsys, "drain", "a", "--drain-timeout", "600")
+    assert "drain (command_" in shown_by(capsys, "command", "a", "drain", "--expires-in", "1m")
+    shown = shown_by(capsys, "drain", "a", "--drain-timeout", "10m")
     assert "drains by   20" in shown
     shown_by(capsys, "register", "b")
     assert json_of(capsys, "drain", "b")["status"] == "draining"

@@ -141,11 +141,11 @@ def test_all_keys_are_listed_however_many(shell: Shell, monkeypatch: pytest.Monk
         (["--role", "reader", "--name", "x", "--expires-in", "soon"], "--expires-in"),
         (
             ["--role", "reader", "--name", "x", "--expires-in", "0d"],
-            "--expires-in: expected at least 1 s; got '0 s'",
+            "--expires-in: expected at least 1s; got '0s'",
         ),
         (
             ["--role", "reader", "--name", "x", "--expires-in", "9999d"],
-            "expected at most 3660 d; got '9999 d'",
+            "expected at most 3660d; got '9999d'",
         ),
     ],
 )

@@ -215,19 +215,19 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
         (["--agent-id", "a b", "--", "true"], "agent_id"),
         (
             ["--task", "nope", "--", "true"],
-            "'--task': expected the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk; got 'nope'",
+            "--task: expected the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk; got 'nope'",
         ),
         (
             ["--no-progress-timeout", "0s", "--", "true"],
-            "--no-progress-timeout: expected more than that; got '0s'",
+            "--no-progress-timeout: expected a duration of more than 0s; got '0s'",
         ),
-        (["--timeout", "0s", "--", "true"], "--timeout: expected more than that; got '0s'"),
+        (["--timeout", "0s", "--", "true"], "--timeout: expected a duration of more than 0s; got '0s'"),
         (["--grace", "soon", "--", "true"], "expected a duration"),
         (
             ["--grace", "99999999d", "--", "true"],
-            "--grace: expected less than 1w, --grace and --drain-timeout together; got '99999999d'",
+            "--grace: expected less than 7d, --grace and --drain-timeout together; got '99999999d'",
         ),
-        (["--drain-timeout", "7d", "--", "true"], "--drain-timeout: expected less than 1w, --grace and"),
+        (["--drain-timeout", "7d", "--", "true"], "--drain-timeout: expected less than 7d, --grace and"),
         ([], "Missing argument"),
     ],
 )

@@ -47,16 +47,18 @@ def write(text: str, name: str = "lifesign.toml") -> str:
 def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write('[server]\nport = 1\nworkers = 2\nhost = "::1"\nsweep_seconds = 7\nopen_metrics = true\n')
+    file = write(
+        '[server]\nport = 1\nworkers = 2\nhost = "::1"\nsweep_interval = "7s"\nopen_metrics = true\n'
+    )
     monkeypatch.setenv("LIFESIGN_SERVER_PORT", "11")
     monkeypatch.setenv("LIFESIGN_SERVER_WORKERS", "12")
     found = shown(capsys, "serve", "--config", file, "--port", "111")
     assert found["port"] == (111, "option")
     assert found["workers"] == (12, "environment")
     assert found["host"] == ("::1", "file")
-    assert found["sweep_seconds"] == (7, "file")
+    assert found["sweep_interval"] == ("7s", "file")
     assert found["open_metrics"] == (True, "file")
-    assert found["answer_seconds"] == (5, "default")
+    assert found["database_timeout"] == ("5s", "default")
     assert found["tls_key"] == (None, "default")
 
 
@@ -157,12 +159,24 @@ def test_every_variable_is_documented() -> None:
     ("text", "told"),
     [
         ("port = 99999", "/server/port: expected at most 65535; got 99999"),
-        ("event_retention_days = -1", "/server/event_retention_days: expected at least 1; got -1.0"),
+        (
+            "event_retention = -1",
+            "/server/event_retention: expected a duration such as 30s, 5m, 1h or 2d, or a",
+        ),
+        ('event_retention = "1h"', "/server/event_retention: expected at least 1d; got '1h'"),
+        ("event_retention = 3600", "/server/event_retention: expected at least 1d; got '1h'"),
         ('dialect = "foo"', "/server/dialect: expected one of 'openintent'; got 'foo'"),
         ("database = 5", "/server/database: expected a text in quotes; got 5"),
         ("host = true", "/server/host: expected a text in quotes; got true"),
-        ("sweep_seconds = true", "/server/sweep_seconds: expected a number; got true"),
-        ('sweep_seconds = "1"', '/server/sweep_seconds: expected a number, without quotes; got "1"'),
+        (
+            "sweep_interval = true",
+            "/server/sweep_interval: expected a duration such as 30s, 5m, 1h or 2d, or a",
+        ),
+        ('sweep_interval = "2m"', "/server/sweep_interval: expected at most 1m; got '2m'"),
+        (
+            'mass_exit_max_suspension = "2s"',
+            "/server/mass_exit_max_suspension: expected mass_exit_max_suspension to be at least mass_exit_cadence",
+        ),
         ('port = "8440"', '/server/port: expected a whole number, without quotes; got "8440"'),
         ("port = 1.5", "/server/port: expected a whole number; got 1.5"),
         ('port = ["1"]', "/server/port: expected a whole number; got a list"),
@@ -218,7 +232,7 @@ def test_texts_of_the_environment_are_read_as_what_a_setting_takes(
 def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable, value in (("PORT", "99999"), ("TASK_RETENTION_DAYS", "0"), ("DIALECT", "foo")):
+    for variable, value in (("PORT", "99999"), ("TASK_RETENTION", "0s"), ("DIALECT", "foo")):
         with monkeypatch.context() as patch:
             patch.setenv(f"LIFESIGN_SERVER_{variable}", value)
             assert main(["serve"]) == 3

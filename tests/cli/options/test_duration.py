@@ -1,16 +1,47 @@
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.cli.options.duration import duration_between, duration_text, read_duration
+from lifesign.cli import application, main
+from lifesign.cli.options.duration import (
+    METAVAR,
+    DefaultDuration,
+    duration_between,
+    format_duration,
+    in_durations,
+    read_duration,
+)
+from lifesign.errors import InvalidValue
+
+
+def parameters(command: Any = None, name: str = "lifesign") -> Iterator[tuple[str, Any]]:
+    """Every parameter of every command."""
+    command = command or typer.main.get_command(application._application)
+    for part, inner in getattr(command, "commands", {}).items():
+        yield from parameters(inner, f"{name} {part}")
+    for parameter in command.params:
+        yield f"{name} {parameter.opts[0]}", parameter
+
+
+DURATIONS = [(name, each) for name, each in parameters() if each.metavar == METAVAR]
+FORM = "expected a duration such as 30s, 5m, 1h or 2d, or a number of seconds"
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
         ("0s", 0),
+        ("0", 0),
+        ("90", 90),
+        ("0.5", 0.5),
         ("90s", 90),
+        ("0.25s", 0.25),
+        ("1.5h", 5_400),
+        ("0.1m", 6),
         ("15m", 900),
         ("1h", 3_600),
         ("30d", 2_592_000),
@@ -22,26 +53,127 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     assert read_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "1", "h", "1 h", "-1h", "1.5h", "1y", "1h30m", "²s", "٣s", "x" * 300])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "h",
+        "1 h",
+        "-1h",
+        "-1",
+        ".5s",
+        "1.s",
+        "1e3",
+        "nan",
+        "inf",
+        "1y",
+        "1ms",
+        "1h30m",
+        "²s",
+        "٣s",
+        "x" * 300,
+    ],
+)
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="30d"):
+    with pytest.raises(typer.BadParameter, match=FORM):
         read_duration(text)
 
 
-def test_one_that_is_too_long_is_told_as_that() -> None:
+@pytest.mark.parametrize("unit", ["d", ""])
+def test_one_that_is_too_long_is_told_as_that(unit: str) -> None:
     with pytest.raises(typer.BadParameter, match=r"of at most 999999999w; got '9{40}'$"):
-        read_duration("9" * 30_000 + "d")
+        read_duration("9" * 30_000 + unit)
 
 
 @given(st.sampled_from("smhdw"), st.integers(0, 999_999_999))
 def test_what_is_written_is_read_as_the_same(unit: str, number: int) -> None:
     seconds = read_duration(f"{number}{unit}")
-    assert read_duration(duration_text(seconds)) == seconds
+    assert read_duration(format_duration(seconds)) == seconds
 
 
-def test_bounds_are_told_in_the_words_of_durations() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.5, "0.5s"),
+        (0.05, "0.05s"),
+        (90, "90s"),
+        (900, "15m"),
+        (90_000, "25h"),
+        (604_800, "7d"),
+        (1e-9, "0s"),
+    ],
+)
+def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+    assert str(DefaultDuration(seconds)) == text
+
+
+def test_bounds_are_told_in_the_form_of_durations() -> None:
     read = duration_between(1, 86_400)
-    assert [read("1s"), read("1d")] == [1, 86_400]
+    assert [read("1s"), read("1d"), read(60.0)] == [1, 86_400, 60]
     for text in ("0s", "86401s", "2w"):
         with pytest.raises(typer.BadParameter, match=f"expected a duration of 1s to 1d; got '{text}'"):
             read(text)
+    with pytest.raises(typer.BadParameter, match="expected a duration of more than 0s, up to 5m; got '0'"):
+        duration_between(0, 300, more_than_s=0)("0")
+    with pytest.raises(typer.BadParameter, match="expected a duration of 2s or more; got '1'"):
+        duration_between(2, None)("1")
+
+
+def test_an_error_in_seconds_is_told_in_durations() -> None:
+    error = in_durations("--lease", InvalidValue("lease_seconds", 90_000.0, "at least 0.5, at most 86400"))
+    assert str(error) == "--lease: expected at least 0.5s, at most 1d; got '25h'"
+
+
+@pytest.mark.parametrize(("name", "parameter"), DURATIONS, ids=[name for name, _ in DURATIONS])
+def test_every_duration_is_refused_in_the_same_words(name: str, parameter: Any) -> None:
+    """And taken with a unit; what the bounds are differs."""
+    command = typer.Context(typer.main.get_command(application._application))
+    with pytest.raises(typer.BadParameter, match=f"{FORM}; got 'soon'"):
+        parameter.process_value(command, "soon")
+    assert parameter.process_value(command, "1m") == 60 or "retention" in name
+
+
+def test_no_option_has_a_unit_in_its_name() -> None:
+    assert len(DURATIONS) > 25
+    units = ("-seconds", "-days", "-hours", "-minutes", "-ms")
+    for name, parameter in parameters():
+        is_flag = getattr(parameter, "is_flag", False)
+        assert is_flag or not name.endswith(units), name
+        assert parameter.metavar not in {"SECONDS", "DAYS", "MINUTES", "HOURS"}, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["check", "agent.example", "--timeout", "soon"], "--timeout"),
+        (["validate", "health.json", "--timeout", "soon"], "--timeout"),
+        (["recheck", "billing-1", "--wait", "soon"], "--wait"),
+        (["agents", "drain", "a", "--drain-timeout", "soon"], "--drain-timeout"),
+        (["serve", "--sweep-interval", "soon"], "--sweep-interval"),
+    ],
+)
+def test_a_wrong_duration_is_told_by_its_option_its_value_and_the_form(
+    arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lifesign: {option}: {FORM}; got 'soon'")
+
+
+def test_a_wrong_duration_in_a_variable_is_told_by_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIFESIGN_SERVER_SWEEP_INTERVAL", "soon")
+    assert main(["serve"]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith(f"lifesign: LIFESIGN_SERVER_SWEEP_INTERVAL: {FORM}; got 'soon'")
+
+
+@pytest.mark.parametrize(("command", "default"), [("check", "10s"), ("validate", "10s"), ("recheck", "1m")])
+def test_help_shows_defaults_in_the_same_form(
+    command: str, default: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"[default: {default}]" in " ".join(capsys.readouterr().out.split())

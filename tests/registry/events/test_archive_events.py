@@ -94,7 +94,7 @@ async def test_one_file_holds_no_more_than_allowed(
     monkeypatch.setattr(event_log, "PAGE", 2)
     monkeypatch.setattr(archive_events, "PAGE", 2)
     await live_a_little(api)
-    settings = RegistrySettings.read(event_retention_days=1, archive_dir=tmp_path)
+    settings = RegistrySettings.read(event_retention_seconds=86_400, archive_dir=tmp_path)
     api.clock.advance(2 * DAY_S)
     running = asyncio.create_task(Archivist(api.database, settings).run())
     async with asyncio.timeout(PATIENCE_SECONDS):

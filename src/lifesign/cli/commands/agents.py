@@ -8,6 +8,7 @@ import typer
 
 from lifesign.cli.options.agent_reference import check_id, is_url, with_agent_id
 from lifesign.cli.options.completion import offering
+from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     USUAL_IN_TABLE,
@@ -35,13 +36,20 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """The most that the registry tells at once."""
 HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
+MAX_DURATION_SECONDS = 604_800
+"""As in the models of the API, which take 60 ms to import."""
 STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
 _ALL = frozenset({"all", "any"})
 
 AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")]
 DrainTimeout = Annotated[
     float | None,
-    typer.Option("--drain-timeout", metavar="SECONDS", help="How long it may take; else as registered."),
+    duration_option(
+        "--drain-timeout",
+        least_s=1,
+        most_s=MAX_DURATION_SECONDS,
+        help="How long it may take; else as registered.",
+    ),
 ]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Told to whoever is concerned.")]
 
@@ -341,7 +349,7 @@ def drain_agent(
 
     \b
     Examples:
-      lifesign agents drain billing-1 --drain-timeout 600
+      lifesign agents drain billing-1 --drain-timeout 10m
 
     \b
     Exit codes:
@@ -399,7 +407,10 @@ def send_command(
     reason: Reason = None,
     drain_timeout: DrainTimeout = None,
     expires_in: Annotated[
-        float | None, typer.Option("--expires-in", metavar="SECONDS", help="How long it waits; else 3600.")
+        float | None,
+        duration_option(
+            "--expires-in", least_s=1, most_s=MAX_DURATION_SECONDS, help="How long it waits; else 1h."
+        ),
     ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,

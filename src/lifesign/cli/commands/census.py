@@ -15,7 +15,8 @@ from lifesign.cli.commands.crawl import (
     place_of,
     run_crawl,
 )
-from lifesign.cli.commands.probe import Timeout, check_timeout
+from lifesign.cli.commands.probe import Timeout
+from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.server_database import run_deed
@@ -105,7 +106,7 @@ def census(
     Examples:
       lifesign census urls.txt --contact mailto:you@example.org
       lifesign census https://directory.example/agents.json --contact mailto:you@example.org
-      lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5 --output report
+      lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5s --output report
       lifesign census probes/census.yml --workers 2 --format html > census.html
       lifesign census census.db --format json | jq .alive_ratio
       LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
@@ -123,7 +124,6 @@ def census(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if form not in FORMATS:
         raise InvalidValue("--format", form, f"one of {', '.join(FORMATS)}")
-    check_timeout(timeout_seconds)
     if output is not None:
         from lifesign.census.report_files import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -133,7 +133,7 @@ def census(
         raise InvalidValue("--registry", registry, "none: a database is named")
     if source is None or known is not None:
         if timeout_seconds is not None:
-            raise InvalidValue("--timeout", timeout_seconds, "none: nobody is probed")
+            raise InvalidValue("--timeout", format_duration(timeout_seconds), "none: nobody is probed")
         place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
         _write(_taken(place, None), place, form, output)
         return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.broken_pipe import whoever_reads
@@ -48,8 +49,9 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     timeout_seconds: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="For everything together, at most 300.")
-    ] = 10.0,
+        float,
+        duration_option("--timeout", more_than_s=0, most_s=300, help="For everything together, at most 5m."),
+    ] = DefaultDuration(10),
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=f"Holds a token for full detail; else ${TOKEN_VARIABLE} is used."),
@@ -74,7 +76,7 @@ def check(
     \b
     Examples:
       lifesign check https://agent.example
-      lifesign check agent.example/agents/weather --timeout 3
+      lifesign check agent.example/agents/weather --timeout 3s
       lifesign check https://agent.example --json | jq -r .decision.action
 
     \b

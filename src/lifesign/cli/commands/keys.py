@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.completion import offering
-from lifesign.cli.options.duration import read_duration
+from lifesign.cli.options.duration import duration_option, in_durations
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def create(
     ] = None,
     expires_in: Annotated[
         float | None,
-        typer.Option(parser=read_duration, metavar="DURATION", help="Such as 12h or 30d; else it stays."),
+        duration_option("--expires-in", help="Such as 12h or 30d; else it stays."),
     ] = None,
     max_workers: Annotated[
         int | None,
@@ -154,15 +153,11 @@ def rotate(
     *,
     overlap: Annotated[
         float | None,
-        typer.Option(
-            parser=read_duration, metavar="DURATION", help="How long the old key is still good; else 1h."
-        ),
+        duration_option("--overlap", help="How long the old key is still good; else 1h."),
     ] = None,
     expires_in: Annotated[
         float | None,
-        typer.Option(
-            parser=read_duration, metavar="DURATION", help="Of the new key; else as long as the old one's."
-        ),
+        duration_option("--expires-in", help="Of the new key; else as long as the old one's."),
     ] = None,
     write_key: WriteKey = None,
     _config: ServerConfig = None,
@@ -330,10 +325,8 @@ def _checked(model: Any, **members: object) -> Any:
         # What is wrong with several members at once is which agent a key has, or has not.
         fault = invalid_setting(error, "agent_id")
         option = "--" + fault.name.removesuffix("_seconds").replace("_", "-")
-        if fault.name.endswith("_seconds") and isinstance(fault.given, int | float):
-            bound, _, seconds = fault.expected.rpartition(" ")
-            expected = f"{bound} {duration_text(float(seconds))}"
-            raise InvalidValue(option, duration_text(fault.given), expected) from None
+        if fault.name.endswith("_seconds"):
+            raise in_durations(option, fault) from None
         raise InvalidValue(option, fault.given, fault.expected) from None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifesign.cli.options.agent_reference import check_id
-from lifesign.cli.options.duration import read_duration
+from lifesign.cli.options.duration import duration_option, format_duration
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lifesign.client import RegistryClient
     from lifesign.client.registry_agents import MaintenanceChange
 
+MAX_MAINTENANCE_SECONDS = 30 * 86_400
+
 
 def maintenance(
     agent_id: Annotated[
@@ -28,7 +30,8 @@ def maintenance(
         str | None, typer.Option("--role", help="All living members of this pool at once.")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--for", metavar="DURATION", help="Such as 90s, 15m, 1h; at most 30d.")
+        float | None,
+        duration_option("--for", least_s=1, most_s=MAX_MAINTENANCE_SECONDS, help="At most 30d."),
     ] = None,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Stands in the log.")] = None,
     ended: Annotated[bool, typer.Option("--end", help="End it before its time.")] = False,
@@ -56,12 +59,13 @@ def maintenance(
     if agent_id is not None:
         check_id(agent_id)
     if ended == (duration is not None):
-        raise InvalidValue("--for", duration, "either --for or --end")
+        raise InvalidValue(
+            "--for", None if duration is None else format_duration(duration), "either --for or --end"
+        )
     if not ended and not reason:
         raise InvalidValue("--reason", reason, "why")
-    seconds = None if duration is None else read_duration(duration)
     found = ask(
-        lambda client: _decree(client, agent_id, role, seconds, reason or ""),
+        lambda client: _decree(client, agent_id, role, duration, reason or ""),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,

@@ -10,6 +10,7 @@ import typer
 
 from lifesign.cli.commands.directories import LocalDatabase
 from lifesign.cli.options.agent_reference import ListsTargets, with_agent_id
+from lifesign.cli.options.duration import DefaultDuration, duration_option, format_duration
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.broken_pipe import whoever_reads
@@ -69,8 +70,8 @@ def recheck(
     ],
     *,
     wait_seconds: Annotated[
-        float, typer.Option("--wait", min=0, max=600, metavar="SECONDS", help="For the result, at most.")
-    ] = 60.0,
+        float, duration_option("--wait", most_s=600, help="For the result, at most 10m.")
+    ] = DefaultDuration(60),
     as_json: AsJson = False,
     database: LocalDatabase = None,
     registry: RegistryUrl = DEFAULT_URL,
@@ -86,7 +87,7 @@ def recheck(
     \b
     Examples:
       lifesign recheck https://agent.example
-      lifesign recheck billing-1 --wait 10
+      lifesign recheck billing-1 --wait 10s
       lifesign recheck https://agent.example --database sqlite:///directory.db
 
     \b
@@ -139,7 +140,7 @@ def _why_not(seen: RecheckResult, where: str, wait_seconds: float) -> str:
     if seen.asked.not_before is not None:
         until = time_text(seen.asked.not_before)
         return f"it asked us to wait until {until} (Retry-After): it is looked at then"
-    return f"nobody has looked within {wait_seconds:g} s"
+    return f"nobody has looked within {format_duration(wait_seconds)}"
 
 
 async def _looked(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from lifesign.adapter.errors import CommandFailed
-from lifesign.cli.options.duration import duration_text, read_duration
+from lifesign.cli.options.duration import duration_option, format_duration
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913 - each option is one
     once: Annotated[bool, typer.Option("--once", help="One task, and then end.")] = False,
     wait: Annotated[
         float | None,
-        typer.Option("--wait", metavar="DURATION", parser=read_duration, help="For a task, then end."),
+        duration_option("--wait", help="For a task, then end."),
     ] = None,
     agent_id: Annotated[
         str | None, typer.Option("--agent-id", metavar="ID", help="As which agent; else as a new one.")
@@ -88,9 +88,7 @@ def run(  # noqa: PLR0913 - each option is one
     ] = None,
     keep: Annotated[
         float | None,
-        typer.Option(
-            "--keep", metavar="DURATION", parser=read_duration, help="Of workspaces of failed runs; else 7d."
-        ),
+        duration_option("--keep", help="Of workspaces of failed runs; else 7d."),
     ] = None,
     user: Annotated[
         str | None,
@@ -105,29 +103,24 @@ def run(  # noqa: PLR0913 - each option is one
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="DURATION", parser=read_duration, help="For one run."),
+        duration_option("--timeout", more_than_s=0, help="For one run."),
     ] = None,
     no_progress_timeout: Annotated[
         float | None,
-        typer.Option(
+        duration_option(
             "--no-progress-timeout",
-            metavar="DURATION",
-            parser=read_duration,
+            more_than_s=0,
             help="Without output or tool calls, after which the agent counts as hung; else never.",
         ),
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(
-            "--grace", metavar="DURATION", parser=read_duration, help="Between SIGTERM and SIGKILL; else 10s."
-        ),
+        duration_option("--grace", help="Between SIGTERM and SIGKILL; else 10s."),
     ] = None,
     drain_timeout: Annotated[
         float | None,
-        typer.Option(
+        duration_option(
             "--drain-timeout",
-            metavar="DURATION",
-            parser=read_duration,
             help="For the task in progress when this is asked to end, before --grace; else 120s.",
         ),
     ] = None,
@@ -184,7 +177,7 @@ def run(  # noqa: PLR0913 - each option is one
         raise InvalidValue(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
         )
-    _check(task=task, once=once, timeout_s=timeout, no_progress_s=no_progress_timeout)
+    _check(task=task, once=once)
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
@@ -277,13 +270,10 @@ def run(  # noqa: PLR0913 - each option is one
     return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
 
 
-def _check(*, task: str | None, once: bool, timeout_s: float | None, no_progress_s: float | None) -> None:
+def _check(*, task: str | None, once: bool) -> None:
     """Refuse what cannot be meant, before anybody is registered for it."""
     if task is not None and once:
         raise InvalidValue("--once", None, "not to be given with --task, which is one task already")
-    for option, given_s in (("--timeout", timeout_s), ("--no-progress-timeout", no_progress_s)):
-        if given_s is not None and given_s <= 0:
-            raise InvalidValue(option, "0s", "more than that")
 
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
@@ -292,8 +282,8 @@ def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
 
     if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
         late = "--grace" if grace_s > drain_s else "--drain-timeout"
-        got = duration_text(max(grace_s, drain_s))
-        most = duration_text(MAX_DURATION_SECONDS)
+        got = format_duration(max(grace_s, drain_s))
+        most = format_duration(MAX_DURATION_SECONDS)
         raise InvalidValue(late, got, f"less than {most}, --grace and --drain-timeout together")
 
 

@@ -12,6 +12,7 @@ import typer
 
 from lifesign.cli.options.config_file import SOURCES, blaming_the_source
 from lifesign.cli.options.config_file import show_config as print_config
+from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.net.target_address import without_passwords
@@ -33,6 +34,11 @@ _log = logging.getLogger("lifesign.registry")
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
 ]
+
+
+def _duration(name: str, words: str) -> Any:
+    """Return the option of a duration; RegistrySettings has its bounds and its default."""
+    return duration_option(f"--{name}", envvar=f"{PREFIX}{name.replace('-', '_').upper()}", help=words)
 
 
 def _threshold(name: str, metavar: str, words: str) -> Any:
@@ -95,16 +101,12 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = "",
     sweep_seconds: Annotated[
         float | None,
-        typer.Option(
-            envvar=f"{PREFIX}SWEEP_SECONDS", metavar="SECONDS", help="How often silence is looked for."
-        ),
+        _duration("sweep-interval", "How often silence is looked for."),
     ] = None,
     answer_seconds: Annotated[
         float | None,
-        typer.Option(
-            envvar=f"{PREFIX}ANSWER_SECONDS",
-            metavar="SECONDS",
-            help="How long callers wait for the database before they are told to come again.",
+        _duration(
+            "database-timeout", "How long callers wait for the database before they are told to come again."
         ),
     ] = None,
     requests_per_second: Annotated[
@@ -125,23 +127,15 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     command_seconds: Annotated[
         float | None,
-        typer.Option(envvar=f"{PREFIX}COMMAND_SECONDS", metavar="SECONDS", help="How long a command waits."),
+        _duration("command-ttl", "How long a command waits."),
     ] = None,
-    event_retention_days: Annotated[
+    event_retention_seconds: Annotated[
         float | None,
-        typer.Option(
-            envvar=f"{PREFIX}EVENT_RETENTION_DAYS",
-            metavar="DAYS",
-            help="Then events go into a file; else they stay.",
-        ),
+        _duration("event-retention", "Then events go into a file; else they stay."),
     ] = None,
-    task_retention_days: Annotated[
+    task_retention_seconds: Annotated[
         float | None,
-        typer.Option(
-            envvar=f"{PREFIX}TASK_RETENTION_DAYS",
-            metavar="DAYS",
-            help="How long finished tasks are kept; 90 if not said.",
-        ),
+        _duration("task-retention", "How long finished tasks are kept; 90d if not said."),
     ] = None,
     archive_dir: Annotated[
         Path | None,
@@ -165,11 +159,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     mass_exit_cadence_seconds: Annotated[
         float | None,
-        _threshold(
-            "MASS_EXIT_CADENCE_SECONDS",
-            "SECONDS",
-            "Time in which agents that fall silent are counted together.",
-        ),
+        _duration("mass-exit-cadence", "Time in which agents that fall silent are counted together."),
     ] = None,
     mass_exit_min_exits: Annotated[
         int | None,
@@ -201,11 +191,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     mass_exit_max_suspension_seconds: Annotated[
         float | None,
-        _threshold(
-            "MASS_EXIT_MAX_SUSPENSION_SECONDS",
-            "SECONDS",
-            "Longest suspension: then silence is believed all the same.",
-        ),
+        _duration("mass-exit-max-suspension", "Longest suspension: then silence is believed all the same."),
     ] = None,
     mass_exit_baseline_cadences: Annotated[
         int | None,
@@ -213,56 +199,42 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     mass_exit_proven_seconds: Annotated[
         float | None,
-        _threshold(
-            "MASS_EXIT_PROVEN_SECONDS",
-            "SECONDS",
+        _duration(
+            "mass-exit-min-uptime",
             "Time an agent must have given signs of life before its silence counts here.",
         ),
     ] = None,
     mass_silence_expected_seconds: Annotated[
         float | None,
-        _threshold(
-            "MASS_SILENCE_EXPECTED_SECONDS",
-            "SECONDS",
-            "An address that answered within this time is expected to answer.",
+        _duration(
+            "mass-silence-lookback", "An address that answered within this time is expected to answer."
         ),
     ] = None,
     mass_silence_together_seconds: Annotated[
         float | None,
-        _threshold(
-            "MASS_SILENCE_TOGETHER_SECONDS",
-            "SECONDS",
+        _duration(
+            "mass-silence-window",
             "Addresses fell silent together if their last answers lie within this time.",
         ),
     ] = None,
     witness_seconds: Annotated[
         float | None,
-        _threshold(
-            "WITNESS_SECONDS", "SECONDS", "A target is handed out as a witness at most once in this time."
-        ),
+        _duration("witness-interval", "A target is handed out as a witness at most once in this time."),
     ] = None,
     clock_offset_seconds: Annotated[
         float | None,
-        _threshold(
-            "CLOCK_OFFSET_SECONDS",
-            "SECONDS",
-            "Difference of a prober's wall clock above which it is reported.",
-        ),
+        _duration("max-clock-skew", "Difference of a prober's wall clock above which it is reported."),
     ] = None,
     watch_seconds: Annotated[
         float | None,
-        _threshold(
-            "WATCH_SECONDS",
-            "SECONDS",
-            "How often silent network classes and agents with old evidence are counted.",
+        _duration(
+            "watch-interval", "How often silent network classes and agents with old evidence are counted."
         ),
     ] = None,
     evidence_lost_seconds: Annotated[
         float | None,
-        _threshold(
-            "EVIDENCE_LOST_SECONDS",
-            "SECONDS",
-            "How long agents have old evidence before monitor.evidence_lost is logged.",
+        _duration(
+            "evidence-lost-after", "How long agents have old evidence before monitor.evidence_lost is logged."
         ),
     ] = None,
     prober_workers: Annotated[
@@ -327,8 +299,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
             requests_per_second=requests_per_second,
             request_burst=request_burst,
             command_seconds=command_seconds,
-            event_retention_days=event_retention_days,
-            task_retention_days=task_retention_days,
+            event_retention_seconds=event_retention_seconds,
+            task_retention_seconds=task_retention_seconds,
             archive_dir=archive_dir,
             metrics_agents=metrics_agents,
             open_metrics=open_metrics,

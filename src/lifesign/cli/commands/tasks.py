@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.completion import offering
-from lifesign.cli.options.duration import duration_between
+from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     USUAL_IN_TABLE,
@@ -198,19 +198,18 @@ def create_task(
     ] = None,
     backoff: Annotated[
         float | None,
-        typer.Option(
+        duration_option(
             "--backoff",
-            parser=duration_between(0, MAX_BACKOFF_SECONDS),
-            metavar="DURATION",
+            most_s=MAX_BACKOFF_SECONDS,
             help="Before its second attempt, doubled for each after.",
         ),
     ] = None,
     lease: Annotated[
         float | None,
-        typer.Option(
+        duration_option(
             "--lease",
-            parser=duration_between(MIN_TTL_SECONDS, MAX_TTL_SECONDS),
-            metavar="DURATION",
+            least_s=MIN_TTL_SECONDS,
+            most_s=MAX_TTL_SECONDS,
             help="How long one grant of it lasts, unless renewed.",
         ),
     ] = None,

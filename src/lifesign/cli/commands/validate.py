@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.option_names import options
 from lifesign.cli.output.broken_pipe import whoever_reads
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
@@ -27,8 +28,8 @@ def validate(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     timeout_seconds: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="For a URL, at most 300.")
-    ] = 10.0,
+        float, duration_option("--timeout", more_than_s=0, most_s=300, help="For a URL, at most 5m.")
+    ] = DefaultDuration(10),
 ) -> int:
     """Say whether something is a health document, and where and why not.
 

@@ -63,7 +63,7 @@ def of_the_directory(directory: Path, about: str) -> Iterator[CheckResult]:
     if free < ROOM_BYTES:
         yield CheckResult("disk", "fault", told, "make room: changes cannot be stored")
     elif free < ROOM_WARNING_BYTES:
-        yield CheckResult("disk", "warning", told, "make room, or let old events go: --event-retention-days")
+        yield CheckResult("disk", "warning", told, "make room, or let old events go: --event-retention")
     else:
         yield CheckResult("disk", "ok", told)
 

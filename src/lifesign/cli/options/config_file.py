@@ -20,6 +20,7 @@ import typer
 from typer.exceptions import TyperException
 
 from lifesign.cli.errors import InvalidConfig
+from lifesign.cli.options.duration import FORM, METAVAR, format_duration, in_durations
 from lifesign.cli.options.secret_file import complain
 from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.errors import FileFault
@@ -47,6 +48,7 @@ _KINDS: Final[Mapping[object, tuple[str, frozenset[type]]]] = MappingProxyType(
         float: ("a number", frozenset({int, float})),
         str: ("a text in quotes", frozenset({str, list})),
         Path: ("a text in quotes", frozenset({str})),
+        METAVAR: (FORM, frozenset({int, float, str})),
     }
 )
 """What a file may say for a parameter: it has types, other than the environment, where all is text."""
@@ -181,17 +183,24 @@ def _as_given(value: object) -> str | bool | None:
 
 def _misfit(context: typer.Context, parameter: Any, value: object, read: object) -> str | None:
     """Return what is wrong with a value of a file for this parameter; None if it fits."""
-    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-    if annotation in _KINDS:
-        expected, kinds = _KINDS[annotation]
+    kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if _is_duration(parameter):
+        kind = METAVAR
+    if kind in _KINDS:
+        expected, kinds = _KINDS[kind]
         if type(value) not in kinds:
-            is_quoted = isinstance(value, str) and annotation is not Path
+            is_quoted = isinstance(value, str) and kind is not Path
             return f"expected {expected}{', without quotes' * is_quoted}; got {_as_written(value)}"
     try:
         parameter.process_value(context, read)
     except TyperException as error:
-        return f"{_in_words(error)}; got {value!r}"
+        told = _in_words(error)
+        return told if "; got " in told else f"{told}; got {value!r}"
     return None
+
+
+def _is_duration(parameter: Any) -> bool:
+    return getattr(parameter, "metavar", None) == METAVAR
 
 
 def _as_written(value: object) -> str:
@@ -230,13 +239,24 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
         (parameter,) = parameters
         source = context.get_parameter_source(parameter.name)
         told = SOURCES.get(source.name if source is not None else "", "")
+        if _is_duration(parameter):
+            error = in_durations(error.name, error)
+        expected = _named_by(context, table, told, error.expected)
         place = context.meta.get(_PLACES, {}).get(parameter.name)
         if told == "file" and place is not None:
             got = "" if error.given is None else f"; got {error.given!r}"
-            fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {error.expected}{got}")
+            fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {expected}{got}")
             raise InvalidConfig([fault], str(place.file)) from None
         name = parameter.envvar if told == "environment" else parameter.opts[0]
-        raise InvalidValue(name, error.given, error.expected) from None
+        raise InvalidValue(name, error.given, expected) from None
+
+
+def _named_by(context: typer.Context, table: str, told: str, expected: str) -> str:
+    """Return what was expected with the names that other settings have in the same source."""
+    for name, parameter in settings_of(context.command, table):
+        named = {"file": name, "environment": parameter.envvar}.get(told, parameter.opts[0])
+        expected = re.sub(rf"\b{parameter.name}\b", named, expected)
+    return expected
 
 
 def told_by_source(error: TyperException) -> str:
@@ -249,6 +269,9 @@ def told_by_source(error: TyperException) -> str:
         if source is not None and SOURCES.get(source.name) == "environment":
             return f"{variable}: {_in_words(error)}"
         told = told.replace(f" (env var: '{variable}')", "")
+    message = getattr(error, "message", "")
+    if expected is None and message.startswith("expected "):
+        expected = message
     if parameter is not None and expected is not None and parameter.opts[0].startswith("-"):
         return f"{parameter.opts[0]}: {expected}"
     # Choices stand on lines of their own there.
@@ -282,6 +305,8 @@ def show_config(context: typer.Context, table: str, defaults: Mapping[str, objec
         value = context.params[parameter.name]
         if value is None:
             value = defaults.get(parameter.name)
+        if _is_duration(parameter) and isinstance(value, int | float):
+            value = format_duration(value)
         told = SOURCES.get(source.name if source is not None else "", "default")
         if told == "environment":
             told = f"environment: {parameter.envvar}"

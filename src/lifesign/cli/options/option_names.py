@@ -6,6 +6,7 @@ What a command calls knows settings; whoever typed the command knows its options
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lifesign.cli.options.duration import in_durations
 from lifesign.errors import InvalidValue
 
 
@@ -17,4 +18,6 @@ def options(**names: str) -> Iterator[None]:
     except InvalidValue as error:
         if error.name not in names:
             raise
+        if error.name.endswith("_seconds"):
+            raise in_durations(names[error.name], error) from None
         raise InvalidValue(names[error.name], error.given, error.expected) from None

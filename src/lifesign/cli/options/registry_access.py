@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lifesign.cli.options.duration import read_duration
+from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
@@ -45,11 +45,8 @@ Limit = Annotated[
 ]
 MaxEvidenceAge = Annotated[
     float | None,
-    typer.Option(
-        "--max-evidence-age",
-        parser=read_duration,
-        metavar="DURATION",
-        help="Only those that a probe measured within this time, such as 15m.",
+    duration_option(
+        "--max-evidence-age", help="Only those that a probe measured within this time, such as 15m."
     ),
 ]
 PlainHttp = Annotated[

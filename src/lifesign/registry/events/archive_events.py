@@ -32,34 +32,33 @@ MAX_TRIES = 3
 """When others archive or erase the same events."""
 ARCHIVE_SECONDS = 3_600.0
 """Between two looks whether events have become old enough, or somebody was erased of whom files tell."""
-DAY_SECONDS = 86_400.0
 
 _log = logging.getLogger("lifesign.registry")
 
 
 class Archivist:
-    """Archives what is older than `event_retention_days`, and lets archives forget who is erased.
+    """Archives what is older than `event_retention_seconds`, and lets archives forget who is erased.
 
     In one server process or several.
     """
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
         self._database = database
-        self._days = settings.event_retention_days
+        self._keep_s = settings.event_retention_seconds
         self._directory = archive_directory(database, settings)
 
     async def run(self) -> None:
         """Look once in an hour until cancelled. Without a retention nothing is archived; it may have been."""
         while True:
-            if self._days is not None:
-                await self._archive(self._days)
+            if self._keep_s is not None:
+                await self._archive(self._keep_s)
             await self._erase()
             await asyncio.sleep(ARCHIVE_SECONDS)
 
-    async def _archive(self, days: float) -> None:
+    async def _archive(self, keep_s: float) -> None:
         try:
             now_s = await self._database.read(lambda transaction: transaction.now_s)
-            while await archive(self._database, self._directory, now_s - days * DAY_SECONDS):
+            while await archive(self._database, self._directory, now_s - keep_s):
                 pass
         except (LifesignError, OSError):
             # Nothing is lost; a broken log or a full disk is for people to look at.

@@ -217,7 +217,7 @@ def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
         "Living agents of which nothing is known through a fault of the monitoring, by the reason.",
         {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(FAULTS_OF_OURS)},
     )
-    yield _number("evidence_lost", "Whether that has lasted for evidence_lost_seconds.", watched.is_reported)
+    yield _number("evidence_lost", "Whether that has lasted for evidence_lost_after.", watched.is_reported)
     yield _number(
         "silent_network_classes",
         "Network classes of which most addresses fell silent together: none of them is a witness.",
