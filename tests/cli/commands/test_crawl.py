@@ -408,7 +408,7 @@ def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "PROBE.yml"),
+        ([], "FILE"),
         (["none.yml"], "none.yml"),
         (["mixed.yml", "--workers", "0"], "--workers"),
         (["mixed.yml", "--database", "mysql://x/y"], "database"),

@@ -181,7 +181,7 @@ def test_who_has_not_looked_in_time_is_told_as_such(
         (["no-such-agent"], 1, "no-such-agent"),
         (["ftp://agent.example"], 3, "ftp://agent.example"),
         (["https://agent.example", "--wait", "-1"], 3, "--wait"),
-        ([], 3, "URL|ID"),
+        ([], 3, "AGENT_ID|URL"),
     ],
 )
 def test_whom_nobody_knows_nobody_looks_at(

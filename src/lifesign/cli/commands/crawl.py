@@ -70,7 +70,7 @@ ProberConfig = Annotated[
     typer.Option(
         "--config",
         envvar="LIFESIGN_PROBER_CONFIG",
-        metavar="FILE.toml",
+        metavar="FILE",
         is_eager=True,
         callback=take_prober_config,
         help="Settings; what is given here or in the environment is stronger.",
@@ -90,7 +90,7 @@ CrawlKeyFile = Annotated[
 def crawl(
     context: typer.Context,
     definition: Annotated[
-        Path, typer.Argument(metavar="PROBE.yml", help="Whom to probe, what to ask, how often.")
+        Path, typer.Argument(metavar="FILE", help="Whom to probe, what to ask, how often.")
     ],
     *,
     _config: ProberConfig = None,

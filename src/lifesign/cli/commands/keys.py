@@ -56,7 +56,7 @@ def create(
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="For people: who has it, and what for.")],
     agent_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Whose own it is; required for agent keys.")
+        str | None, typer.Option(metavar="AGENT_ID", help="Whose own it is; required for agent keys.")
     ] = None,
     expires_in: Annotated[
         float | None,

@@ -37,7 +37,9 @@ def confirm_outage(
             "--class", metavar="CLASS", help="Network class: public_ipv4, public_ipv6 or 10.1.0.0/16."
         ),
     ] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="ID", help="One agent or target.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="AGENT_ID", help="One agent or target.")
+    ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,

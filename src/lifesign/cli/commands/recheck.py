@@ -66,7 +66,8 @@ class _Targets(ListsTargets, Protocol):
 
 def recheck(
     target: Annotated[
-        str, typer.Argument(metavar="URL|ID", help="Of an agent that is probed, as its directory lists it.")
+        str,
+        typer.Argument(metavar="AGENT_ID|URL", help="Of an agent that is probed, as its directory lists it."),
     ],
     *,
     wait_seconds: Annotated[

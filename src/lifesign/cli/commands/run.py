@@ -71,7 +71,7 @@ def run(  # noqa: PLR0913 - each option is one
         duration_option("--wait", help="For a task, then end."),
     ] = None,
     agent_id: Annotated[
-        str | None, typer.Option("--agent-id", metavar="ID", help="As which agent; else as a new one.")
+        str | None, typer.Option("--agent-id", metavar="AGENT_ID", help="As which agent; else as a new one.")
     ] = None,
     capability: Annotated[
         list[str] | None, typer.Option("--capability", help="That the agent has; may be repeated.")
@@ -82,7 +82,7 @@ def run(  # noqa: PLR0913 - each option is one
         Path | None,
         typer.Option(
             "--workspaces",
-            metavar="DIR",
+            metavar="DIRECTORY",
             help="Below which runs work; else ~/.local/state/lifesign/runs.",
         ),
     ] = None,

@@ -39,7 +39,7 @@ def watch_opencode(
     ] = None,
     directory: Annotated[
         str | None,
-        typer.Option("--directory", metavar="PATH", help="Only sessions that work there; else all."),
+        typer.Option("--directory", metavar="DIRECTORY", help="Only sessions that work there; else all."),
     ] = None,
     registry: RegistryUrl = DEFAULT_URL,
     key_files: Annotated[

@@ -70,9 +70,7 @@ def doctor(
     key_file: KeyFile = None,
     definitions: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--definition", metavar="PROBE.yml", help="A probe definition to read; may be repeated."
-        ),
+        typer.Option("--definition", metavar="FILE", help="A probe definition to read; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> int:

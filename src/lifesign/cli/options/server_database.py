@@ -37,7 +37,7 @@ ServerConfig = Annotated[
     typer.Option(
         "--config",
         envvar="LIFESIGN_SERVER_CONFIG",
-        metavar="FILE.toml",
+        metavar="FILE",
         is_eager=True,
         callback=take_server_config,
         help="Settings; what is given here or in the environment is stronger.",
