@@ -175,7 +175,10 @@ def test_every_variable_is_documented() -> None:
         ('sweep_interval = "2m"', "/server/sweep_interval: expected at most 1m; got '2m'"),
         (
             'mass_exit_max_suspension = "2s"',
-            "/server/mass_exit_max_suspension: expected mass_exit_max_suspension to be at least mass_exit_cadence",
+            (
+                "/server/mass_exit_max_suspension: "
+                "expected mass_exit_max_suspension to be at least mass_exit_cadence"
+            ),
         ),
         ('port = "8440"', '/server/port: expected a whole number, without quotes; got "8440"'),
         ("port = 1.5", "/server/port: expected a whole number; got 1.5"),
