@@ -17,7 +17,7 @@ from tests.support.reporting import report
 from tests.support.suspension import suspend
 
 from lifesign.cli import main
-from lifesign.cli.output.agent_page import page
+from lifesign.cli.output.agent_page import page, status_text
 from lifesign.client import RegistryClient
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role
@@ -475,7 +475,13 @@ def test_record_with_old_evidence_shows_reason_and_age() -> None:
     assert "3 h 5 min ago" in lines[place + 1][1]
 
 
-@pytest.mark.parametrize(("failures", "told"), [(1, []), (2, ["its last 2 probes failed"])])
-def test_record_of_an_active_agent_names_its_last_failures(failures: int, told: list[str]) -> None:
-    seen = {"failures_in_row": failures, "recent_interactions": "1" + "0" * failures}
-    assert [line.text for line in page(record_of(seen=seen)) if line.label == "but"] == told
+@pytest.mark.parametrize(
+    ("failing", "told", "status"),
+    [(None, [], "active"), (2, ["its last 2 probes failed"], "active (last 2 probes failed)")],
+)
+def test_an_active_agent_is_shown_with_its_last_failures(
+    failing: int | None, told: list[str], status: str
+) -> None:
+    record = record_of(failing_probes=failing)
+    assert [line.text for line in page(record) if line.label == "but"] == told
+    assert status_text(record) == status

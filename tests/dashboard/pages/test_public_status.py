@@ -86,12 +86,13 @@ def test_badge_has_the_status_unless_observations_say_less(changed: dict[str, An
 def known(**changed: Any) -> AgentRecord:
     """Return the record of an active agent that is probed, with some members changed."""
     failures = changed.pop("failures", 0)
-    members = {
+    members: dict[str, Any] = {
         "agent_id": "a", "capabilities": [], "capacity": {}, "status": "active", "health": "unknown",
         "monitoring": "probe", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
         "registered_at": NOW, "version": 1, "incarnation": 1, "etag": "", "reason": "registered",
         "status_since": NOW, "explanation": "", "reported": {"current_load": 0, "tasks_in_progress": []},
         "observed": {"failures_in_row": failures, "recent_interactions": ""},
+        "failing_probes": failures if failures >= 2 and "unknown_reason" not in changed else None,
     }  # fmt: skip
     return AgentRecord.model_validate(members | changed)
 

@@ -19,11 +19,12 @@ from lifesign.domain.lifecycle.observed_facts import (
     evidence_of,
     expected,
     fold,
+    is_document_current,
     moved_back,
     reported_health,
     with_document_age,
 )
-from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
+from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
 
@@ -257,6 +258,33 @@ def test_a_document_that_promises_to_last_counts_no_longer_than_the_evidence() -
     assert current_health(again, NOW_S + 1800) is HealthStatus.HEALTHY
 
 
+def test_measured_failures_leave_unknown_health_unknown() -> None:
+    """Three intervals pass without a result, then the agent fails with a witness."""
+    known = add_up(read(0, "healthy", max_age_s=3600))
+    assert current_health(known, NOW_S + 1000) is HealthStatus.UNKNOWN
+    failed = taken(known, seen(1000, **FAILURE), NOW_S + 1000)
+    assert unknown_reason(evidence_of(failed), NOW_S + 1000) is None
+    assert evidence_of(failed).health_until_s == NOW_S + 900
+    assert shown_health(HealthStatus.HEALTHY, evidence_of(failed), NOW_S + 1000) == (
+        HealthStatus.UNKNOWN,
+        UnknownReason.DOCUMENT_ENDED,
+    )
+    assert reported_health(failed) is HealthStatus.UNKNOWN
+    assert not is_document_current(failed, NOW_S + 1000)
+
+
+def test_health_becomes_unknown_three_intervals_after_the_last_liveness_signal() -> None:
+    known = add_up(read(0, "healthy", max_age_s=3600), *(seen(at_s, **FAILURE) for at_s in (300, 600, 900)))
+    assert current_health(known, NOW_S + 900) is HealthStatus.HEALTHY
+    assert current_health(known, NOW_S + 900.1) is HealthStatus.UNKNOWN
+
+
+def test_an_outage_of_the_prober_changes_no_stored_health() -> None:
+    known = add_up(read(0, "healthy", max_age_s=3600), seen(1000, **NOTHING))
+    assert reported_health(known) is HealthStatus.HEALTHY
+    assert current_health(known, NOW_S + 1000) is HealthStatus.UNKNOWN
+
+
 @pytest.mark.parametrize("computed_at_s", [-5000, 5000])
 def test_a_document_that_was_stale_when_seen_says_nothing(computed_at_s: float) -> None:
     known = add_up(read(0, "healthy", computed_at_s, is_stale=True))
@@ -392,7 +420,7 @@ def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> 
     known = add_up(read(0, "healthy"))
     back = moved_back(known, -3600, NOW_S - 3600)
     assert back.last_observed_at_s == back.measured_at_s == back.last_liveness_signal_at_s == NOW_S - 3600
-    assert back.evidence_until_s == back.results_until_s == NOW_S - 2700
+    assert back.evidence_until_s == back.results_until_s == back.liveness_until_s == NOW_S - 2700
     assert known.slot is not None
     assert back.slot == known.slot.model_copy(update={"number": known.slot.number - 2})
     assert current_health(back, NOW_S - 3600) is HealthStatus.HEALTHY

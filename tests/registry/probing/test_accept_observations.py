@@ -81,6 +81,25 @@ async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_noth
     assert record["is_unreachable"] is True
 
 
+async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi, clock: WoundClock) -> None:
+    """The prober is away for longer than three intervals, then the agent fails and a witness answers."""
+    await _probed(api)
+    stated = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 7200}
+    assert await outcomes(api, seen(clock, readiness={"result": "ok"}, document=stated)) == ["accepted"]
+    clock.advance(1000)
+    shown = (await api.ask("GET", AGENTS)).json()["agents"][0]
+    assert (shown["health"], shown["unknown_reason"]) == ("unknown", "no_prober")
+    for failures in range(1, 4):
+        assert await outcomes(api, failure(clock)) == ["accepted"]
+        shown = (await api.ask("GET", AGENTS)).json()["agents"][0]
+        assert (shown["health"], shown["unknown_reason"]) == ("unknown", "document_ended")
+        assert shown.get("failing_probes") == (failures if failures > 1 else None)
+        assert (await api.record("agent-1")).get("failing_probes") == shown.get("failing_probes")
+        found = (await api.ask("GET", f"{AGENTS}?health=healthy")).json()
+        assert found["agents"] == []
+        clock.advance(300)
+
+
 async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     some = [seen(clock), seen(clock), seen(clock)]

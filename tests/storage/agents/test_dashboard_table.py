@@ -155,7 +155,6 @@ async def test_old_evidence_is_unknown_health_in_filters_and_counts(
     ]  # fmt: skip
     assert await found(filled, {"max_evidence_age_s": 60.0}) == ["b-1", "a-4"]
     assert await found(filled, {"max_evidence_age_s": 1000.0}) == ["b-1", "c-3", "a-4"]
-    # A document that ended is noticed by the next probe: until then it is counted as it is stored.
     counts = await filled.database.read(dashboard_table.counts)
-    assert counts["active", "healthy"] == 2
-    assert counts["active", "unknown"] == 2
+    assert counts["active", "healthy"] == 1
+    assert counts["active", "unknown"] == 3

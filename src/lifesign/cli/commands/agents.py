@@ -22,7 +22,7 @@ from lifesign.cli.options.registry_access import (
 )
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.suspension_notice import are_decisions_suspended, say_suspended
-from lifesign.cli.output.agent_page import health_text, load_text, page, time_text
+from lifesign.cli.output.agent_page import health_text, load_text, page, status_text, time_text
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import PageLine, has_colours, write_page
 from lifesign.domain.net.peer_text import printable
@@ -197,7 +197,7 @@ async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str
 def _row(agent: "AgentSummary") -> tuple[str, ...]:
     return (
         agent.agent_id,
-        agent.status,
+        status_text(agent),
         health_text(agent),
         load_text(agent),
         agent.role_id or "",

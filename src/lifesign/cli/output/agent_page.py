@@ -86,7 +86,7 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
     if agent.unknown_reason is not None:
         yield PageLine("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
     if agent.failing_probes:
-        yield PageLine("but", f"its last {pluralize(agent.failing_probes, 'probe')} failed", Colour.YELLOW)
+        yield PageLine("but", f"its {failing_text(agent.failing_probes)}", Colour.YELLOW)
 
 
 def _seen(seen: "ObservedState") -> Iterator[PageLine]:
@@ -143,6 +143,17 @@ def load_text(agent: "AgentSummary") -> str:
         return ""
     most = agent.capacity.max_concurrent_tasks
     return f"{agent.capacity.current_load}/{'?' if most is None else most}"
+
+
+def status_text(agent: "AgentSummary") -> str:
+    """Return an agent's status, and that its last probes failed although it is still active."""
+    failing = agent.failing_probes
+    return agent.status if failing is None else f"{agent.status} ({failing_text(failing)})"
+
+
+def failing_text(failures: int) -> str:
+    """Return that the last probes of an active agent failed."""
+    return f"last {pluralize(failures, 'probe')} failed"
 
 
 def health_text(agent: "AgentSummary") -> str:

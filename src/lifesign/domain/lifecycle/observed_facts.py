@@ -6,6 +6,7 @@ running (`agent_history`). Times are seconds since the epoch by the registry's c
 observations is the caller's affair (`registry/target_results`).
 """
 
+from math import inf
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -95,6 +96,8 @@ class Observed(_Stored):
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why the last result measured nothing; None if it measured."""
     last_liveness_signal_at_s: _Moment | None = None
+    liveness_until_s: _Moment | None = None
+    """Until when the last result with a liveness signal counts; a failure is no evidence of health."""
     life_run_began_at_s: _Moment | None = None
     """The first sign of life since the last measured failure; None if none came since."""
     failures_in_row: _Row = 0
@@ -153,7 +156,8 @@ def fold(observed: Observed | None, observation: Observation, receipt: Receipt, 
     else:
         measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}
         before_s = since_s if observed.measured_at_s is None else observed.measured_at_s
-        measured |= _life(observed, observation, at_s, min(max(0.0, at_s - before_s), receipt.max_gap_s))
+        gap_s = min(max(0.0, at_s - before_s), receipt.max_gap_s)
+        measured |= _life(observed, observation, receipt, at_s=at_s, gap_s=gap_s)
     failures_in_row = measured.get("failures_in_row", observed.failures_in_row)
     return observed.model_copy(
         update={
@@ -177,7 +181,9 @@ def reported_health(observed: Observed | None) -> HealthStatus:
     document = None if observed is None else observed.document
     if observed is None or document is None or document.is_stale:
         return HealthStatus.UNKNOWN
-    has_ended = (observed.last_observed_at_s or 0.0) > document.fresh_until_s
+    # Results that measured nothing do not end it here: an outage of the prober writes no event per agent.
+    has_failed_since = (observed.measured_at_s or 0.0) > (observed.liveness_until_s or inf)
+    has_ended = has_failed_since or (observed.last_observed_at_s or 0.0) > document.fresh_until_s
     return HealthStatus.UNKNOWN if has_ended else document.status
 
 
@@ -188,11 +194,9 @@ def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
 
 def is_document_current(observed: Observed | None, now_s: float) -> bool:
     """Whether the last health document still counts, whatever it says."""
-    document = None if observed is None else observed.document
-    if observed is None or document is None or document.is_stale:
-        return False
     evidence = evidence_of(observed)
-    return unknown_reason(evidence, now_s) is None and now_s <= document.fresh_until_s
+    until_s = evidence.health_until_s
+    return until_s is not None and now_s <= until_s and unknown_reason(evidence, now_s) is None
 
 
 def evidence_of(observed: Observed | None) -> Evidence:
@@ -202,7 +206,8 @@ def evidence_of(observed: Observed | None) -> Evidence:
     document, until_s = observed.document, observed.evidence_until_s
     health_until_s = None
     if document is not None and not document.is_stale:
-        health_until_s = document.fresh_until_s if until_s is None else min(document.fresh_until_s, until_s)
+        ends_s = (document.fresh_until_s, observed.liveness_until_s, until_s)
+        health_until_s = min(end_s for end_s in ends_s if end_s is not None)
     return Evidence(
         at_s=observed.measured_at_s,
         until_s=until_s,
@@ -252,6 +257,8 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
         for name in ("evidence_until_s", "results_until_s"):
             until_s = getattr(observed, name)
             update[name] = None if until_s is None else until_s + by_s
+    if observed.liveness_until_s is not None and (observed.last_liveness_signal_at_s or 0.0) > now_s:
+        update["liveness_until_s"] = observed.liveness_until_s + by_s
     document = observed.document
     if document is not None and document.observed_at_s > now_s:
         times_s = {
@@ -285,12 +292,15 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
     return changed
 
 
-def _life(observed: Observed, observation: Observation, at_s: float, gap_s: float) -> dict[str, Any]:
+def _life(
+    observed: Observed, observation: Observation, receipt: Receipt, *, at_s: float, gap_s: float
+) -> dict[str, Any]:
     """Count silence and failures; `gap_s` is the time since the last measured result, as far as it counts."""
     if observation.is_liveness_signal:
         began_s = observed.life_run_began_at_s
         return {
             "last_liveness_signal_at_s": at_s,
+            "liveness_until_s": receipt.evidence_until_s,
             "life_run_began_at_s": at_s if began_s is None else began_s,
             "failures_in_row": 0,
             "silence_s": 0.0,

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.health.document import HealthStatus, Time
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.domain.lifecycle.verdict import UNHEALTHY_AFTER_FAILURES, Monitoring
+from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.base import (
     AgentId,
     Body,
@@ -35,7 +35,7 @@ from lifesign.domain.models.base import (
     WholeSeconds,
 )
 from lifesign.domain.models.links import LinkShown
-from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.evidence_age import UnknownReason, is_evidence_old
 from lifesign.domain.observation.results import ResultClass
 
 MAX_TASKS = 1_000
@@ -205,6 +205,11 @@ class AgentSummary(BaseModel):
     """Why `health` is unknown although a document was read, or nothing is known of a probed agent."""
     evidence_at: Time | None = None
     """When a probe last measured something; absent if none ever did."""
+    failing_probes: int | None = None
+    """How many of its last probes failed although it is active; absent if fewer than two, or too long ago.
+
+    Its status follows once the failures have lasted for `unhealthy_after_seconds`.
+    """
     monitoring: Monitoring
     last_heartbeat_at: Time | None = None
     """Of who is to beat, its registration at first; absent where it is watched by probes alone."""
@@ -319,18 +324,7 @@ class AgentRecord(AgentSummary):
     @property
     def has_old_evidence(self) -> bool:
         """Whether nothing is known now of what a prober would see; a health document may end before that."""
-        return self.unknown_reason not in {None, UnknownReason.DOCUMENT_ENDED}
-
-    @property
-    def failing_probes(self) -> int:
-        """How many of its last probes failed though it is active; 0 if fewer than two, or too long ago.
-
-        Its status follows later, once the failures have lasted for `unhealthy_after_seconds`.
-        """
-        if self.status is not Status.ACTIVE or self.observed is None or self.has_old_evidence:
-            return 0
-        failures = self.observed.failures_in_row
-        return failures if failures >= UNHEALTHY_AFTER_FAILURES else 0
+        return is_evidence_old(self.unknown_reason)
 
 
 class Pool(BaseModel):

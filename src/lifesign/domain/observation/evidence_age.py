@@ -35,7 +35,10 @@ class UnknownReason(StrEnum):
     NOT_YET_PROBED = "not_yet_probed"
     """It was registered a short time ago, and no result has come yet."""
     DOCUMENT_ENDED = "document_ended"
-    """Its last health document is too old, and a later probe read none. Shown of `health` alone."""
+    """Its last health document has ended, or no probe showed a liveness signal for three intervals.
+
+    Shown of `health` alone.
+    """
     NO_WITNESS = InconclusiveReason.NO_WITNESS.value
     """The target failed, and nothing else proved that the prober could have reached it."""
     PROBER_SLOW = InconclusiveReason.PROBER_SLOW.value
@@ -102,7 +105,8 @@ class Evidence:
     inconclusive_reason: str | None = None
     """Why the last result measured nothing (`InconclusiveReason`); None if it measured."""
     health_until_s: float | None = None
-    """Until when the last health document counts, not after `until_s`; None without a document."""
+    """Until when the last health document counts: not after `until_s`, nor for longer than the last result
+    with a liveness signal; None without a document."""
 
 
 def unknown_reason(evidence: Evidence, now_s: float) -> UnknownReason | None:
@@ -131,6 +135,11 @@ def shown_health(
     if reason is None and evidence.health_until_s is not None and now_s > evidence.health_until_s:
         reason = UnknownReason.DOCUMENT_ENDED
     return (health, None) if reason is None else (HealthStatus.UNKNOWN, reason)
+
+
+def is_evidence_old(reason: UnknownReason | None) -> bool:
+    """Whether nothing is known now of what a prober would see; a health document may end before that."""
+    return reason not in {None, UnknownReason.DOCUMENT_ENDED}
 
 
 def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed
 from lifesign.domain.lifecycle.status_table import Reason, Status
-from lifesign.domain.lifecycle.verdict import Monitoring, Verdict, is_in_force
+from lifesign.domain.lifecycle.verdict import UNHEALTHY_AFTER_FAILURES, Monitoring, Verdict, is_in_force
 from lifesign.domain.models.agents import (
     AgentRecord,
     AgentSummary,
@@ -19,7 +19,7 @@ from lifesign.domain.models.agents import (
     etag_of,
 )
 from lifesign.domain.models.base import moment, moment_text
-from lifesign.domain.observation.evidence_age import shown_health
+from lifesign.domain.observation.evidence_age import is_evidence_old, shown_health
 from lifesign.registry.errors import AgentNotFound
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent, tasks_of
@@ -56,6 +56,7 @@ def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str,
         "health": health.value,
         "unknown_reason": None if reason is None else reason.value,
         "evidence_at": None if evidence.at_s is None else moment_text(evidence.at_s),
+        "failing_probes": None if is_evidence_old(reason) else _failing_probes(agent),
         "monitoring": agent.monitoring,
         "last_heartbeat_at": None if beat_at_s is None else moment_text(beat_at_s),
         "endpoint": agent.endpoint,
@@ -144,6 +145,11 @@ def _document(last: LastDocument | None) -> DocumentShown | None:
         latency_p50_ms=last.latency_p50_ms,
         latency_p99_ms=last.latency_p99_ms,
     )
+
+
+def _failing_probes(agent: StoredAgent | ListedAgent) -> int | None:
+    is_failing = agent.status == Status.ACTIVE and agent.failures_in_row >= UNHEALTHY_AFTER_FAILURES
+    return agent.failures_in_row if is_failing else None
 
 
 def _time(at_s: float | None) -> datetime | None:

@@ -91,6 +91,11 @@ class StoredAgent:
         """The stored evidence about it."""
         return evidence_in(self)
 
+    @property
+    def failures_in_row(self) -> int:
+        """How many of its last probes were measured failures."""
+        return 0 if self.observed is None else Observed.from_json(self.observed).failures_in_row
+
 
 _OWN_COLUMNS = tuple(column.name for column in agents.columns)
 EVIDENCE_COLUMNS = (

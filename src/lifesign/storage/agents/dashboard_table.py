@@ -128,8 +128,8 @@ def counts(transaction: Transaction) -> dict[tuple[str, str], int]:
     counted = Counter[tuple[str, str]]()
     for status, health, count in transaction.connection.execute(select(*kind, func.count()).group_by(*kind)):
         counted[str(status), str(health)] += int(count)
-    # Of those whose evidence is too old, which the index by its end finds, the health is unknown by now.
-    old = select(observed.c.agent).where(observed.c.evidence_until_s < transaction.now_s)
+    # The health of those whose evidence or document is too old is unknown by now.
+    old = select(observed.c.agent).where(_is_over(transaction))
     # SQLite would take the index of a bare column, and look each agent up in `observed`.
     is_known = agents.c.health.concat("") != HealthStatus.UNKNOWN
     of_old = select(*kind, func.count()).where(agents.c.id.in_(old), is_known).group_by(*kind)
@@ -192,11 +192,13 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
 def _has_health(transaction: Transaction, health: str, *, is_walk: bool) -> ColumnElement[bool]:
     """Whether the health that is shown now is this one (`evidence_age.shown_health`)."""
     is_stored = (agents.c.health.concat("") if is_walk else agents.c.health) == health
-    is_over = or_(
-        observed.c.evidence_until_s < transaction.now_s, observed.c.health_until_s < transaction.now_s
-    )
-    is_old = select(observed.c.agent).where(observed.c.agent == agents.c.id, is_over).exists()
+    is_old = select(observed.c.agent).where(observed.c.agent == agents.c.id, _is_over(transaction)).exists()
     return or_(is_stored, is_old) if health == HealthStatus.UNKNOWN else and_(is_stored, ~is_old)
+
+
+def _is_over(transaction: Transaction) -> ColumnElement[bool]:
+    """Whether the health that an agent reported does not count any more."""
+    return or_(observed.c.evidence_until_s < transaction.now_s, observed.c.health_until_s < transaction.now_s)
 
 
 def _targets_at(text: str) -> Select[tuple[str]] | None:

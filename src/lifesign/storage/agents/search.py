@@ -10,16 +10,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    JSON,
     BindParameter,
     ColumnElement,
     FromClause,
     Select,
     any_,
     bindparam,
+    cast,
     false,
     func,
     literal,
     select,
+    type_coerce,
 )
 
 from lifesign.domain.health.document import HealthStatus
@@ -72,6 +75,13 @@ class ListedAgent(NamedTuple):
     results_until_s: float | None = None
     health_until_s: float | None = None
     inconclusive_reason: str | None = None
+    stored_failures: int | None = None
+    """Measured failures in a row; None: none, or the agent is not probed."""
+
+    @property
+    def failures_in_row(self) -> int:
+        """How many of its last probes were measured failures."""
+        return self.stored_failures or 0
 
     @property
     def evidence(self) -> Evidence:
@@ -118,6 +128,7 @@ class _Source:
 _LISTED = tuple(
     next(table for table in (agents, beats, observed) if name in table.c).c[name]
     for name in ListedAgent._fields
+    if name != "stored_failures"
 )
 
 
@@ -268,7 +279,11 @@ def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Sele
         .join(beats, beats.c.agent == agents.c.id)
         .outerjoin(observed, observed.c.agent == agents.c.id)
     )
-    return select(*_LISTED).select_from(records).order_by(*order)
+    # SQLite's functions read text as JSON; its CAST would make a number of it.
+    facts = observed.c.facts
+    members = cast(facts, JSON) if outline.is_postgresql else type_coerce(facts, JSON)
+    failures = members["failures_in_row"].as_integer()
+    return select(*_LISTED, failures).select_from(records).order_by(*order)
 
 
 @lru_cache(MAX_STATEMENTS)
