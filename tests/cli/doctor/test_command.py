@@ -170,15 +170,18 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     record = {
         "state": "suspended", "since": since,
         "tracks": {"heartbeat": track, "probe": {**track, "state": "suspended"}},
-        "excluded_downtime": [], "silent_classes": {"10.1.0.0/16": since},
+        "excluded_downtime": [], "silent_classes": {"10.1.0.0/16": since, "10.2.0.0/16": since},
+        "confirmed_classes": {"10.2.0.0/16": "2026-11-23T09:00:00Z"},
         "lost_evidence": {
             "agents": 12, "reasons": {"no_prober": 10, "prober_slow": 2}, "since": since,
             "is_reported": False,
         },
     }  # fmt: skip
     found = list(of_the_monitor(json.dumps(record).encode()))
-    assert [finding.verdict for finding in found] == ["warning"] * 3
-    decisions, lost, silence = (finding.told for finding in found)
+    assert [finding.verdict for finding in found] == ["warning"] * 4
+    decisions, lost, silence, _ = (finding.told for finding in found)
+    assert "lifesign monitor confirm --class 10.1.0.0/16" in found[2].advice
+    assert "lifesign monitor confirm" not in found[3].advice, "that class is confirmed"
     assert "monitored by probe" in decisions
     assert "12 living agents" in lost
     assert "(10)" in lost

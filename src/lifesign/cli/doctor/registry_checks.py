@@ -14,6 +14,7 @@ from lifesign.domain.access.permissions import looks_like_key
 from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.mass_exit import MonitorState
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
+from lifesign.domain.models.monitor_faults import silent_class_faults
 from lifesign.domain.models.shards import ShardsShown
 from lifesign.domain.models.targets import TargetList
 from lifesign.domain.observation.evidence_age import REASON_WORDS
@@ -123,13 +124,8 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
             f"nothing is known of {lost.agents:,} living {plural(lost.agents, 'agent', 'agents')} {told}",
             "look at the probers, and at their network: docs/when-wrong.md",
         )
-    for name, since in monitor.silent_classes.items():
-        yield CheckResult(
-            "evidence",
-            "warning",
-            f"mass silence in {name} since {utc_text(since, 'seconds')}: failures there do not count",
-            "configure canaries there; if its hosts are really down: POST /api/v1/monitor/confirm",
-        )
+    for fault in silent_class_faults(monitor):
+        yield CheckResult("evidence", "warning", fault.text, fault.hint)
 
 
 def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:

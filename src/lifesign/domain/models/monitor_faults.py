@@ -1,0 +1,34 @@
+"""Faults of the monitoring in words, as `lifesign doctor` and the dashboard's overview show them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lifesign.domain.models.monitor import MonitorRecord
+from lifesign.domain.text.times import utc_text
+
+
+class MonitorFault(NamedTuple):
+    """One fact, and what an operator can do about it."""
+
+    text: str
+    hint: str
+
+
+def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
+    """Yield what holds in each network class in mass silence (`mass_silence`, `witness_rule.ruling`)."""
+    for name, since in monitor.silent_classes.items():
+        began = f"mass silence in {name} since {utc_text(since, 'seconds')}"
+        text = (
+            f"{began}: a target there that gives no answer is not measured (no_witness); an HTTP error from "
+            "its host still counts"
+        )
+        hint = "configure canaries there"
+        confirmed_at = monitor.confirmed_classes.get(name)
+        if confirmed_at is not None:
+            confirmed = utc_text(confirmed_at, "seconds")
+            text += (
+                f"; so do all failures of targets that last answered before the confirmation of {confirmed}"
+            )
+        if confirmed_at is None or confirmed_at < since:
+            hint += f"; if its hosts are really down, run: lifesign monitor confirm --class {name}"
+        yield MonitorFault(text, hint)

@@ -1,0 +1,37 @@
+"""Faults of the monitoring in words."""
+
+from typing import Any
+
+from lifesign.domain.models.monitor import MonitorRecord
+from lifesign.domain.models.monitor_faults import silent_class_faults
+
+SINCE = "2026-11-23T08:00:00Z"
+LATER = "2026-11-23T09:00:00Z"
+EARLIER = "2026-11-22T09:00:00Z"
+
+
+def monitor(**members: Any) -> MonitorRecord:
+    """Return the record of a monitor that trusts its probers, with some members changed."""
+    track = {"state": "normal", "since": SINCE, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
+    record = {
+        "state": "normal", "since": SINCE, "tracks": {"heartbeat": track, "probe": track}, "excused": []
+    }  # fmt: skip
+    return MonitorRecord.model_validate(record | members)
+
+
+def test_mass_silence_names_which_failures_count_and_the_command_that_confirms() -> None:
+    (fault,) = silent_class_faults(monitor(silent_classes={"10.1.0.0/16": SINCE}))
+    assert "no_witness" in fault.text
+    assert "HTTP error from its host still counts" in fault.text
+    assert "lifesign monitor confirm --class 10.1.0.0/16" in fault.hint
+
+
+def test_confirmed_mass_silence_says_that_failures_count() -> None:
+    silent = {"silent_classes": {"10.1.0.0/16": SINCE}}
+    (fault,) = silent_class_faults(monitor(**silent, confirmed_classes={"10.1.0.0/16": LATER}))
+    assert "answered before the confirmation of 2026-11-23 09:00:00" in fault.text.replace("T", " ")
+    assert "monitor confirm" not in fault.hint
+    # An earlier confirmation may have been about another outage.
+    (fault,) = silent_class_faults(monitor(**silent, confirmed_classes={"10.1.0.0/16": EARLIER}))
+    assert "answered before the confirmation" in fault.text
+    assert "monitor confirm" in fault.hint
