@@ -7,7 +7,16 @@ from lifesign.census import report as census_module
 from lifesign.census import tables as tables_module
 from lifesign.census.report import CensusFacts, HostCount, RunFacts, take_census
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import GROUP_WORDS, OWN_NETWORK, RESULT_WORDS, duration, headline, percent, tables
+from lifesign.census.tables import (
+    GROUP_WORDS,
+    OWN_NETWORK,
+    RESULT_WORDS,
+    duration,
+    headline,
+    percent,
+    share_heading,
+    tables,
+)
 from lifesign.domain.observation.results import ResultClass
 
 
@@ -42,8 +51,15 @@ def test_a_latency_is_short(ms: float, shown: str) -> None:
     ("hosts", "told"),
     [
         ([], "There are no targets."),
-        ([HostCount("a.example", None, None, 1)], "Of 1 target nothing is known yet."),
-        ([HostCount("a.example", None, None, 2)], "Of 2 targets nothing is known yet."),
+        ([HostCount("a.example", None, None, 1)], "Of 1 target none was probed yet."),
+        ([HostCount("a.example", None, None, 2)], "Of 2 targets none was probed yet."),
+        (
+            [
+                HostCount("a.example", ResultClass.NOT_MEASURED, None, 3),
+                HostCount("a.example", None, None, 1),
+            ],
+            "3 targets were probed, and no current result is measured. 1 target was never probed.",
+        ),
         (
             [
                 HostCount("a.example", ResultClass.OK, None, 2201),
@@ -119,3 +135,12 @@ def test_platforms_that_are_not_shown_are_told_of(monkeypatch: pytest.MonkeyPatc
     assert shown["platforms"].note == (
         "By registrable domain. 3 more platforms with 39 targets: 20.0 % to 20.0 % alive."
     )
+
+
+def test_the_heading_tells_never_probed_from_not_measured() -> None:
+    never, vain = (
+        HostCount("a.example", None, None, 1),
+        HostCount("b.example", ResultClass.NOT_MEASURED, None, 1),
+    )
+    assert share_heading(take_census(facts(hosts=[never]))) == "No target was probed yet"
+    assert share_heading(take_census(facts(hosts=[never, vain]))) == "Nothing was measured"

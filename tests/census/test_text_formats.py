@@ -20,7 +20,7 @@ def test_markdown_begins_with_what_matters() -> None:
     lines = as_markdown(take_census(facts())).splitlines()
     assert lines[0] == "# Census: mixed"
     assert lines[2] == "5 of 81 measured targets are alive (6.2 %), 1 of them behind a gate."
-    assert "| never measured |      14 | 14.0 % |" in lines
+    assert "| never probed |      14 | 14.0 % |" in lines
 
 
 def test_it_is_told_which_time_is_covered_to_the_second() -> None:

@@ -171,9 +171,9 @@ def test_until_all_processes_have_begun_it_is_told_how_many_are_starting() -> No
     standings.note("b", begun)
     standings.note("c", replace(begun, shards=340, has_begun=False, latest={}))
     assert standings.state.note.startswith("1 of 3 processes is starting")
-    assert "; 300 targets: 200 never measured; 1 of 3" in line_of(standings.state, None)
+    assert "; 300 targets: 200 never probed; 1 of 3" in line_of(standings.state, None)
     standings.note("c", replace(begun, shards=340, latest={None: 99}))
-    assert "; 299 targets: 299 never measured; begun" in line_of(standings.state, None)
+    assert "; 299 targets: 299 never probed; begun" in line_of(standings.state, None)
     standings.let_go("c")
     assert standings.state.note.startswith("1 of 3 processes is starting")
 

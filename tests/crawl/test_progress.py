@@ -74,10 +74,10 @@ def test_of_nobody_no_share_is_told() -> None:
 def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
     latest = {ResultClass.OK: 30, ResultClass.REFUSED: 3, None: 2}
     told = line_of(CrawlState(probed=302, total=None, results=latest, note="3 missed"), 0.5)
-    targets = "35 targets: 30 alive, 3 not alive, 2 never measured (ok 30, refused 3)"
+    targets = "35 targets: 30 alive, 3 not alive, 2 never probed (ok 30, refused 3)"
     assert told == f"302 probes, 0.5/s; {targets}; 3 missed"
     assert line_of(CrawlState(probed=1, total=None, results={None: 1}), None) == (
-        "1 probe; 1 target: 1 never measured"
+        "1 probe; 1 target: 1 never probed"
     )
     assert line_of(CrawlState(probed=0, total=None), 0.5) == "0 probes, 0.5/s; 0 targets"
 

@@ -43,7 +43,7 @@ GROUP_WORDS: Final = {
     Group.ALIVE: "alive",
     Group.NOT_ALIVE: "not alive",
     Group.UNKNOWN: "unknown",
-    Group.NEVER_MEASURED: "never measured",
+    Group.NEVER_MEASURED: "never probed",
 }
 RESULT_WORDS: Final = {
     ResultClass.OK: "a card, an interface or a health document as an agent has it",
@@ -61,7 +61,7 @@ RESULT_WORDS: Final = {
     ResultClass.RATE_LIMITED: "asked too often",
     ResultClass.BLOCKED_ADDRESS: "an address that may not be contacted",
     ResultClass.INTERNAL: "a fault of the prober's",
-    ResultClass.NOT_MEASURED: "not asked",
+    ResultClass.NOT_MEASURED: "not asked, no proof that the prober could reach it, or too long ago",
 }
 
 
@@ -117,7 +117,7 @@ def _share(census: Census) -> str:
     if not census.listed:
         return "There are no targets."
     if census.alive_ratio is None:
-        return f"Of {pluralize(census.listed, 'target')} nothing is known yet."
+        return _unmeasured_text(census)
     verb = plural(1 if 1 in {groups.alive, groups.measured} else 2, "is", "are")
     told = f"{number(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
     told = f"{told} ({percent(census.alive_ratio)})"
@@ -128,6 +128,23 @@ def _share(census: Census) -> str:
         return told
     were, count = ("was", "counts") if carried == 1 else ("were", "count")
     return f"{told} In the last run {number(carried)} {were} not measured, and {count} as seen before."
+
+
+def share_heading(census: Census) -> str:
+    """Return what stands above the headline where no share can be told: no probe yet, or no measured result."""
+    return "Nothing was measured" if census.groups.unknown else "No target was probed yet"
+
+
+def _unmeasured_text(census: Census) -> str:
+    """Tell targets that were never probed from those of which no result is measured."""
+    probed, never = census.groups.unknown, census.groups.never_measured
+    if not probed:
+        return f"Of {pluralize(census.listed, 'target')} none was probed yet."
+    verb = plural(probed, "was", "were")
+    text = f"{pluralize(probed, 'target')} {verb} probed, and no current result is measured."
+    return (
+        f"{text} {pluralize(never, 'target')} {plural(never, 'was', 'were')} never probed." if never else text
+    )
 
 
 def _measured_before(census: Census) -> int:
@@ -194,7 +211,7 @@ def _results(census: Census) -> Table:
     return Table(
         key="results",
         title="How they ended",
-        note="Each target by its last probe that told anything; who was never measured is not in here.",
+        note="Each target by its last probe that told anything; targets that were never probed are not in here.",
         heads=("result", "which is", "that is", "targets", "of all"),
         rows=tuple(
             (

@@ -52,7 +52,7 @@ def _report(census: Census) -> Iterator[str]:
 LIMITS: Final = (
     "Alive is who shows a card, an interface that answers or a health document, or asks for credentials; "
     "a card alone does not show that anybody works behind it. Whether an answer is useful is not asked here, "
-    "and what is behind a firewall is not seen. Unknown and never measured are not down."
+    "and what is behind a firewall is not seen. Unknown and never probed are not down."
 )
 
 

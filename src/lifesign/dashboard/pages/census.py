@@ -16,7 +16,7 @@ from lifesign.census.document import Census
 from lifesign.census.page import legend, plots_of
 from lifesign.census.plots import groups_bar, trend
 from lifesign.census.stored_counts import census_of
-from lifesign.census.tables import Table, headline, percent, tables
+from lifesign.census.tables import Table, headline, percent, share_heading, tables
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.fleet_facts import CachedFact
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
@@ -67,6 +67,7 @@ def _shown(census: Census) -> dict[str, Any]:
     return {
         "census": census,
         "alive": None if census.alive_ratio is None else percent(census.alive_ratio),
+        "heading": share_heading(census),
         "headline": headline(census),
         "period": period(census),
         "limits": LIMITS,
