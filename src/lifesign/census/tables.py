@@ -131,7 +131,7 @@ def _share(census: Census) -> str:
 
 
 def share_heading(census: Census) -> str:
-    """Return what stands above the headline where no share can be told: no probe yet, or no measured result."""
+    """Return the heading where there is no share: no probe yet, or no measured result."""
     return "Nothing was measured" if census.groups.unknown else "No target was probed yet"
 
 
@@ -211,7 +211,7 @@ def _results(census: Census) -> Table:
     return Table(
         key="results",
         title="How they ended",
-        note="Each target by its last probe that told anything; targets that were never probed are not in here.",
+        note="Each target by its last conclusive probe; targets that were never probed are not in here.",
         heads=("result", "which is", "that is", "targets", "of all"),
         rows=tuple(
             (

@@ -125,18 +125,33 @@ def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> No
     assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), *((None, name) for name in names)]
 
 
+def test_a_target_is_counted_as_unknown_once_its_last_measured_result_is_too_old() -> None:
+    """The prober's own network is cut: three intervals later nobody is called alive any more."""
+    ok, unread = ResultClass.OK, ResultClass.NOT_MEASURED
+    alive = {"result": ok, "alive_at_s": 1000.0}
+    holdings, shard = with_one_shard(entry(A))
+    slot = shard.slots[target_id(A)]
+    slot.note(ok, ProbeMemory(**alive, probed_at_s=1000.0), 300.0)
+    slot.note(unread, ProbeMemory(**alive, probed_at_s=1900.0), 300.0)
+    assert holdings.results() == {ok: 1}
+    slot.note(unread, ProbeMemory(**alive, probed_at_s=1901.0), 300.0)
+    assert holdings.results() == {unread: 1}
+    slot.note(ok, ProbeMemory(result=ok, alive_at_s=2200.0, probed_at_s=2200.0), 300.0)
+    assert holdings.results() == {ok: 1}
+
+
 def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None:
     ok, refused, unread = ResultClass.OK, ResultClass.REFUSED, ResultClass.NOT_MEASURED
     holdings, shard = with_one_shard(entry(A), entry(B, probed_at_s=5.0), entry(C))
     assert holdings.results() == {None: 2, unread: 1}
     slot = shard.slots[target_id(A)]
-    slot.note(ok, ProbeMemory())
-    slot.note(refused, ProbeMemory())
-    shard.slots[target_id(B)].note(ok, ProbeMemory())
+    slot.note(ok, ProbeMemory(), 300.0)
+    slot.note(refused, ProbeMemory(), 300.0)
+    shard.slots[target_id(B)].note(ok, ProbeMemory(), 300.0)
     assert holdings.results() == {None: 1, refused: 1, ok: 1}
-    slot.note(unread, ProbeMemory())
+    slot.note(unread, ProbeMemory(), 300.0)
     assert holdings.results() == {None: 1, refused: 1, ok: 1}, "nobody looked: what was seen stays"
-    slot.note(unread, ProbeMemory(is_disallowed_by_robots=True))
+    slot.note(unread, ProbeMemory(is_disallowed_by_robots=True), 300.0)
     assert holdings.results() == {None: 1, unread: 1, ok: 1}, "nobody will look again"
     slot.note_known(ProbeMemory(result=ok, probed_at_s=9.0))
     assert holdings.results() == {None: 1, ok: 2}

@@ -276,7 +276,7 @@ class Intake:
         if is_asked_for:
             slot.recheck_at_s = None
         slot.remember(report.memory)
-        slot.note(result, report.memory)
+        slot.note(result, report.memory, self._cadence.interval_s)
         self._reporter.add(
             Result(slot, report, made_at_s=now_s if made_at_s is None else made_at_s), is_urgent=is_asked_for
         )

@@ -22,7 +22,9 @@ class Progress:
     targets: int
     """That lie in them."""
     latest: Mapping[ResultClass | None, int] = field(default_factory=dict)
-    """How many of those have which latest result that told anything; None: never measured."""
+    """How many of those have which latest result that told anything; None: never measured.
+
+    `not_measured`: the latest one is too old to count."""
     probed: int
     """Probes that ended since it began."""
     classes: Mapping[ResultClass, int]

@@ -13,8 +13,16 @@ from typing import Final
 from lifesign.domain.net.target import host_of, is_target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import supersedes
-from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass, not_measured
+from lifesign.domain.observation.results import (
+    ANSWERED,
+    INCONCLUSIVE,
+    InconclusiveReason,
+    Observation,
+    ResultClass,
+    not_measured,
+)
 from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.schedule.receipt import receipt_of
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 
 _NOTHING: Final = ProbeMemory()
@@ -30,6 +38,7 @@ class TargetSlot:
         "given_up",
         "is_backed_off",
         "is_busy",
+        "measured_at_s",
         "memory",
         "recheck_at_s",
         "result",
@@ -62,7 +71,9 @@ class TargetSlot:
         self.given_up = 0
         """How many results of it could not be reported, and are not told yet."""
         self.result = _known_by(entry.memory)
-        """Its latest result that told anything; None: never measured."""
+        """Its latest result that told anything, `not_measured` once that is too old; None: never measured."""
+        self.measured_at_s = _measured_at_s(entry.memory)
+        """When it was measured last, by the registry's clock; None if that is not known."""
         shard.results[self.result] += 1
         self.remember(entry.memory)
 
@@ -81,13 +92,23 @@ class TargetSlot:
         text = memory.to_json()
         self.memory = text if text != _NOTHING_KNOWN else None
 
-    def note(self, result: ResultClass, memory: ProbeMemory) -> None:
-        """Count it by what a probe came to, which left `memory`, unless that tells less than is known."""
+    def note(self, result: ResultClass, memory: ProbeMemory, interval_s: float) -> None:
+        """Count it by what a probe came to, which left `memory`, unless that tells less than is known.
+
+        What is known counts for as long as in the registry (`receipt_of`).
+        """
+        if result not in INCONCLUSIVE:
+            self.measured_at_s = memory.probed_at_s
         if supersedes(result, self.result, is_left_alone=memory.is_left_alone):
             self._count_as(result)
+        elif self.measured_at_s is not None and memory.probed_at_s is not None:
+            until_s = receipt_of(self.measured_at_s, interval_s, memory).evidence_until_s
+            if memory.probed_at_s > until_s:
+                self._count_as(result)
 
     def note_known(self, memory: ProbeMemory) -> None:
         """Count it by what is remembered: somebody else saw it later, or what was seen is not believed."""
+        self.measured_at_s = _measured_at_s(memory)
         self._count_as(_known_by(memory))
 
     def _count_as(self, result: ResultClass | None) -> None:
@@ -259,6 +280,11 @@ class OwnedShards:
             else:
                 memory = ours
         applied.to_plan.append((slot, memory))
+
+
+def _measured_at_s(memory: ProbeMemory) -> float | None:
+    """Return when a target was measured last, as far as its memory says."""
+    return memory.alive_at_s if memory.result in ANSWERED else memory.probed_at_s
 
 
 def _known_by(memory: ProbeMemory) -> ResultClass | None:
