@@ -30,10 +30,12 @@ from lifesign.cli import main
 from lifesign.cli.doctor import http, machine_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock
 from lifesign.cli.doctor.database_checks import _of_the_sweeps
-from lifesign.cli.doctor.registry_checks import of_the_monitor
+from lifesign.cli.doctor.registry_checks import of_the_monitor, of_the_reports
 from lifesign.cli.doctor.server_checks import held_place, of_the_server
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role, key_of
+from lifesign.domain.models.base import moment
+from lifesign.domain.models.shards import LivingProber
 from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
 from lifesign.registry.api.error_responses import error_response
 from lifesign.storage.engine import file_use
@@ -154,6 +156,42 @@ def test_probers_of_a_registry_are_examined(
         found = examine(capsys, *given)
         assert found.of("probers", "ok")
         assert "2 h behind" in found.of("clock", "warning")[0] or "1 h 59" in found.of("clock", "warning")[0]
+
+
+ASKED_AT_S = 1_764_000_000.0
+
+
+def prober(joined_s: float, reported_s: float | None = None) -> LivingProber:
+    """A worker with an interval of 15 s that joined, and reported last, so many seconds ago."""
+    return LivingProber(
+        holder="key:a/w",
+        joined_at=moment(ASKED_AT_S - joined_s),
+        expires_at=moment(ASKED_AT_S + 10),
+        interval_s=15,
+        reported_at=None if reported_s is None else moment(ASKED_AT_S - reported_s),
+    )
+
+
+@pytest.mark.parametrize(
+    ("living", "verdict", "told"),
+    [
+        ([prober(900, 50)], "warning", "the last result came 50 s ago"),
+        (
+            [prober(900, 20)],
+            "ok",
+            "1 of 1 prober reported within two intervals; the last result came 20 s ago",
+        ),
+        ([prober(900, 50), prober(900, 4)], "ok", "1 of 2 probers"),
+        ([prober(5)], "ok", "none has reported a result yet"),
+        ([prober(50)], "warning", "none has reported a result yet"),
+    ],
+)
+def test_probers_are_told_by_their_last_result(living: list[LivingProber], verdict: str, told: str) -> None:
+    """A prober that was killed 50 s ago still has its lease."""
+    found = of_the_reports(living, ASKED_AT_S, has_targets=True)
+    assert (found.about, found.verdict) == ("probers", verdict)
+    assert told in found.told
+    assert of_the_reports(living, ASKED_AT_S, has_targets=False).verdict == "ok"
 
 
 def send(server: RegistryServer, path: str, body: Mapping[str, object], key: str) -> None:

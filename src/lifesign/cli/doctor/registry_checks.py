@@ -1,7 +1,8 @@
 """The examination of a registry: its answer and clock, the key, its decisions, its evidence, its probers."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,10 +16,12 @@ from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.mass_exit import MonitorState
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
 from lifesign.domain.models.monitor_faults import silent_class_faults
-from lifesign.domain.models.shards import ShardsShown
+from lifesign.domain.models.shards import LivingProber, ShardsShown
 from lifesign.domain.models.targets import TargetList
 from lifesign.domain.observation.evidence_age import REASON_WORDS
-from lifesign.domain.text.pluralize import plural
+from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S, NO_PROGRESS_INTERVALS
+from lifesign.domain.text.durations import duration_text
+from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.domain.text.times import utc_text
 from lifesign.registry.policies import DEFAULT_POLICIES
 
@@ -143,7 +146,8 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
     except ValidationError:
         return
     if living:
-        yield CheckResult("probers", "ok", f"{len(living)} {plural(len(living), 'is', 'are')} running")
+        # The registry's clock wrote the times.
+        yield of_the_reports(living, time.time() + (shards[1] or 0.0), has_targets=count > 0)
     elif count:
         told = f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
         yield CheckResult("probers", "warning", told, f"lifesign crawl PROBE.yml --registry {url}")
@@ -158,6 +162,33 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
                 f"the clock of prober {prober.holder} is {offset_text(offset_s)} the registry's",
                 "set the clock of its machine (NTP); no verdict follows from it",
             )
+
+
+def of_the_reports(living: Sequence[LivingProber], now_s: float, *, has_targets: bool) -> CheckResult:
+    """Say how many probers report results: one that was killed keeps its place until its lease ends.
+
+    A prober that joined less than two of its intervals ago is not late yet. `now_s`: by the registry's clock.
+    """
+    reporting = [prober for prober in living if not _is_late(prober, now_s)]
+    last_s = max((each.reported_at.timestamp() for each in living if each.reported_at), default=None)
+    ago = "none has reported a result yet"
+    if last_s is not None:
+        ago = f"the last result came {duration_text(max(0.0, now_s - last_s))} ago"
+    if reporting or not has_targets:
+        counts = f"{len(reporting)} of {pluralize(len(living), 'prober')}"
+        return CheckResult("probers", "ok", f"{counts} reported within two intervals; {ago}")
+    ends = utc_text(max(prober.expires_at for prober in living), "seconds")
+    return CheckResult(
+        "probers",
+        "warning",
+        f"none of {pluralize(len(living), 'prober')} reported a result within two intervals; {ago}",
+        f"see whether it still runs: a prober that was killed keeps its place until its lease ends ({ends})",
+    )
+
+
+def _is_late(prober: LivingProber, now_s: float) -> bool:
+    last = prober.joined_at if prober.reported_at is None else prober.reported_at
+    return now_s - last.timestamp() > NO_PROGRESS_INTERVALS * (prober.interval_s or DEFAULT_INTERVAL_S)
 
 
 def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
