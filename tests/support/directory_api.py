@@ -44,13 +44,18 @@ async def put(
 
 
 async def claim(
-    api: RegistryApi, worker: str = "w", held: dict[int, int] | None = None, ttl_seconds: float = 60.0
+    api: RegistryApi,
+    worker: str = "w",
+    held: dict[int, int] | None = None,
+    ttl_seconds: float = 60.0,
+    **members: object,
 ) -> dict[int, int]:
     """Claim shards, and return those that the worker holds, each with its token."""
     body = {
         "worker": worker,
         "ttl_seconds": ttl_seconds,
         "held": {str(shard): token for shard, token in (held or {}).items()},
+        **members,
     }
     answer = await api.ask("POST", f"{SHARDS}/claim", body, key=Role.PROBER)
     assert answer.status == 200, answer.body

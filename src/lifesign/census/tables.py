@@ -211,7 +211,7 @@ def _results(census: Census) -> Table:
     return Table(
         key="results",
         title="How they ended",
-        note="Each target by its last conclusive probe; targets that were never probed are not in here.",
+        note="Each target by its last probe that told anything; those never probed are not in here.",
         heads=("result", "which is", "that is", "targets", "of all"),
         rows=tuple(
             (

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lifesign.domain.models.monitor import MonitorRecord
-from lifesign.domain.models.monitor_faults import silent_class_faults
+from lifesign.domain.models.monitor_faults import silent_class_faults, unreached_target_faults
 
 SINCE = "2026-11-23T08:00:00Z"
 LATER = "2026-11-23T09:00:00Z"
@@ -35,3 +35,11 @@ def test_confirmed_mass_silence_says_that_failures_count() -> None:
     (fault,) = silent_class_faults(monitor(**silent, confirmed_classes={"10.1.0.0/16": EARLIER}))
     assert "answered before the confirmation" in fault.text
     assert "monitor confirm" in fault.hint
+
+
+def test_targets_outside_of_a_definition_name_the_prober_and_the_setting() -> None:
+    unreached = {"holder": "key:a/w", "network_class": "10.1.0.0/16", "targets": 12, "reached_by": "key:b/w"}
+    (fault,) = unreached_target_faults(monitor(unreached_targets=[unreached]))
+    assert "definition of prober key:a/w does not allow 10.1.0.0/16: 12 targets" in fault.text
+    assert "prober key:b/w reaches" in fault.text
+    assert "networks.allow" in fault.hint

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
+from tests.support.directory_api import claim
 from tests.support.metrics import Scraped
 from tests.support.registry_api import RegistryApi
 
@@ -134,6 +135,28 @@ async def test_agents_that_are_not_probed_any_more_have_no_evidence_to_lose(
     clock.advance(901)
     await api.sweep()
     assert "lost_evidence" not in await shown(api)
+
+
+async def test_targets_that_only_another_probers_definition_allows_are_named(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    """The second prober took all shards, and its networks.allow has another network."""
+    holder, other = "key:key_prober_/{}".format, "10.2.0.0/16"
+    await claim(api, "second")
+    await fleet(api, 2)
+    clock.advance(901)
+    assert await claim(api, "second", reached_classes=[other])
+    assert await claim(api, "first", reached_classes=[CLASS]) == {}
+    blocked = {"network_class": None, "address": None}
+    await report(api, *(result(clock, number, "blocked_address", **blocked) for number in range(2)))
+    await api.sweep()
+    assert (await shown(api))["unreached_targets"] == [
+        {"holder": holder("second"), "network_class": CLASS, "targets": 2, "reached_by": holder("first")}
+    ]
+    clock.advance(15)
+    assert await claim(api, "second", reached_classes=[other, CLASS])
+    await api.sweep()
+    assert (await shown(api))["unreached_targets"] == []
 
 
 async def test_a_key_that_reports_mostly_failures_of_living_agents_is_reported(

@@ -27,6 +27,7 @@ async def test_a_registry_that_nobody_has_swept_is_normal(api: RegistryApi) -> N
         },
         "silent_classes": {},
         "confirmed_classes": {},
+        "unreached_targets": [],
         "excluded_downtime": [],
     }
     await api.sweep()

@@ -15,7 +15,7 @@ from lifesign.domain.access.permissions import looks_like_key
 from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.mass_exit import MonitorState
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
-from lifesign.domain.models.monitor_faults import silent_class_faults
+from lifesign.domain.models.monitor_faults import silent_class_faults, unreached_target_faults
 from lifesign.domain.models.shards import LivingProber, ShardsShown
 from lifesign.domain.models.targets import TargetList
 from lifesign.domain.observation.evidence_age import REASON_WORDS
@@ -127,7 +127,7 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
             f"nothing is known of {lost.agents:,} living {plural(lost.agents, 'agent', 'agents')} {told}",
             "look at the probers, and at their network: docs/when-wrong.md",
         )
-    for fault in silent_class_faults(monitor):
+    for fault in (*silent_class_faults(monitor), *unreached_target_faults(monitor)):
         yield CheckResult("evidence", "warning", fault.text, fault.hint)
 
 

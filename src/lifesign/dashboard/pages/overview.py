@@ -16,7 +16,7 @@ from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
-from lifesign.domain.models.monitor_faults import MonitorFault, silent_class_faults
+from lifesign.domain.models.monitor_faults import MonitorFault, silent_class_faults, unreached_target_faults
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.transitions.agent_verdicts import assess_agent
@@ -112,7 +112,8 @@ def warnings(monitor: MonitorRecord, seen: ObservedCounts, clock_limit_s: float)
             f"Evidence is lost about {pluralize(lost.agents, 'living agent')} "
             f"since {moment_text(lost.since)}: {reasons}."
         )
-    found += [sentence_of(fault) for fault in silent_class_faults(monitor)]
+    faults = (*silent_class_faults(monitor), *unreached_target_faults(monitor))
+    found += [sentence_of(fault) for fault in faults]
     found += [
         f"The clock of prober {holder} is {offset_text(offset_s)} the registry's. This changes no verdict."
         for holder, offset_s in sorted(seen.clock_offsets_s.items())

@@ -5,7 +5,7 @@ through a wish of its own. One event tells of all agents. Times are seconds sinc
 clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -17,6 +17,9 @@ MAX_FAILED_RATIO = 0.5
 """More failures among them are reported."""
 MAX_KEYS = 1_000
 """That are watched, those that reported most: keys have no end."""
+
+MAX_UNREACHED = 100
+"""Pairs of a worker and a network class that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,43 @@ def keys_after(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreachedTargets:
+    """Targets that answered before, and that the definition of their present prober does not allow."""
+
+    holder: str
+    """Of their shards: a worker of the prober."""
+    network_class: str
+    """In which they answered."""
+    targets: int
+    reached_by: str | None = None
+    """Another living worker that reaches the class; None if none says so."""
+
+
+def unreached_targets(
+    not_allowed: Mapping[tuple[str, str], int], reached: Mapping[str, Collection[str] | None]
+) -> tuple[UnreachedTargets, ...]:
+    """Return the targets that a prober may not probe because its `networks.allow` differs from another one's.
+
+    `not_allowed` counts targets by the holder of their shard and the class in which they answered before;
+    `reached` has the classes that each living worker reaches, None before it knows. A worker that reaches
+    the class is kept out by the target itself.
+    """
+    found = []
+    for (holder, network_class), targets in sorted(not_allowed.items()):
+        own = reached.get(holder)
+        if own is not None and network_class not in own:
+            others = sorted(other for other, classes in reached.items() if network_class in (classes or ()))
+            each = UnreachedTargets(
+                holder=holder,
+                network_class=network_class,
+                targets=targets,
+                reached_by=next(iter(others), None),
+            )
+            found.append(each)
+    return tuple(found[:MAX_UNREACHED])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceWatchState:
     """What the last count found, as the registry keeps it."""
 
@@ -87,6 +127,7 @@ class EvidenceWatchState:
     is_reported: bool = False
     """Whether it has lasted long enough to be reported."""
     keys: KeysWatched = KeysWatched()
+    unreached: tuple[UnreachedTargets, ...] = ()
 
     @property
     def agents(self) -> int:

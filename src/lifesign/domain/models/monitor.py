@@ -79,6 +79,17 @@ class LostEvidence(BaseModel):
     """Whether it has lasted for an interval, so that `monitor.evidence_lost` was logged."""
 
 
+class UnreachedTargetsShown(BaseModel):
+    """Targets that answered before, and that the definition of their present prober does not allow."""
+
+    holder: str
+    """The prober: its key, a slash, and the worker's name."""
+    network_class: str
+    targets: int
+    reached_by: str | None = None
+    """Another living prober that reaches the class; absent if none says so."""
+
+
 class MonitorRecord(BaseModel):
     """What is known of the monitoring itself."""
 
@@ -93,6 +104,8 @@ class MonitorRecord(BaseModel):
     """Network classes that an operator confirmed, each with when."""
     lost_evidence: LostEvidence | None = None
     """Absent while there is evidence about every living agent, or a reason of its own why not."""
+    unreached_targets: list[UnreachedTargetsShown] = []
+    """Where probers of this registry have different `networks.allow`; at most 100 of them."""
     excluded_downtime: list[ShownSpan]
     """Our own downtime, jumps of the clock, and suspensions that are over: the latest of each."""
     swept_at: Time | None = None

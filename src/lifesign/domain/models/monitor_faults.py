@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lifesign.domain.models.monitor import MonitorRecord
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.times import utc_text
 
 
@@ -32,3 +33,15 @@ def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
         if confirmed_at is None or confirmed_at < since:
             hint += f"; if its hosts are really down, run: lifesign monitor confirm --class {name}"
         yield MonitorFault(text, hint)
+
+
+def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
+    """Yield which probers may not probe targets that answered another one, or an earlier definition."""
+    for each in monitor.unreached_targets:
+        targets = pluralize(each.targets, "target")
+        reached = "" if each.reached_by is None else f"; prober {each.reached_by} reaches that network"
+        yield MonitorFault(
+            f"the definition of prober {each.holder} does not allow {each.network_class}: "
+            f"{targets} that answered before cannot be probed (not_allowed){reached}",
+            "give all probers of this registry the same networks.allow",
+        )

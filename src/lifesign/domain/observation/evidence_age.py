@@ -46,7 +46,7 @@ class UnknownReason(StrEnum):
     ASKED_TO_WAIT = InconclusiveReason.ASKED_TO_WAIT.value
     """The target asked for no requests before a later time."""
     NOT_ALLOWED = InconclusiveReason.NOT_ALLOWED.value
-    """Its robots.txt, its address or an opt-out forbids the request."""
+    """Its robots.txt or an opt-out forbids the request, or the prober's `networks.allow` its address."""
     NOT_PROBED = InconclusiveReason.NOT_PROBED.value
     """The probe did not take place, or its result was lost."""
     PROBER_CLOCK = InconclusiveReason.PROBER_CLOCK.value
@@ -62,7 +62,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
     UnknownReason.NO_WITNESS: "it failed, and no witness proves that the prober could reach it",
     UnknownReason.PROBER_SLOW: "the prober is overloaded",
     UnknownReason.ASKED_TO_WAIT: "it asked for no requests before a later time",
-    UnknownReason.NOT_ALLOWED: "its robots.txt, its address or an opt-out forbids probes",
+    UnknownReason.NOT_ALLOWED: "its robots.txt, an opt-out or the prober's networks.allow forbids probes",
     UnknownReason.NOT_PROBED: "the probe did not take place",
     UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
     UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",

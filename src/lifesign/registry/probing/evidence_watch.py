@@ -20,11 +20,14 @@ from lifesign.domain.lifecycle.monitor_watch import (
     EvidenceChange,
     EvidenceWatchState,
     KeyFailuresChange,
+    UnreachedTargets,
     is_due,
     keys_after,
+    unreached_targets,
     watched_after,
 )
 from lifesign.domain.models.base import moment
+from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.registry.keys.key_leases import end_leases_of, keys_that_still_hold
 from lifesign.registry.policies import Policies
@@ -34,7 +37,7 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import liveness, old_evidence, prober_reports
+from lifesign.storage.probing import liveness, old_evidence, prober_reports, probers
 
 _WATCHED: TypeAdapter[EvidenceWatchState] = TypeAdapter(EvidenceWatchState)
 
@@ -47,6 +50,7 @@ class EvidenceTally:
     old_evidence: Mapping[UnknownReason, int]
     key_sums: Mapping[str, tuple[int, int]]
     """What the workers of each prober's key reported of living agents since ever: answered, failed."""
+    unreached: Sequence[UnreachedTargets]
     ended_keys: Sequence[str]
     """Keys that ended, and that still hold leases."""
 
@@ -66,15 +70,23 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
     classes: Mapping[str, ClassCounts] = {}
     if liveness.is_any_silent(transaction, mass_silence.MIN_ADDRESSES):
         classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
+    old = old_evidence.count(transaction)
     return EvidenceTally(
         classes=classes,
-        old_evidence=old_evidence.count(transaction),
+        old_evidence=old,
+        unreached=_unreached(transaction) if UnknownReason.NOT_ALLOWED in old else (),
         key_sums={
             key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
             for key, sums in prober_reports.by_key(transaction).items()
         },
         ended_keys=keys_that_still_hold(transaction),
     )
+
+
+def _unreached(transaction: Transaction) -> Sequence[UnreachedTargets]:
+    living = probers.living(transaction, SHARDS)
+    reached = {prober.holder: prober.reached for prober in living}
+    return unreached_targets(old_evidence.count_not_allowed(transaction), reached)
 
 
 def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Policies) -> None:
@@ -89,7 +101,7 @@ def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Po
     if turn is not None:
         event_log.append(transaction, [_turned(turn, before, watched)])
     keys, turns = keys_after(before.keys, counted.key_sums, now_s, policies.evidence_lost_seconds)
-    watched = replace(watched, keys=keys)
+    watched = replace(watched, keys=keys, unreached=tuple(counted.unreached))
     event_log.append(transaction, [_key_turned(each) for each in turns])
     if counted.ended_keys:
         end_leases_of(transaction, counted.ended_keys, MONITOR)

@@ -21,7 +21,7 @@ from lifesign.domain.lifecycle.mass_exit import (
     baseline_exits,
     exit_limit,
 )
-from lifesign.domain.lifecycle.monitor_watch import EvidenceWatchState
+from lifesign.domain.lifecycle.monitor_watch import EvidenceWatchState, UnreachedTargets
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import (
     Confirmation,
@@ -31,6 +31,7 @@ from lifesign.domain.models.monitor import (
     MonitorRelease,
     ShownSpan,
     TrackRecord,
+    UnreachedTargetsShown,
 )
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
@@ -152,10 +153,17 @@ def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -
         silent_classes={} if row is None else _moments(silence_in(row).classes),
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
+        unreached_targets=[] if row is None else [_unreached(each) for each in watched_in(row).unreached],
         excluded_downtime=[
             ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)
         ],
         swept_at=None if row is None or row.swept_at_s is None else moment(row.swept_at_s),
+    )
+
+
+def _unreached(each: UnreachedTargets) -> UnreachedTargetsShown:
+    return UnreachedTargetsShown(
+        holder=each.holder, network_class=each.network_class, targets=each.targets, reached_by=each.reached_by
     )
 
 

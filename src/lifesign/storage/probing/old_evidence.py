@@ -2,14 +2,43 @@
 
 from collections import Counter
 
-from sqlalchemy import func, select
+from sqlalchemy import Text, cast, func, literal, select
 
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
-from lifesign.storage.engine.tables import agents, observed, targets
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.tasks.lease import ResourceKind
+from lifesign.storage.engine.tables import agents, leases, liveness, observed, probed, targets
 from lifesign.storage.engine.transaction import Transaction
 
 _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
+
+
+def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
+    """Return how many targets with old evidence answered before, and may not be asked by their prober now.
+
+    By the holder of their shard and the network class in which they answered. A target that keeps out probers
+    itself, by robots.txt or an opt-out, has the result `not_measured`.
+    """
+    shard = literal(f"{ResourceKind.SHARD}:").concat(cast(targets.c.shard, Text))
+    wanted = (
+        select(leases.c.holder, liveness.c.network_class, func.count())
+        .select_from(probed)
+        .join(liveness, liveness.c.target == probed.c.target)
+        .join(targets, targets.c.id == probed.c.target)
+        .join(leases, leases.c.resource == shard)
+        .where(
+            probed.c.unmeasured == UnknownReason.NOT_ALLOWED,
+            probed.c.result != ResultClass.NOT_MEASURED,
+            probed.c.evidence_until_s < transaction.now_s,
+            targets.c.gone_at_s.is_(None),
+            leases.c.ended_at_s.is_(None),
+            leases.c.expires_at_s > transaction.now_s,
+        )
+        .group_by(leases.c.holder, liveness.c.network_class)
+    )
+    found = transaction.connection.execute(wanted)
+    return {(str(holder), str(network_class)): int(number) for holder, network_class, number in found}
 
 
 def count(transaction: Transaction) -> dict[UnknownReason, int]:
