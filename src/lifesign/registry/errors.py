@@ -1,9 +1,12 @@
 """Errors that the registry answers with: api/error_responses.py maps each to a status and a code."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from math import ceil
 from typing import Any
 
+from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.times import utc_text
 from lifesign.errors import LifesignError
 
 
@@ -356,10 +359,23 @@ class OptOutNotFound(LifesignError):
 class TooMany(LifesignError):
     """There are so many of a kind already: `what` says of which."""
 
-    def __init__(self, what: str, most: int) -> None:
-        super().__init__(f"there are {most} {what} already")
+    def __init__(self, what: str, most: int, text: str = "") -> None:
+        super().__init__(text or f"there are {most} {what} already")
         self.what = what
         self.most = most
+
+
+class TooManyWorkers(TooMany):
+    """A prober's key has as many living workers as it may have; a killed one lives until its lease ends."""
+
+    def __init__(self, most: int, frees_at: datetime) -> None:
+        self.frees_at = utc_text(frees_at, "seconds")
+        """When the first of their leases ends, unless its worker renews it."""
+        text = (
+            f"this key may have {pluralize(most, 'living worker')} at a time (see `lifesign keys limit`); "
+            f"the place of a worker that was killed is free once its lease ends, the first at {self.frees_at}"
+        )
+        super().__init__("living workers of this key", most, text)
 
 
 class TooManyClaims(LifesignError):

@@ -12,6 +12,7 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.domain.text.times import utc_text
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.policies import Policies
 
@@ -229,7 +230,11 @@ async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, worker
     await workers.claim("a")
     await workers.claim("b")
     refused = await workers.ask("c")
-    assert (refused.status, refused.json()["error"]["code"]) == (409, "too_many")
+    error = refused.json()["error"]
+    assert (refused.status, error["code"], error["details"]["most"]) == (409, "too_many", 2)
+    assert "2 living workers" in error["message"]
+    assert "lifesign keys limit" in error["message"]
+    assert error["details"]["frees_at"] == utc_text(moment(api.clock.at_s + 60), "seconds")
     assert (await api.ask("PATCH", path, {"max_workers": 3})).status == 200
     await workers.claim("c")
     # Those that live go on.

@@ -14,6 +14,7 @@ from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
+from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -138,12 +139,13 @@ def list_keys(
                 key["key_id"],
                 key["role"],
                 key["agent_id"] or "",
+                _workers(key),
                 _ending(key),
                 key["name"],
             )
             for key in found
         ]
-        write_table(sys.stdout, ("KEY_ID", "ROLE", "AGENT", "VALID", "NAME"), rows)
+        write_table(sys.stdout, ("KEY_ID", "ROLE", "AGENT", "WORKERS", "VALID", "NAME"), rows)
     return 0
 
 
@@ -211,7 +213,7 @@ def limit(
     if as_json:
         write_json(sys.stdout, record)
     else:
-        sys.stdout.write(printable(f"{key_id} may have {max_workers} workers") + "\n")
+        sys.stdout.write(printable(f"{key_id} may have {pluralize(max_workers, 'worker')}") + "\n")
     return 0
 
 
@@ -328,6 +330,13 @@ def _checked(model: Any, **members: object) -> Any:
         if fault.name.endswith("_seconds"):
             raise in_durations(option, fault) from None
         raise InvalidValue(option, fault.given, fault.expected) from None
+
+
+def _workers(key: dict[str, Any]) -> str:
+    """Return how many workers a prober's key may have; `usual`: as many as the server's `prober_workers`."""
+    if key["role"] != "prober":
+        return ""
+    return "usual" if key["max_workers"] is None else f"up to {key['max_workers']}"
 
 
 def _ending(key: dict[str, Any]) -> str:

@@ -184,6 +184,15 @@ class LedgerUnreachable(Exception):
     """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
 
 
+class LedgerRefuses(LedgerUnreachable):
+    """The ledger answered and refused: until something is changed there, it is as good as away."""
+
+
+def outage_text(error: LedgerUnreachable) -> str:
+    """Return what is wrong with the ledger, for a log line."""
+    return "the registry refuses" if isinstance(error, LedgerRefuses) else "the ledger is away"
+
+
 class Ledger(Protocol):
     """What a worker takes work from and reports to."""
 

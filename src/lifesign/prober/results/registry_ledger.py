@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from lifesign.client.registry import RegistryClient
-from lifesign.client.registry_errors import RegistryError, RegistryRefusal
+from lifesign.client.registry_errors import RegistryError, RegistryRefusal, is_final
 from lifesign.domain.models.observation_batch import (
     MAX_AGE_SECONDS,
     MAX_OBSERVATIONS,
@@ -26,6 +26,7 @@ from lifesign.prober.results.ledger import (
     NO_NEWS,
     NO_STANDING,
     Granted,
+    LedgerRefuses,
     LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
@@ -169,13 +170,16 @@ class RegistryLedger:
 
 
 async def _asked(question: Awaitable[T]) -> T:
-    """Return what the registry answers; LedgerUnreachable if nothing, RegistryRefusal if we are at fault."""
+    """Return what the registry answers; LedgerUnreachable if nothing, LedgerRefuses if it refuses.
+
+    RegistryRefusal if we are at fault.
+    """
     try:
         return await question
     except RegistryRefusal as refusal:
         if refusal.status in _OUR_FAULT:
             raise
-        raise LedgerUnreachable(str(refusal)) from refusal
+        raise (LedgerRefuses if is_final(refusal) else LedgerUnreachable)(str(refusal)) from refusal
     except RegistryError as error:
         raise LedgerUnreachable(str(error)) from error
 

@@ -24,6 +24,7 @@ from lifesign.prober.results.ledger import (
     ShardClaim,
     WitnessNews,
     WitnessStanding,
+    outage_text,
 )
 from lifesign.prober.worker.shards import OwnedShards, Shard
 
@@ -120,7 +121,8 @@ class ClaimRenewer:
             except LedgerUnreachable as error:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
-                    _log.warning("the ledger is away: no shard can be claimed or renewed (%s)", error)
+                    what = outage_text(error)
+                    _log.warning("%s: no shard can be claimed or renewed (%s)", what, error)
                 wait_s = self._away.wait_s()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

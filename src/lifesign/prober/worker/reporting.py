@@ -13,7 +13,14 @@ from typing import Final
 from lifesign.domain.base.backoff import Backoff
 from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, Outage, ShardBatch, WitnessNews
+from lifesign.prober.results.ledger import (
+    Ledger,
+    LedgerUnreachable,
+    Outage,
+    ShardBatch,
+    WitnessNews,
+    outage_text,
+)
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.shards import Shard
 
@@ -81,7 +88,7 @@ class Reporter:
             except LedgerUnreachable as error:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
-                    _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
+                    _log.warning("%s: %d results are held (%s)", outage_text(error), len(self._outbox), error)
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.base.clock_skew import lies_ahead
 from lifesign.domain.schedule.cadence import believed
-from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, TargetEntry, TargetPage
+from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, TargetEntry, TargetPage, outage_text
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
 POLL_SECONDS: Final = 2.0
@@ -67,7 +67,7 @@ class TargetFeed:
                 self._away.over()
             except LedgerUnreachable as error:
                 if not self._away.tries:
-                    _log.warning("the ledger is away: no targets can be read (%s)", error)
+                    _log.warning("%s: no targets can be read (%s)", outage_text(error), error)
                 wait_s = self._away.wait_s()
             try:
                 async with asyncio.timeout(wait_s):

@@ -48,6 +48,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
     errors.ImportOver:        (409, "import_over"),
     errors.NothingSuspended:       (409, "nothing_held"),
     errors.TooMany:           (409, "too_many"),
+    errors.TooManyWorkers:    (409, "too_many"),
     errors.LeaseHeld:         (409, "lease_held"),
     errors.KeyEnded:          (409, "key_ended"),
     errors.LastAdminKey:      (409, "last_admin_key"),

@@ -52,7 +52,7 @@ from lifesign.domain.tasks.lease import (
     shard_resource,
 )
 from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.registry.errors import TooMany
+from lifesign.registry.errors import TooMany, TooManyWorkers
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import hand_out, news_for_probers
@@ -245,7 +245,7 @@ def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder
 
 
 def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredProber]) -> None:
-    """Raise TooMany if one more worker is too much, of all keys or of the caller's."""
+    """Raise TooMany, or TooManyWorkers, if one more worker is too much, of all keys or of the caller's."""
     if len(others) >= MAX_PROBERS:
         raise TooMany("living workers", MAX_PROBERS)
     key = key_rows.find_by_id(transaction, call.caller.key_id)
@@ -254,8 +254,9 @@ def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredPro
         return
     most = call.policies.prober_workers if key.max_workers is None else key.max_workers
     prefix = worker_holder(call.caller, "")
-    if sum(prober.holder.startswith(prefix) for prober in others) >= most:
-        raise TooMany("living workers of this key", most)
+    ends_s = [prober.expires_at_s for prober in others if prober.holder.startswith(prefix)]
+    if len(ends_s) >= most:
+        raise TooManyWorkers(most, moment(min(ends_s)))
 
 
 def _offset_s(asked: ShardClaimRequest, now_s: float) -> float | None:
