@@ -1,6 +1,7 @@
 """Which shards are ours, and which targets lie in them?"""
 
 from dataclasses import replace
+from typing import Any
 
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -128,7 +129,7 @@ def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> No
 def test_a_target_is_counted_as_unknown_once_its_last_measured_result_is_too_old() -> None:
     """The prober's own network is cut: three intervals later nobody is called alive any more."""
     ok, unread = ResultClass.OK, ResultClass.NOT_MEASURED
-    alive = {"result": ok, "alive_at_s": 1000.0}
+    alive: dict[str, Any] = {"result": ok, "alive_at_s": 1000.0}
     holdings, shard = with_one_shard(entry(A))
     slot = shard.slots[target_id(A)]
     slot.note(ok, ProbeMemory(**alive, probed_at_s=1000.0), 300.0)
