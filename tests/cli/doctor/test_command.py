@@ -56,11 +56,13 @@ def port() -> str:
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """Run a server that gives one answer to everybody."""
+def answering(status: int, body: bytes, keys: list[str | None] | None = None) -> Iterator[str]:
+    """Run a server that gives one answer to all requests; `keys` takes the key of each."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if keys is not None and self.path.startswith("/api/"):
+                keys.append(self.headers.get("X-API-Key"))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -615,6 +617,26 @@ def test_what_is_no_registry_is_told_so(
     assert f"{url} answers {status}, and not as a registry does" in told
     assert "database" not in told
     assert not found.of("registry", "ok")
+
+
+@pytest.mark.parametrize("key", [None, KEYS[Role.READER]])
+def test_a_doctor_with_a_key_asks_nothing_without_it(
+    key: str | None, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request without a key is refused, and stands in the registry's log."""
+    if key is not None:
+        monkeypatch.setenv(KEY_VARIABLE, key)
+    asked: list[str | None] = []
+    with answering(200, b'{"state": "normal", "tracks": {"probe": {"state"', asked) as url:
+        found = examine(capsys, "--port", port, "--registry", url)
+    assert set(asked) == {key}
+    assert found.of("registry", "ok")
+
+
+def test_a_doctor_without_a_registry_says_that_it_asked_none(
+    port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert URL_VARIABLE in examine(capsys, "--port", port).of("registry", "skipped")[0]
 
 
 def test_a_registry_that_cannot_serve_is_told_so(port: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from lifesign.cli.doctor.check_result import CheckResult, of_the_clock, of_the_mode
 from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, answer_of
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import looks_like_key
 from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.mass_exit import MonitorState
@@ -28,6 +28,13 @@ from lifesign.registry.policies import DEFAULT_POLICIES
 
 def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResult]:
     """Ask whether a registry answers, has the time, and knows the key."""
+    if url is None:
+        yield CheckResult(
+            "registry",
+            "skipped",
+            "no registry was named, so that none was asked",
+            f"--registry URL, or {URL_VARIABLE}",
+        )
     if url is None and key_file is None and not os.environ.get(KEY_VARIABLE):
         return
     key = os.environ.get(KEY_VARIABLE, "")
@@ -55,7 +62,9 @@ def _of_what_answers(url: str, key: str) -> Iterator[CheckResult]:
         yield CheckResult("registry", "fault", f"{url} does not answer", advice)
         return
     status, apart_s, body = answer
-    if not _is_a_registrys(url, status, body):
+    # A call without a key would be logged as refused.
+    shown_key = key if looks_like_key(key) else ""
+    if not _is_a_registrys(url, status, body, shown_key):
         advice = "give the URL of lifesign serve; of a proxy before it, look whether it finds the server"
         yield CheckResult(
             "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
@@ -73,15 +82,25 @@ def _of_what_answers(url: str, key: str) -> Iterator[CheckResult]:
         yield from _of_the_key(url, key)
 
 
-def _is_a_registrys(url: str, status: int, body: bytes) -> bool:
+def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:
     """Whether this is what a registry answers when it is asked whether it can serve.
 
-    Of others many say "ok" too: only the API refuses who has no key in a registry's own words.
+    Other servers say "ok" there, too. Only a registry's API has a record of its monitor, or refuses it to
+    this key, or to a caller without one, with a code of its own.
     """
     if status != 200:
         return _has_code(body)
-    refusal = answer_of(f"{url.rstrip('/')}/api/v1/monitor")
-    return refusal is not None and _has_code(refusal[2])
+    answer = answer_of(f"{url.rstrip('/')}/api/v1/monitor", key)
+    return answer is not None and (_has_code(answer[2]) or _has_tracks(answer[2]))
+
+
+def _has_tracks(body: bytes) -> bool:
+    """Whether this is the record of a monitor; its end may be cut off."""
+    try:
+        told = from_json(body, allow_partial=True)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and isinstance(told.get("tracks"), dict)
 
 
 def _has_code(body: bytes) -> bool:
