@@ -1,5 +1,6 @@
 """What share of a list is alive? Asked on the command line."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
@@ -16,11 +17,11 @@ from lifesign.cli.commands.crawl import (
     run_crawl,
 )
 from lifesign.cli.commands.probe import Timeout
-from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.server_database import run_deed
 from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.client.environment import URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.net.target_address import without_password
 from lifesign.errors import InvalidValue
@@ -87,7 +88,11 @@ def census(
     ] = None,
     registry: Annotated[
         str | None,
-        typer.Option("--registry", metavar="URL", help="Count what a registry knows; probe for it."),
+        typer.Option(
+            "--registry",
+            metavar="URL",
+            help=f"Count what a registry knows; probe for it. Without a list: ${URL_VARIABLE}.",
+        ),
     ] = None,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
@@ -133,8 +138,11 @@ def census(
         raise InvalidValue("--registry", registry, "none: a database is named")
     if source is None or known is not None:
         if timeout_seconds is not None:
-            raise InvalidValue("--timeout", format_duration(timeout_seconds), "none: nobody is probed")
-        place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
+            raise InvalidValue("--timeout", timeout_seconds, "none: nobody is probed")
+        # A list or a definition is counted on its own, unless a registry is named with it.
+        place = known or _registry(
+            registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
+        )
         _write(_taken(place, None), place, form, output)
         return 0
     code = 0
@@ -158,8 +166,7 @@ def census(
 def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryAddress":
     """Return the registry that is counted if nothing else is named."""
     if url is None:
-        raise InvalidValue("LIST|PROBE.yml|DATABASE", None, "one of them, or --registry")
-    from lifesign.crawl.worker_config import RegistryAddress  # noqa: PLC0415 - pydantic takes 60 ms
+        raise InvalidValue("LIST|PROBE.yml|DATABASE", None, f"one of them, --registry or ${URL_VARIABLE}")
 
     return RegistryAddress(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
 
