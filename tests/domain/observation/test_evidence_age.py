@@ -1,5 +1,8 @@
 """Evidence age of agents and targets."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lifesign.domain.health.document import HealthStatus
@@ -52,3 +55,11 @@ def test_health_ends_with_its_document_though_the_evidence_counts() -> None:
         UnknownReason.DOCUMENT_ENDED,
     )
     assert unknown_reason(evidence, NOW_S + 60.1) is None
+
+
+def test_docs_list_every_reason_why_nothing_is_known() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    section = text.partition("`unknown_reason` is one of these:")[2].partition("Every `watch_seconds`")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == {
+        reason.value for reason in UnknownReason
+    }

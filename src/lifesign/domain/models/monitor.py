@@ -76,7 +76,7 @@ class LostEvidence(BaseModel):
     since: Time
     """Since when there is any such agent."""
     is_reported: bool
-    """Whether it has lasted for an interval, so that `monitor.evidence_lost` was logged."""
+    """Whether it has lasted for `evidence_lost_seconds`, so that `monitor.evidence_lost` was logged."""
 
 
 class UnreachedTargetsShown(BaseModel):
