@@ -118,7 +118,7 @@ def test_the_sums_of_a_process_that_died_stay() -> None:
     standings.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
     state = standings.state
     assert (state.probed, state.total, state.unanswered) == (21, 200, 7)
-    assert state.note == "4 results were lost; 3,400 missed"
+    assert state.note == "4 results were lost; 3,400 due probes missed"
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
 
 
@@ -131,7 +131,7 @@ def test_what_has_to_be_known_is_noted() -> None:
     assert standings.state.note == (
         "results cannot be stored: 70 wait; 5 results were lost; timeouts are not measured: the event loop "
         "is 1.2 s late; no witness answers in public_ipv4, public_ipv6: failures there are not measured; "
-        "begun 1,200 ms late at most (p99); 3 missed"
+        "begun 1,200 ms late at most (p99); 3 due probes missed"
     )
 
 

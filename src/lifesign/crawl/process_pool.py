@@ -131,7 +131,7 @@ class Standings:
             if late:
                 notes.append(f"begun {max(late):,.0f} ms late at most (p99)")
         if missed := self._past_missed + sum(progress.missed for progress in now):
-            notes.append(f"{missed:,} missed")
+            notes.append(f"{pluralize(missed, 'due probe')} missed")
         return notes
 
     def _targets_elsewhere(self) -> int | None:
