@@ -1,6 +1,6 @@
 """Errors that the registry answers with: api/error_responses.py maps each to a status and a code."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -306,12 +306,20 @@ class TargetGone(LifesignError):
         self.reason = reason
 
 
+MAX_CLASSES_SHOWN = 20
+"""Of the network classes in an error."""
+
+
 class NetworkClassNotFound(LifesignError):
     """No target of this network class is expected to answer."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"no target of the network class {name[:128]!r} is expected to answer")
+    def __init__(self, name: str, existing: Collection[str]) -> None:
+        shown = sorted(existing)[:MAX_CLASSES_SHOWN]
+        others = f", and {len(existing) - len(shown)} more" if len(existing) > len(shown) else ""
+        classes = f"there are {', '.join(shown)}{others}" if shown else "there is none of any class"
+        super().__init__(f"no target of the network class {name[:128]!r} is expected to answer; {classes}")
         self.name = name[:128]
+        self.classes = ", ".join(shown)
 
 
 class DirectoryNotFound(LifesignError):

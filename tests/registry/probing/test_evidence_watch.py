@@ -244,6 +244,8 @@ async def test_a_confirmation_of_nothing_is_refused(
     await fleet(api, 1)
     refused = await confirm(api, members)
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
+    if code == "network_class_not_found":
+        assert refused.json()["error"]["details"]["classes"] == CLASS, "those that exist are named"
     assert await api.events(type="monitor.confirmed") == []
 
 

@@ -102,8 +102,9 @@ def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _confirm_class(transaction: Transaction, name: str) -> float:
-    if name not in liveness.classes(transaction):
-        raise NetworkClassNotFound(name)
+    existing = liveness.classes(transaction)
+    if name not in existing:
+        raise NetworkClassNotFound(name, existing)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
     confirmed = {**confirmed_in(row), name: now_s}
