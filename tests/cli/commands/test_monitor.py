@@ -1,9 +1,10 @@
-"""Confirming outages on the command line."""
+"""The monitor of a registry on the command line."""
 
 import json
 
 import pytest
 from tests.support.registry_server import RegistryServer
+from tests.support.suspension import suspend
 
 from lifesign.cli import main
 
@@ -27,6 +28,21 @@ def test_what_the_registry_refuses_ends_with_one(
     assert "network_class_not_found" in capsys.readouterr().err
     assert main(["monitor", "confirm", "--agent", "nobody"]) == 1
     assert "target_not_found" in capsys.readouterr().err
+
+
+def test_suspensions_are_shown_and_released(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.write(suspend)
+    assert main(["monitor", "show"]) == 0
+    shown = capsys.readouterr().out
+    assert "heartbeat   held since " in shown
+    assert "30 agents are silent" in shown
+    assert main(["monitor", "release", "--track", "probe", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tracks"]["heartbeat"]["state"] == "held"
+    assert main(["monitor", "release", "--track", "heartbeat"]) == 0
+    assert "heartbeat   held" not in capsys.readouterr().out
+    assert main(["monitor", "release", "--track", "both"]) == 3
 
 
 @pytest.mark.parametrize("arguments", [[], ["--class", "public_ipv4", "--agent", "a"]])

@@ -1,31 +1,102 @@
-"""The monitor of a registry: what an operator knows to be down. Asked on the command line."""
+"""The monitor of a registry on the command line: suspensions, faults, and confirmed outages."""
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lifesign.cli.options.completion import offering
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
-    from lifesign.domain.models.monitor import Confirmed
+    from lifesign.domain.models.monitor import Confirmed, MonitorRecord
+
+TRACKS = ("heartbeat", "probe")
 
 monitor = typer.Typer(
     name="monitor",
-    help="Confirm outages that no witness can prove.",
+    help="Show and release suspensions; confirm outages that no witness can prove.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 
 
-@monitor.callback()
-def _group() -> None:
-    """Keep `confirm` a command of its own, though it is the only one."""
+@monitor.command("show")
+def show_monitor(
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Show whether verdicts by silence are suspended, and what is wrong with the monitoring.
+
+    \b
+    Examples:
+      lifesign monitor show
+      lifesign monitor show --json | jq .silent_classes
+
+    \b
+    Exit codes:
+      0 shown   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+
+    async def asked(client: "RegistryClient") -> "MonitorRecord":
+        return await client.monitor.get()
+
+    record = ask(asked, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    _write_record(record, as_json=as_json)
+    return 0
+
+
+@monitor.command("release")
+def release_suspension(
+    *,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            "--track",
+            autocompletion=offering(*TRACKS),
+            metavar="TRACK",
+            help="heartbeat or probe. Without it: both.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """End the suspension of verdicts by silence: agents that are still silent are taken down.
+
+    Nothing happens on a track that is not suspended. It needs an admin key.
+
+    \b
+    Examples:
+      lifesign monitor release
+      lifesign monitor release --track heartbeat
+
+    \b
+    Exit codes:
+      0 released   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if track not in {None, *TRACKS}:
+        raise InvalidValue("--track", track, f"one of {', '.join(TRACKS)}")
+
+    async def released(client: "RegistryClient") -> "MonitorRecord":
+        from lifesign.domain.lifecycle.mass_exit import Track  # noqa: PLC0415 - loaded by now
+
+        return await client.monitor.release(None if track is None else Track(track))
+
+    record = ask(released, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    _write_record(record, as_json=as_json)
+    return 0
 
 
 @monitor.command("confirm")
@@ -74,3 +145,32 @@ def confirm_outage(
         subject = done.network_class or done.agent_id or ""
         sys.stdout.write(printable(f"confirmed {subject} at {time_text(done.confirmed_at)}") + "\n")
     return 0
+
+
+def _write_record(record: "MonitorRecord", *, as_json: bool) -> None:
+    if as_json:
+        write_json(sys.stdout, record.model_dump(mode="json", exclude_none=True))
+    else:
+        write_page(sys.stdout, _page(record), colours=has_colours(sys.stdout))
+
+
+def _page(record: "MonitorRecord") -> Iterator[PageLine]:
+    from lifesign.domain.models import monitor_faults  # noqa: PLC0415 - pydantic takes 60 ms
+
+    for name, track in record.tracks.items():
+        is_held = track.state == "held"
+        why = f": {monitor_faults.suspension_text(track)}" if is_held else ""
+        text = f"{track.state} since {time_text(track.since)}{why}"
+        yield PageLine(name, text, Colour.YELLOW if is_held else None)
+    if record.lost_evidence is not None:
+        yield PageLine("evidence", monitor_faults.lost_evidence_text(record.lost_evidence), Colour.YELLOW)
+    faults = (
+        *monitor_faults.silent_class_faults(record),
+        *monitor_faults.unreached_target_faults(record),
+    )
+    for fault in faults:
+        yield PageLine("fault", fault.text, Colour.YELLOW)
+        yield PageLine("hint", fault.hint)
+    for name, at in record.confirmed_classes.items():
+        yield PageLine("confirmed", f"{name} at {time_text(at)}")
+    yield PageLine("last sweep", "never" if record.swept_at is None else time_text(record.swept_at))

@@ -14,11 +14,15 @@ from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import looks_like_key
 from lifesign.domain.base.clock_skew import offset_text
 from lifesign.domain.lifecycle.mass_exit import MonitorState
-from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
-from lifesign.domain.models.monitor_faults import silent_class_faults, unreached_target_faults
+from lifesign.domain.models.monitor import MonitorRecord
+from lifesign.domain.models.monitor_faults import (
+    lost_evidence_text,
+    silent_class_faults,
+    suspension_text,
+    unreached_target_faults,
+)
 from lifesign.domain.models.shards import LivingProber, ShardsShown
 from lifesign.domain.models.targets import TargetList
-from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S, NO_PROGRESS_INTERVALS
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.pluralize import plural, pluralize
@@ -138,12 +142,10 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
     yield from _of_its_decisions(monitor)
     lost = monitor.lost_evidence
     if lost is not None:
-        reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
-        told = f"since {utc_text(lost.since, 'seconds')}: {reasons}"
         yield CheckResult(
             "evidence",
             "warning",
-            f"nothing is known of {lost.agents:,} living {plural(lost.agents, 'agent', 'agents')} {told}",
+            lost_evidence_text(lost),
             "look at the probers, and at their network: docs/when-wrong.md",
         )
     for fault in (*silent_class_faults(monitor), *unreached_target_faults(monitor)):
@@ -219,13 +221,7 @@ def _of_its_decisions(monitor: MonitorRecord) -> Iterator[CheckResult]:
         yield CheckResult(
             "decisions",
             "warning",
-            f"held since {utc_text(track.since, 'seconds')} for agents monitored by {name}: {_why(track)}",
-            "it ends by itself; if the silence is real: POST /api/v1/monitor/release, or use the dashboard",
+            f"held since {utc_text(track.since, 'seconds')} for agents monitored by {name}: "
+            f"{suspension_text(track)}",
+            "it ends by itself; if the silence is real, run: lifesign monitor release",
         )
-
-
-def _why(track: TrackRecord) -> str:
-    silent = f"{track.exits} {plural(track.exits, 'agent is', 'agents are')} silent"
-    if track.unwitnessed:
-        return f"{silent}, and no request of any agent has arrived since"
-    return f"{silent}, and more than {track.limit} at once are not believed"

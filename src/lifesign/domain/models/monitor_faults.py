@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lifesign.domain.models.monitor import MonitorRecord
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.models.monitor import LostEvidence, MonitorRecord, TrackRecord
+from lifesign.domain.observation.evidence_age import REASON_WORDS
+from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.domain.text.times import utc_text
 
 
@@ -13,6 +14,21 @@ class MonitorFault(NamedTuple):
 
     text: str
     hint: str
+
+
+def suspension_text(track: TrackRecord) -> str:
+    """Return why verdicts by silence are suspended on a track."""
+    silent = f"{track.exits:,} {plural(track.exits, 'agent is', 'agents are')} silent"
+    if track.unwitnessed:
+        return f"{silent}, and no request of any agent has arrived since"
+    return f"{silent}, and more than {track.limit:,} at once are not believed"
+
+
+def lost_evidence_text(lost: LostEvidence) -> str:
+    """Return about how many agents nothing is known through a fault of the monitoring, and why."""
+    reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
+    agents = pluralize(lost.agents, "living agent")
+    return f"nothing is known of {agents} since {utc_text(lost.since, 'seconds')}: {reasons}"
 
 
 def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
