@@ -275,6 +275,13 @@ def test_a_silent_probed_agent_is_told_with_its_figures() -> None:
     assert verdict.explanation == "no sign of life for 16 min 40 s, more than 15 min, and 3 failures in a row"
 
 
+def test_time_that_does_not_count_as_silence_is_told() -> None:
+    """For 50 minutes no prober ran: of that time two intervals count."""
+    observed = failing(3, 1000, last_liveness_signal_at_s=NOW - 4000, measured_at_s=NOW)
+    verdict = judged(facts(Monitoring.PROBE, observed=observed))
+    assert verdict.explanation.endswith("3 failures in a row; 50 min without measured results do not count")
+
+
 def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
     assert judged(facts(Monitoring.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
 

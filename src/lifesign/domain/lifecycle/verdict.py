@@ -37,6 +37,8 @@ DEAD_AFTER_FAILURES: Final = 4
 """The same for its death."""
 REDISCOVERED_AFTER_S: Final = 30.0
 """Two signs of life of a dead agent lie at least this far apart."""
+MIN_LEFT_OUT_S: Final = 60.0
+"""Time that does not count as silence is explained from here on."""
 UNHEALTHY_DOCUMENTS: Final = 2
 """So many documents of different times say unhealthy before the agent is taken at its word."""
 MIN_INTERACTIONS: Final = 10
@@ -309,6 +311,10 @@ def _silence(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpa
     seen = facts.observed or _UNSEEN
     length = excess_text(seen.silence_s, _patience_s(facts))
     text = f"no sign of life for {length}, and {pluralize(seen.failures_in_row, 'failure')} in a row"
+    # Gaps between measured results count for two intervals at most.
+    passed_s = 0.0 if seen.measured_at_s is None else seen.measured_at_s - silent_since_s(facts)
+    if (left_out_s := passed_s - seen.silence_s) >= MIN_LEFT_OUT_S:
+        text += f"; {duration_text(left_out_s)} without measured results do not count"
     return _Step(Signal.PROBE_FAILURES, text)
 
 
