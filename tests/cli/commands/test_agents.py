@@ -467,6 +467,21 @@ def record_of(**members: Any) -> AgentRecord:
     return AgentRecord.model_validate(record | members)
 
 
+def test_record_of_heartbeats_alone_says_why_health_is_unknown() -> None:
+    lines = [(line.label, line.text) for line in page(record_of())]
+    (label, text) = lines[lines.index(("health", "unknown")) + 1]
+    assert label == "why"
+    assert "monitoring both" in text
+    assert "why" not in [line.label for line in page(record_of(monitoring="probe", health="healthy"))]
+
+
+def test_links_and_claims_have_their_own_labels() -> None:
+    time, place = "2026-11-20T12:00:00Z", {"target_id": "tgt_x", "url": "https://a.example/"}
+    linked = {**place, "state": "linked", "proof": "card", "proven_at": time, "linked_at": time}
+    lines = [line.label for line in page(record_of(links=[linked, {**place, "state": "claimed"}]))]
+    assert (lines.count("linked"), lines.count("claims")) == (1, 1)
+
+
 def test_record_with_old_evidence_shows_reason_and_age() -> None:
     evidence_at = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)
     record = record_of(monitoring="probe", unknown_reason="no_prober", evidence_at=evidence_at)

@@ -171,6 +171,6 @@ def _page(record: "MonitorRecord") -> Iterator[PageLine]:
     for fault in faults:
         yield PageLine("fault", fault.text, Colour.YELLOW)
         yield PageLine("hint", fault.hint)
-    for name, at in record.confirmed_classes.items():
-        yield PageLine("confirmed", f"{name} at {time_text(at)}")
+    for network_class, at in record.confirmed_classes.items():
+        yield PageLine("confirmed", f"{network_class} at {time_text(at)}")
     yield PageLine("last sweep", "never" if record.swept_at is None else time_text(record.swept_at))

@@ -89,5 +89,5 @@ def read_key(file: Path | None) -> str:
     """Read the key from a file, else from the environment; InvalidValue if there is none."""
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
-        raise InvalidValue("key", "none", f"one in ${KEY_VARIABLE} or --key-file")
+        raise InvalidValue("key", None, f"one in ${KEY_VARIABLE} or --key-file")
     return key

@@ -25,6 +25,11 @@ _COLOURS = {
     "deregistered": Colour.FAINT,
 }
 
+HEARTBEATS_ALONE = (
+    "heartbeats do not tell whether it works: register it with monitoring both and a card URL, so that a "
+    "prober reads its health document"
+)
+
 
 def page(agent: "AgentRecord") -> Iterator[PageLine]:
     """Tell what is known of one agent, for people."""
@@ -57,7 +62,9 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
         ("card", agent.card_url),
     )
     yield from (PageLine(label, text) for label, text in facts if text)
-    yield from listed("claims", map(_link, agent.links or ()))
+    links = agent.links or []
+    yield from listed("linked", [_link(link) for link in links if link.linked_at is not None])
+    yield from listed("claims", [_link(link) for link in links if link.linked_at is None])
     config = agent.heartbeat_config
     if agent.last_heartbeat_at is not None:
         last = time_text(agent.last_heartbeat_at)
@@ -84,7 +91,9 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
 
     yield PageLine("health", health_text(agent))
     if agent.unknown_reason is not None:
-        yield PageLine("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
+        yield PageLine("why", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
+    elif agent.health == "unknown" and agent.monitoring == "heartbeat":
+        yield PageLine("why", HEARTBEATS_ALONE, Colour.FAINT)
     if agent.failing_probes:
         yield PageLine("but", f"its {failing_text(agent.failing_probes)}", Colour.YELLOW)
 
