@@ -65,7 +65,7 @@ def run(*arguments: str) -> int:
 def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--database", database) == 0
     heads, *rows = capsys.readouterr().out.splitlines()
-    assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "PROBED", "WHY"]
+    assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY"]
     found = {row.split()[0]: re.split(r" {2,}", row)[1:] for row in rows}
     assert set(found) == set(URLS)
     assert found[URLS[0]][:2] == ["alive", "ok"]

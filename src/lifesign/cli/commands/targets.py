@@ -32,7 +32,7 @@ MAX_PAGE: Final = 1_000
 MAX_IN_TABLE: Final = 100_000
 """Its columns are as wide as what they hold: all of it is in memory."""
 USUAL_IN_TABLE: Final = 100
-HEADS: Final = ("URL", "IS", "RESULT", "SINCE", "PROBED", "WHY")
+HEADS: Final = ("URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY")
 
 targets = typer.Typer(
     name="targets",
@@ -229,7 +229,7 @@ def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
         GROUP_WORDS[shown_life(target, is_continuous=is_continuous)],
         NEVER_MEASURED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
-        "-" if target.observed_at is None else time_text(target.observed_at),
+        "-" if target.evidence_at is None else time_text(target.evidence_at),
         _why(target, is_continuous=is_continuous),
     )
 
