@@ -169,3 +169,13 @@ def test_wrong_usage_is_told_on_one_line(
     complaint = capsys.readouterr().err
     assert told in complaint
     assert complaint.count("\n") == 1
+
+
+def test_a_target_of_a_registered_agent_is_told_from_a_listed_one(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = "https://agent.example/.well-known/agent-card.json"
+    assert main(["agents", "register", "a-1", "--monitoring", "probe", "--card-url", card]) == 0
+    capsys.readouterr()
+    assert run() == 0
+    assert "registered by agent a-1" in capsys.readouterr().out.splitlines()[1]

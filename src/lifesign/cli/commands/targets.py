@@ -235,7 +235,20 @@ def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
 
 
 def _why(target: "TargetSummary", *, is_continuous: bool) -> str:
-    """Return what the last probe saw, or why that says nothing any more and how old it is."""
+    """Return what the last probe saw, or why that says nothing any more and how old it is.
+
+    A directory may list the URL of an agent that registered itself: then there are two rows of this URL.
+    """
+    from lifesign.domain.net.target import is_target_id  # noqa: PLC0415 - see _classes
+
+    why = _result_text(target, is_continuous=is_continuous)
+    if is_target_id(target.target_id):
+        return why
+    registered = f"registered by agent {target.target_id}"
+    return f"{registered}; {why}" if why else registered
+
+
+def _result_text(target: "TargetSummary", *, is_continuous: bool) -> str:
     if not is_continuous or target.unknown_reason is None or target.result is None:
         return target.why or ""
     from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - see _classes
