@@ -482,6 +482,24 @@ def test_links_and_claims_have_their_own_labels() -> None:
     assert (lines.count("linked"), lines.count("claims")) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ({}, "no token was asked for"),
+        ({"token_asked_at": "2026-11-20T12:00:00Z"}, "not looked for yet"),
+        (
+            {"token_asked_at": "2026-11-20T12:00:00Z", "token_checked_at": "2026-11-20T12:10:00Z"},
+            "not found at 2026-11-20",
+        ),
+        ({"token_asked_at": "2026-11-20T12:00:00Z", "token_refusal": "the address is private"}, "is private"),
+    ],
+)
+def test_a_claim_that_is_not_proven_says_why(members: dict[str, str], told: str) -> None:
+    link = {"target_id": "tgt_x", "url": "https://a.example/", "state": "claimed", **members}
+    (line,) = [line for line in page(record_of(links=[link])) if line.label == "claims"]
+    assert told in line.text
+
+
 def test_record_with_old_evidence_shows_reason_and_age() -> None:
     evidence_at = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)
     record = record_of(monitoring="probe", unknown_reason="no_prober", evidence_at=evidence_at)

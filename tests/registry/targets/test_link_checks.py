@@ -135,6 +135,33 @@ async def test_a_token_proves_the_claim_of_its_own_agent_alone(api: RegistryApi)
         assert await link_events(api) == []
 
 
+async def test_a_record_says_when_its_token_was_looked_for(api: RegistryApi, clock: WoundClock) -> None:
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        await listed(api, server, "agent-1")
+        await ask(api, server, "agent-1")
+        (link,) = (await api.record("agent-1"))["links"]
+        assert (link["token_asked_at"][:19], "token_checked_at" in link) == (api.time_text()[:19], False)
+        clock.advance(5)
+        await api.registry.link_keeper.check_some()
+        (link,) = (await api.record("agent-1"))["links"]
+        assert link["token_checked_at"][:19] == api.time_text()[:19]
+        assert "token_refusal" not in link
+
+
+async def test_a_token_on_a_private_network_says_that_it_is_not_looked_for(
+    database: Database, clock: WoundClock
+) -> None:
+    api = RegistryApi(database, clock, public_url=PUBLIC_URL)
+    await api.add_keys()
+    async with serving({PROOF_PATH: answer(404)}) as server:
+        await listed(api, server, "agent-1")
+        await ask(api, server, "agent-1")
+        await api.registry.link_keeper.check_some()
+        assert server.heads == []
+    (link,) = (await api.record("agent-1"))["links"]
+    assert "webhook_networks" in link["token_refusal"]
+
+
 async def test_a_token_is_for_those_who_claim_a_target(api: RegistryApi) -> None:
     await put(api, "list", "1", ["https://agent.example/"])
     agent = await api.register("agent-1", endpoint="https://agent.example:8443/")

@@ -134,7 +134,18 @@ def _link(link: "LinkShown") -> str:
         )
     if link.proof is not None:
         return f"{link.url}: proven by {link.proof}, not linked"
-    return f"{link.url}: not proven"
+    return f"{link.url}: not proven ({_why_unproven(link)})"
+
+
+def _why_unproven(link: "LinkShown") -> str:
+    if link.token_asked_at is None:
+        return "its card does not name this agent, and no token was asked for"
+    asked = f"token asked for at {time_text(link.token_asked_at)}"
+    if link.token_refusal is not None:
+        return f"{asked}; {link.token_refusal}"
+    if link.token_checked_at is None:
+        return f"{asked}, not looked for yet"
+    return f"{asked}, not found at {time_text(link.token_checked_at)}"
 
 
 def _command(command: "PendingCommand") -> str:

@@ -21,6 +21,12 @@ class LinkShown(BaseModel):
     """When the proof was last seen."""
     linked_at: Time | None = None
     """Since when the two are one record; absent unless they are."""
+    token_asked_at: Time | None = None
+    """When a token for this claim was asked for; absent if there is none."""
+    token_checked_at: Time | None = None
+    """When the registry last looked for the token."""
+    token_refusal: str | None = None
+    """Why the registry never asks the target's origin for the token; absent if it does."""
 
 
 class LinkRequest(BaseModel):

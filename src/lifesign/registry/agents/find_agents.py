@@ -126,7 +126,7 @@ def show_agent(transaction: Transaction, call: Call) -> OperationReply:
         update={
             "pending_commands": waiting,
             "names": names,
-            "links": shown_links(transaction, agent),
+            "links": shown_links(transaction, agent, call.webhook_networks),
         }
     )
     if (

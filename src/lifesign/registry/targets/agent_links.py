@@ -1,10 +1,13 @@
 """Links and claims of an agent, as its record shows them."""
 
+from collections.abc import Sequence
+
 from lifesign.domain.lifecycle.link_rule import LinkState, Proof, claimed_urls, is_claim
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkShown
 from lifesign.domain.net.target import target_id
+from lifesign.domain.net.target_address import AddressRefused, Network, judge_url
 from lifesign.domain.schedule.opt_out_proof import origin_of
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
@@ -12,14 +15,19 @@ from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_links import StoredClaim
 
 
-def shown_links(transaction: Transaction, agent: StoredAgent) -> list[LinkShown] | None:
-    """Return the targets that an agent claims; None if it claims none."""
+def shown_links(
+    transaction: Transaction, agent: StoredAgent, allowed: Sequence[Network]
+) -> list[LinkShown] | None:
+    """Return the targets that an agent claims; None if it claims none.
+
+    `allowed`: private networks in which the registry looks for tokens (`webhook_networks`).
+    """
     urls = claimed_urls(agent.card_url, agent.endpoint)
     if agent.target_url is not None or agent.status == Status.DEREGISTERED or not urls:
         return None
     linked = {link.target: link.linked_at_s for link in target_links.links_to(transaction, agent.id)}
     shown = {
-        claim.target: _shown(claim, linked.get(claim.target))
+        claim.target: _shown(claim, allowed, linked.get(claim.target))
         for claim in target_links.claims_by(transaction, agent.id)
         if not claim.target_is_gone and is_claim(urls, claim.url, claim.found_card_url)
     }
@@ -34,7 +42,7 @@ def shown_links(transaction: Transaction, agent: StoredAgent) -> list[LinkShown]
     return [shown[number] for number in sorted(shown)] or None
 
 
-def _shown(claim: StoredClaim, linked_at_s: float | None = None) -> LinkShown:
+def _shown(claim: StoredClaim, allowed: Sequence[Network], linked_at_s: float | None) -> LinkShown:
     proof = None if claim.proof is None else Proof(claim.proof)
     seen_at_s = claim.card_at_s if proof is Proof.CARD else claim.token_at_s
     state = LinkState.CLAIMED if proof is None else LinkState.PROVEN
@@ -45,4 +53,15 @@ def _shown(claim: StoredClaim, linked_at_s: float | None = None) -> LinkShown:
         proof=proof,
         proven_at=None if proof is None or seen_at_s is None else moment(seen_at_s),
         linked_at=None if linked_at_s is None else moment(linked_at_s),
+        token_asked_at=None if claim.token is None or claim.asked_at_s is None else moment(claim.asked_at_s),
+        token_checked_at=None if claim.checked_at_s is None else moment(claim.checked_at_s),
+        token_refusal=None if claim.token is None else _refusal(claim.url, allowed),
     )
+
+
+def _refusal(url: str, allowed: Sequence[Network]) -> str | None:
+    """Return why the registry does not ask a target's host; of names only their addresses could tell."""
+    refused = judge_url(url, allowed)
+    if not isinstance(refused, AddressRefused):
+        return None
+    return f"the registry does not look for it: {refused.reason} (webhook_networks allow private networks)"

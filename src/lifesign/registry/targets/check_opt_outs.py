@@ -13,6 +13,7 @@ from yarl import URL
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.net.target_address import Network, read_networks
 from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_GOOD_SECONDS, is_proven
+from lifesign.http.address_guard import PrivateAddressRefused
 from lifesign.http.bounded_body import read_bounded
 from lifesign.http.bounded_get import user_agent
 from lifesign.http.counted_sessions import counter_of
@@ -100,6 +101,9 @@ async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
             if response.status != 200:
                 return b"" if response.status in _ABSENT else None
             return await read_bounded(response, MAX_PROOF_BYTES, counter_of(response))
+    except PrivateAddressRefused as error:
+        _log.info("%s is not asked for its proof file: %s (see webhook_networks)", origin, error)
+        return None
     except FAILURES:
         return None
 
