@@ -154,7 +154,7 @@ def _end_record(transaction: Transaction, record: StoredAgent | None, agent_id: 
     change = Change(
         agent=record,
         signals=(Signal.LINKED,),
-        explanation=f"one record with {agent_id}",
+        explanation=f"linked: results of this target go into the record of {agent_id}",
         health=HealthStatus.UNKNOWN,
         assess_at_s=None,
     )
