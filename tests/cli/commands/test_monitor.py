@@ -39,7 +39,7 @@ def test_suspensions_are_shown_and_released(
     assert "heartbeat   held since " in shown
     assert "30 agents are silent" in shown
     assert main(["monitor", "release", "--track", "probe", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tracks"]["heartbeat"]["state"] == "held"
+    assert json.loads(capsys.readouterr().out)["tracks"]["heartbeat"]["state"] == "suspended"
     assert main(["monitor", "release", "--track", "heartbeat"]) == 0
     assert "heartbeat   held" not in capsys.readouterr().out
     assert main(["monitor", "release", "--track", "both"]) == 3

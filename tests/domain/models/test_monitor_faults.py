@@ -14,7 +14,8 @@ def monitor(**members: Any) -> MonitorRecord:
     """Return the record of a monitor that trusts its probers, with some members changed."""
     track = {"state": "normal", "since": SINCE, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
     record = {
-        "state": "normal", "since": SINCE, "tracks": {"heartbeat": track, "probe": track}, "excused": []
+        "state": "normal", "since": SINCE, "tracks": {"heartbeat": track, "probe": track},
+        "excluded_downtime": [],
     }  # fmt: skip
     return MonitorRecord.model_validate(record | members)
 

@@ -142,7 +142,7 @@ async def test_a_record_says_when_its_token_was_looked_for(api: RegistryApi, clo
         (link,) = (await api.record("agent-1"))["links"]
         assert (link["token_asked_at"][:19], "token_checked_at" in link) == (api.time_text()[:19], False)
         clock.advance(5)
-        await api.registry.link_keeper.check_some()
+        await api.registry.link_checker.check_some()
         (link,) = (await api.record("agent-1"))["links"]
         assert link["token_checked_at"][:19] == api.time_text()[:19]
         assert "token_refusal" not in link
@@ -156,7 +156,7 @@ async def test_a_token_on_a_private_network_says_that_it_is_not_looked_for(
     async with serving({PROOF_PATH: answer(404)}) as server:
         await listed(api, server, "agent-1")
         await ask(api, server, "agent-1")
-        await api.registry.link_keeper.check_some()
+        await api.registry.link_checker.check_some()
         assert server.heads == []
     (link,) = (await api.record("agent-1"))["links"]
     assert "webhook_networks" in link["token_refusal"]

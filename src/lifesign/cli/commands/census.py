@@ -17,6 +17,7 @@ from lifesign.cli.commands.crawl import (
     run_crawl,
 )
 from lifesign.cli.commands.probe import Timeout
+from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.server_database import run_deed
@@ -138,7 +139,7 @@ def census(
         raise InvalidValue("--registry", registry, "none: a database is named")
     if source is None or known is not None:
         if timeout_seconds is not None:
-            raise InvalidValue("--timeout", timeout_seconds, "none: nobody is probed")
+            raise InvalidValue("--timeout", format_duration(timeout_seconds), "none: nobody is probed")
         # A list or a definition is counted on its own, unless a registry is named with it.
         place = known or _registry(
             registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
@@ -167,6 +168,7 @@ def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool)
     """Return the registry that is counted if nothing else is named."""
     if url is None:
         raise InvalidValue("LIST|PROBE.yml|DATABASE", None, f"one of them, --registry or ${URL_VARIABLE}")
+    from lifesign.crawl.worker_config import RegistryAddress  # noqa: PLC0415 - pydantic takes 60 ms
 
     return RegistryAddress(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
 

@@ -158,7 +158,7 @@ def _page(record: "MonitorRecord") -> Iterator[PageLine]:
     from lifesign.domain.models import monitor_faults  # noqa: PLC0415 - pydantic takes 60 ms
 
     for name, track in record.tracks.items():
-        is_held = track.state == "held"
+        is_held = track.state == "suspended"
         why = f": {monitor_faults.suspension_text(track)}" if is_held else ""
         text = f"{track.state} since {time_text(track.since)}{why}"
         yield PageLine(name, text, Colour.YELLOW if is_held else None)

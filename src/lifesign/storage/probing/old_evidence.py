@@ -28,7 +28,7 @@ def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
         .join(targets, targets.c.id == probed.c.target)
         .join(leases, leases.c.resource == shard)
         .where(
-            probed.c.unmeasured == UnknownReason.NOT_ALLOWED,
+            probed.c.inconclusive_reason == UnknownReason.NOT_ALLOWED,
             probed.c.result != ResultClass.NOT_MEASURED,
             probed.c.evidence_until_s < transaction.now_s,
             targets.c.gone_at_s.is_(None),
