@@ -15,6 +15,7 @@ from lifesign.domain.lifecycle.link_rule import (
     LinkDecision,
     Proof,
     UnlinkReason,
+    can_card_prove,
     claimed_urls,
     decide,
     is_claim,
@@ -48,6 +49,36 @@ def claim(agent: int = 1, **members: Any) -> LinkClaim:
 def test_urls_are_normalised_and_then_compared_exactly(url: str, *, is_it: bool) -> None:
     assert is_claim(claimed_urls(url, None), CARD, None) is is_it
     assert is_claim(claimed_urls(None, url), ORIGIN, CARD) is is_it
+
+
+@pytest.mark.parametrize(
+    ("target_url", "is_it"),
+    [
+        (ORIGIN, True),
+        ("https://agent.example/a/b", True),
+        ("https://agent.example:8443/", False),
+        ("http://agent.example/", False),
+        ("https://evil.example/", False),
+    ],
+)
+def test_a_card_that_was_found_on_another_origin_is_no_claim(target_url: str, *, is_it: bool) -> None:
+    assert is_claim(claimed_urls(CARD, None), target_url, CARD) is is_it
+
+
+@pytest.mark.parametrize(
+    ("card_url", "can_it"),
+    [
+        (CARD, True),
+        ("https://agent.example:8443/card.json", True),
+        ("https://elsewhere.example/card.json", False),
+        ("https://{tenant}.example/", True),
+        (None, True),
+    ],
+)
+def test_a_card_proves_a_claim_on_the_host_of_the_agents_own_card(
+    card_url: str | None, *, can_it: bool
+) -> None:
+    assert can_card_prove(card_url, ORIGIN) is can_it
 
 
 def test_an_international_host_is_one_host_in_both_spellings() -> None:

@@ -206,6 +206,26 @@ async def test_a_target_that_redirects_to_an_agents_card_is_not_that_agent(api: 
     assert (await api.record(target_id(other)))["status"] == "active"
 
 
+@pytest.mark.parametrize(
+    ("card_url", "urls"),
+    [
+        (CARD, {"card_url": CARD}),
+        (None, {"card_url": CARD, "endpoint": "https://evil.example/"}),
+    ],
+)
+async def test_a_prober_links_no_agent_of_another_host(
+    api: RegistryApi, card_url: str | None, urls: dict[str, str]
+) -> None:
+    """A hostile prober key says that a target of its share has the card of an agent outside of it."""
+    other = "https://evil.example/"
+    await put(api, "others", "1", [other])
+    await api.register("agent-1", monitoring="probe", **urls)
+    await crawl(api, "agent-1", url=other, card_url=card_url)
+    assert "linked" not in dict(await links(api)).values()
+    assert "gone_reason" not in (await api.ask("GET", "/api/v1/targets/agent-1")).json()
+    assert await link_events(api) == []
+
+
 async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from lifesign.domain.net.target import read_target
+from lifesign.domain.net.target import host_of, is_on_origin_of, read_target
 
 PROOF_GRACE_SECONDS: Final = 7 * 86_400.0
 """A proof counts for this long after it was last seen.
@@ -97,13 +97,23 @@ def is_claim(urls: Collection[str], target_url: str, found_card_url: str | None)
     """Whether URLs of an agent, from `claimed_urls`, claim a target.
 
     They are compared exactly with the target's URL and with the URL at which the prober asked for its card.
-    The place where a redirect led does not count: otherwise a target that redirects to another agent's card
-    would appear as that agent.
+    That URL counts on the target's own origin only, since the prober reports it. The place where a redirect
+    led does not count: otherwise a target that redirects to another agent's card would appear as that agent.
     """
     if target_url in urls:
         return True
     found = None if found_card_url is None else read_target(found_card_url)
-    return isinstance(found, str) and found in urls
+    return isinstance(found, str) and found in urls and is_on_origin_of(found, target_url)
+
+
+def can_card_prove(card_url: str | None, target_url: str) -> bool:
+    """Whether the card of a target can prove the claim of an agent that registered this card URL.
+
+    The prober reports what a card says, and a host is in one shard. On the host of the agent's own card the
+    prober observes the agent anyway. On another host it could take over an agent outside its share.
+    """
+    own = None if card_url is None else read_target(card_url)
+    return not isinstance(own, str) or host_of(own) == host_of(target_url)
 
 
 def is_same_registry(named: str | None, public_url: str | None) -> bool:

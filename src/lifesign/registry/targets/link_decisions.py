@@ -18,6 +18,7 @@ from lifesign.domain.lifecycle.link_rule import (
     LinkClaim,
     LinkDecision,
     UnlinkReason,
+    can_card_prove,
     claimed_urls,
     decide,
     is_claim,
@@ -45,11 +46,12 @@ ACTOR = OwnActor.SERVER.value
 def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
     """Return a stored claim as the rule takes it; `public_url` is this registry's."""
     urls = claimed_urls(stored.card_url, stored.endpoint)
-    return LinkClaim(
+    is_proof = is_same_registry(stored.registry, public_url) and can_card_prove(stored.card_url, stored.url)
+    return Claim(
         agent=stored.agent,
         is_registered=stored.status != Status.DEREGISTERED,
         is_claimed=is_claim(urls, stored.url, stored.found_card_url),
-        card_at_s=stored.card_at_s if is_same_registry(stored.registry, public_url) else None,
+        card_at_s=stored.card_at_s if is_proof else None,
         token_at_s=stored.token_at_s,
         unlinked_at_s=stored.unlinked_at_s,
     )
