@@ -20,10 +20,15 @@ INTERVAL_S = 300.0
 
 
 def worker(
-    name: str, *reached: str, reported_s: float = 0, barred_s: float = -inf, knows: bool = True
+    name: str,
+    *reached: str,
+    reported_s: float = 0,
+    barred_s: float = -inf,
+    knows: bool = True,
+    key: str = "key:one",
 ) -> LivingWorker:
     return LivingWorker(
-        holder=name,
+        holder=f"{key}/{name}",
         interval_s=INTERVAL_S,
         reached=frozenset(reached) if knows else None,
         reported_at_s=NOW_S - reported_s,
@@ -47,6 +52,20 @@ def test_shards_move_from_a_worker_to_one_that_reaches_all_its_classes_and_more(
 ) -> None:
     reason = withheld(worker("a", *mine), [worker("b", *theirs)], NOW_S)
     assert reason == (WithheldReason.REACHES_LESS if is_withheld else None)
+
+
+def test_a_worker_of_another_key_takes_no_shard_away_whatever_it_says() -> None:
+    other = worker("b", "v4", "v6", "invented", key="key:two")
+    assert withheld(worker("a", "v4"), [other], NOW_S) is None
+    assert count_sharers([worker("a", "v4"), other], NOW_S) == 2
+
+
+@pytest.mark.parametrize(("reported_s", "has"), [(3_600, True), (3_601, False)])
+def test_a_worker_that_probes_once_a_day_has_not_reported_lately_for_a_day(
+    reported_s: float, *, has: bool
+) -> None:
+    seldom = LivingWorker(holder="key:one/a", interval_s=86_400.0, reported_at_s=NOW_S - reported_s)
+    assert seldom.has_reported_lately(NOW_S) is has
 
 
 def test_a_worker_that_knows_nothing_yet_is_compared_with_none() -> None:

@@ -40,19 +40,21 @@ class Workers:
         self.held[worker] = {each["shard"]: each["fencing_token"] for each in grant["shards"]}
         return grant
 
-    async def report(self, worker: str, network_class: str, inconclusive_reason: str | None = None) -> str:
+    async def report(
+        self, worker: str, network_class: str, unmeasured: str | None = None, as_class: str | None = None
+    ) -> str:
         """Let a worker report a result of the target that is in this class; return what became of it."""
         url = URLS[network_class]
         seen = {
             "target_url": url,
             "observed_at": self._api.time_text(),
-            "network_class": network_class,
+            "network_class": as_class or network_class,
             "address": "192.0.2.1" if network_class == V4 else "2001:db8::/64",
             "discovery": {"result": "ok" if inconclusive_reason is None else "not_measured"},
             "inconclusive_reason": inconclusive_reason,
         }
-        shard = shard_of(host_of(url))
-        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]})
+        shard = _shard(network_class)
+        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]}, key=self._key)
         assert answer.status == 200, answer.body
         return str(answer.json()["results"][0]["outcome"])
 
@@ -67,6 +69,10 @@ async def workers(api: RegistryApi) -> Workers:
         assert await workers.report("first", network_class) == "accepted"
     await api.ask("DELETE", f"{PATH}?worker=first", key=Role.PROBER)
     return workers
+
+
+def _shard(network_class: str) -> int:
+    return shard_of(host_of(URLS[network_class]))
 
 
 async def assert_log_is_good(api: RegistryApi) -> None:
@@ -112,6 +118,22 @@ async def test_a_worker_that_lists_classes_of_no_target_takes_no_shard_away(work
     await workers.claim("a", reached_classes=[V4, V6])
     await workers.claim("b", reached_classes=[V4, V6, "office", "made up"])
     assert len((await workers.claim("a", reached_classes=[V4, V6]))["shards"]) == SHARDS // 2
+
+
+async def test_a_key_that_invents_a_class_takes_no_shard_of_another_key(
+    api: RegistryApi, workers: Workers
+) -> None:
+    hostile = Workers(api, Role.ADMIN)
+    for _ in range(2):
+        await hostile.claim("w")
+        await workers.claim("honest", reached_classes=[V4, V6])
+    own = next(network_class for network_class in URLS if _shard(network_class) in hostile.held["w"])
+    assert await hostile.report("w", own, as_class="invented") == "accepted"
+    grant = await hostile.claim("w", reached_classes=[V4, V6, "invented"], interval_s=86_400)
+    assert len(grant["shards"]) == SHARDS // 2
+    honest = await workers.claim("honest", reached_classes=[V4, V6])
+    assert (len(honest["shards"]), "reason" in honest) == (SHARDS // 2, False)
+    await assert_log_is_good(api)
 
 
 @ON_ONE_DATABASE

@@ -83,8 +83,8 @@ class ShardGrant(BaseModel):
     """The caller's wall clock minus the registry's, in seconds; absent if the caller sent no time."""
     reason: str | None = None
     """Why the caller holds nothing, if it is not for lack of free shards: `reaches_less` (another living
-    worker reaches a strict superset of its network classes) or `no_progress` (it reported no result for
-    two intervals while another worker did)."""
+    worker of its key reaches a strict superset of its network classes) or `no_progress` (it reported no
+    result for two intervals while another worker did)."""
 
 
 class LivingProber(BaseModel):

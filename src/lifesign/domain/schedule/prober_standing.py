@@ -19,11 +19,17 @@ DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
 """Of a worker that does not say how often it probes."""
 
 
+MAX_INTERVAL_S = 3_600.0
+"""A worker that says that it probes less often is measured by this interval."""
+HOLDER_SEPARATOR = "/"
+"""Between a key and the worker's own name."""
+
+
 class WithheldReason(StrEnum):
     """Why a worker keeps no shard, for programs."""
 
     REACHES_LESS = "reaches_less"
-    """Another worker that reports results reaches all of its network classes, and more."""
+    """Another worker of its key that reports results reaches all of its network classes, and more."""
     NO_PROGRESS = "no_progress"
     """It or its key held shards for two intervals without a result, while another one reported."""
 
@@ -73,7 +79,12 @@ class LivingWorker:
 
     def has_reported_lately(self, now_s: float) -> bool:
         """Whether it reported a result within its last interval."""
-        return now_s - self.reported_at_s <= self.interval_s
+        return now_s - self.reported_at_s <= min(self.interval_s, MAX_INTERVAL_S)
+
+
+def key_of(holder: str) -> str:
+    """Return by which name a worker's key is known."""
+    return holder.partition(HOLDER_SEPARATOR)[0]
 
 
 def within_known(reached: Iterable[str] | None, known: Collection[str]) -> frozenset[str] | None:
@@ -85,9 +96,16 @@ def within_known(reached: Iterable[str] | None, known: Collection[str]) -> froze
 
 
 def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: float) -> WithheldReason | None:
-    """Return why a worker keeps no shard beside these others; None if it may."""
+    """Return why a worker keeps no shard beside these others; None if it may.
+
+    What a worker says that it reaches counts among the workers of its key only: a hostile key must not get
+    the shards of another key by what it says.
+    """
+    key = key_of(worker.holder)
     # A worker that only says that it reaches more takes no shard away.
-    reporting = {other.reached for other in others if other.has_reported_lately(now_s)}
+    reporting = {
+        other.reached for other in others if key_of(other.holder) == key and other.has_reported_lately(now_s)
+    }
     if worker.reached is not None and any(
         other is not None and worker.reached < other for other in reporting
     ):

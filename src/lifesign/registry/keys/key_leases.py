@@ -7,13 +7,14 @@ from collections.abc import Collection
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.net.target import SHARDS
+from lifesign.domain.schedule.prober_standing import key_of
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.task_transitions import lose_tasks
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
-from lifesign.storage.probing import prober_reports, probers
+from lifesign.storage.probing import probers
 from lifesign.storage.tasks import leases
 
 MAX_ENDED = 10_000
@@ -47,8 +48,8 @@ def _holders(transaction: Transaction, key_ids: Collection[str]) -> list[str]:
     """Return by which names these keys and their living workers hold leases."""
     names = {f"{KEY_ACTOR_PREFIX}{key_id}" for key_id in key_ids}
     workers = (worker.holder for worker in probers.living(transaction, SHARDS))
-    return sorted(names.union(holder for holder in workers if prober_reports.key_of(holder) in names))
+    return sorted(names.union(holder for holder in workers if key_of(holder) in names))
 
 
 def _key_id(holder: str) -> str:
-    return prober_reports.key_of(holder).removeprefix(KEY_ACTOR_PREFIX)
+    return key_of(holder).removeprefix(KEY_ACTOR_PREFIX)

@@ -37,6 +37,7 @@ from lifesign.domain.schedule.prober_standing import (
     LivingWorker,
     WithheldReason,
     count_sharers,
+    key_of,
     makes_no_progress,
     withheld,
     within_known,
@@ -281,7 +282,7 @@ def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict
     reports = {each.holder: each for each in prober_reports.all_of(transaction)}
 
     def barred_until_s(holder: str) -> float:
-        rows = reports.get(holder), reports.get(prober_reports.key_of(holder))
+        rows = reports.get(holder), reports.get(key_of(holder))
         return max((row.idle.barred_until_s for row in rows if row and row.idle), default=-inf)
 
     has_said = any(prober.reached is not None for prober in living)
@@ -304,12 +305,12 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
     By our books: a worker that names none of its shards has held them all the same.
     """
     now_s = transaction.now_s
-    key = prober_reports.key_of(holder)
+    key = key_of(holder)
     rows = prober_reports.all_of(transaction)
     counted: dict[str, Idleness] = {}
     for name in (holder, key):
         own = next((row.idle for row in rows if row.holder == name), None)
-        of_it = [row.reported_at_s for row in rows if name in (row.holder, prober_reports.key_of(row.holder))]
+        of_it = [row.reported_at_s for row in rows if name in (row.holder, key_of(row.holder))]
         reported_at_s = max(of_it, default=-inf)
         held = [shard for shard, claim in shards.claims.items() if _is_held_by(claim, name)]
         holds = bool(held) and liveness.holds_living_agents(transaction, held)
@@ -332,7 +333,7 @@ def _withheld(
     if reason is not None:
         return reason
     for name, idleness in idle.items():
-        rivals = [other for other in others if prober_reports.key_of(other.holder) != name]
+        rivals = [other for other in others if key_of(other.holder) != name]
         if makes_no_progress(idleness.idle_s, me.interval_s, rivals, now_s):
             prober_reports.note_idle(transaction, name, idleness.barred(me.interval_s, now_s))
             return WithheldReason.NO_PROGRESS
@@ -340,7 +341,7 @@ def _withheld(
 
 
 def _is_held_by(claim: Claim, name: str) -> bool:
-    return claim.holder is not None and name in (claim.holder, prober_reports.key_of(claim.holder))
+    return claim.holder is not None and name in (claim.holder, key_of(claim.holder))
 
 
 def _really_held(shards: _ShardLeases, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:

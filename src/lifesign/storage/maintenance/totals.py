@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import func, select, text
 
 from lifesign.domain.net.target import SHARDS
+from lifesign.domain.schedule.prober_standing import key_of
 from lifesign.domain.tasks.lease import shard_resource
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -124,7 +125,7 @@ def totals(transaction: Transaction, *, most_down: int) -> Totals:
 def _prober_shards(transaction: Transaction) -> dict[str, int]:
     shards: Counter[str] = Counter()
     for holder, number in running_leases.count_running(transaction, _SHARDS).items():
-        shards[prober_reports.key_of(holder)] += number
+        shards[key_of(holder)] += number
     return dict(shards)
 
 

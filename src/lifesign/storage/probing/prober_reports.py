@@ -9,12 +9,9 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from sqlalchemy import delete, select, text
 
-from lifesign.domain.schedule.prober_standing import Idleness
+from lifesign.domain.schedule.prober_standing import HOLDER_SEPARATOR, Idleness, key_of
 from lifesign.storage.engine.tables import prober_reports
 from lifesign.storage.engine.transaction import Transaction
-
-HOLDER_SEPARATOR = "/"
-"""Between a key and the worker's own name."""
 
 
 class Reported(NamedTuple):
@@ -84,11 +81,6 @@ def all_of(transaction: Transaction) -> list[WorkerReports]:
         )
         for row in transaction.connection.execute(wanted)
     ]
-
-
-def key_of(holder: str) -> str:
-    """Return by which name a worker's key is known."""
-    return holder.partition(HOLDER_SEPARATOR)[0]
 
 
 def by_key(transaction: Transaction) -> dict[str, Reported]:
