@@ -13,12 +13,22 @@ from tests.support.untold_keys import add_untold
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import host_of, shard_of
-from lifesign.domain.tasks.lease import MAX_TTL_SECONDS
+from lifesign.domain.tasks.lease import (
+    MAX_TTL_SECONDS,
+    EndReason,
+    ended,
+    is_unexpired,
+    next_token,
+    shard_resource,
+)
 from lifesign.registry.app import Registry, create_app
 from lifesign.registry.settings import RegistrySettings
+from lifesign.registry.transitions import lease_events
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.events import event_log
+from lifesign.storage.tasks import lease_requesters, leases
 
 AGENTS = "/api/v1/agents"
 CLIENT_TIME = "2025-11-20T12:00:00Z"
@@ -134,15 +144,38 @@ class RegistryApi:
             shard = target.json()["shard"] if target.status == 200 else 0
         token, until_s = self._shards.get(shard, (0, 0.0))
         if until_s <= self.clock.at_s:
-            lease = {"resource": f"shard:{shard}", "ttl_seconds": MAX_TTL_SECONDS}
-            answer = await self.ask("POST", "/api/v1/leases", lease, key=Role.PROBER)
-            if answer.status == 409:
-                # A worker of the same key holds it, and may give it back at any time.
-                return shard, answer.json()["existing_lease"]["fencing_token"]
-            assert answer.status == 201, answer.body
-            token = answer.json()["fencing_token"]
-            self._shards[shard] = token, self.clock.at_s + MAX_TTL_SECONDS
+            # A worker of the same key may hold it, and may give it back at any time.
+            token = await self.lease_shard(shard, holder="key:key_prober_/reports")
         return shard, token
+
+    async def lease_shard(self, shard: int, *, holder: str, ttl_seconds: float = MAX_TTL_SECONDS) -> int:
+        """Return the token of a shard, which is granted to this worker if none holds it."""
+
+        def grant(transaction: Transaction) -> int:
+            ((number, before),) = leases.lock(transaction, to_hold={shard_resource(shard)}).items()
+            now_s = transaction.now_s
+            if is_unexpired(before, now_s):
+                return before.token
+            claim = leases.granted(
+                before,
+                number,
+                holder=holder,
+                token=next_token(before.token, lease_requesters.lock(transaction, (), ()).token_floor),
+                acquired_at_s=now_s,
+                expires_at_s=now_s + ttl_seconds,
+            )
+            over = []
+            if before.lease_id is not None and before.ended_at_s is None:
+                over.append(ended(before, EndReason.EXPIRED, now_s))
+            leases.store(transaction, [claim])
+            drafts = [
+                *lease_events.all_over(over, holder),
+                *lease_events.shards_granted([claim], holder, holder),
+            ]
+            event_log.append(transaction, drafts)
+            return claim.token
+
+        return await self.database.write(grant)
 
     async def record(self, agent_id: str) -> dict[str, Any]:
         """Return an agent's record."""

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from tests.registry.events.test_verify_events import execute
 from tests.support.asgi_client import Answer
+from tests.support.directory_api import claim
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role, digest_of
@@ -330,15 +331,17 @@ async def test_nobody_leases_or_renews_in_anothers_name(api: RegistryApi) -> Non
     assert _told(await _renew(api, lease, Role.ADMIN)) == (403, "not_holder")
 
 
-async def test_probers_hold_shards_and_agents_do_not(api: RegistryApi) -> None:
+@pytest.mark.parametrize("key", [Role.PROBER, Role.ADMIN])
+async def test_a_shard_is_claimed_and_not_leased(api: RegistryApi, key: Role) -> None:
     agent = await _agent(api)
     assert _told(await _acquire(api, "shard:7", agent)) == (403, "not_allowed")
-    lease = await _lease(api, "shard:7", Role.PROBER)
-    assert lease["holder"] == "key:key_prober_"
-    assert (await _renew(api, lease, Role.PROBER)).status == 200
-    assert (await _release(api, lease, Role.PROBER)).status == 204
-    released = next(event for event in await api.events() if event["type"] == "lease.released")
-    assert released["actor"] == "key:key_prober_"
+    refused = await _acquire(api, "shard:7", key, ttl_seconds=86_400)
+    assert _told(refused) == (422, "invalid_resource")
+    assert refused.json()["message"].startswith("not a resource: expected a shard to be claimed")
+    await claim(api)
+    (lease,) = await _held(api, "shard:7")
+    assert _told(await _renew(api, lease, Role.PROBER)) == (404, "lease_not_found")
+    assert _told(await _release(api, lease, Role.PROBER)) == (404, "lease_not_found")
 
 
 async def test_a_key_that_is_nobodys_is_told_so(api: RegistryApi) -> None:
@@ -575,7 +578,6 @@ async def test_a_key_past_its_time_is_refused_and_a_revoked_one_too(api: Registr
 async def test_an_agents_leases_are_found_among_its_events(api: RegistryApi) -> None:
     key = await _agent(api)
     await _release(api, await _lease(api, "task:1", key), Role.ADMIN)
-    await _lease(api, "shard:1", Role.PROBER)
     types = [event["type"] for event in await api.events(agent_id="agent-1")]
     assert [kind for kind in types if kind.startswith("lease.")] == ["lease.acquired", "lease.released"]
 

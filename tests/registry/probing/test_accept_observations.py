@@ -508,23 +508,20 @@ async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, cl
 SHARD = shard_of("agent.example")
 
 
-async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> dict[str, Any]:
-    body = {"resource": f"shard:{SHARD}", "ttl_seconds": ttl_seconds}
-    answer = await api.ask("POST", "/api/v1/leases", body, key=Role.PROBER)
-    assert answer.status == 201, answer.body
-    return dict(answer.json())
+async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> int:
+    return await api.lease_shard(SHARD, holder="key:key_prober_/w", ttl_seconds=ttl_seconds)
 
 
 async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all_of_them(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _probed(api)
-    token = (await _shard(api))["fencing_token"]
+    token = await _shard(api)
     assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=token) == ["accepted"]
     clock.advance(61)
     late = await report(api, seen(clock), shard=SHARD, fencing_token=token)
     assert (late.status, late.json()["error"]["code"]) == (412, "lease_ended")
-    newer = (await _shard(api))["fencing_token"]
+    newer = await _shard(api)
     clock.advance(1)
     new_target = seen(clock, target_url=CARD)
     stale = await report(api, seen(clock), new_target, shard=SHARD, fencing_token=token)

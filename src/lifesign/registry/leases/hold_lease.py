@@ -218,6 +218,9 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
     if task_in(one.resource) is not None:
         # Its lease begins and ends with a run.
         raise InvalidResource(one.resource, "a task of the registry to be claimed at /api/v1/tasks/claim")
+    if read_resource(one.resource) is ResourceKind.SHARD:
+        # Shares, limits and bars hold for claims only.
+        raise InvalidResource(one.resource, "a shard to be claimed at /api/v1/shards/claim")
     number = facts.numbers[one.resource]
     before = facts.rows[number]
     status = None if agent is None else Status(agent.status)
