@@ -69,7 +69,7 @@ class TargetsMachine(RegistryMachine):
         self.imports = 0
         self.versions: dict[int, int] = {}
         self.known: dict[str, str] = {}
-        self.tokens = self.run(claim(self.api, ttl_seconds=86_400))
+        self.tokens = self.run(claim(self.api, ttl_seconds=300))
 
     @rule(name=names, listed=urls)
     def list_them(self, name: str, listed: set[str]) -> None:

@@ -57,7 +57,7 @@ def test_shards_move_from_a_worker_to_one_that_reaches_all_its_classes_and_more(
 def test_a_worker_of_another_key_takes_no_shard_away_whatever_it_says() -> None:
     other = worker("b", "v4", "v6", "invented", key="key:two")
     assert withheld(worker("a", "v4"), [other], NOW_S) is None
-    assert count_sharers([worker("a", "v4"), other], NOW_S) == 2
+    assert count_sharers([worker("a", "v4"), other], NOW_S) == {"key:one": 1, "key:two": 1}
 
 
 @pytest.mark.parametrize(("reported_s", "has"), [(3_600, True), (3_601, False)])
@@ -77,9 +77,9 @@ def test_a_worker_that_knows_nothing_yet_is_compared_with_none() -> None:
 def test_a_worker_that_reaches_less_counts_for_no_fair_share() -> None:
     cut_off = worker("a", "v4")
     whole = [worker("b", "v4", "v6"), worker("c", "v4", "v6")]
-    assert count_sharers([cut_off, *whole], NOW_S) == 2
-    assert count_sharers([cut_off], NOW_S) == 1
-    assert count_sharers([], NOW_S) == 1
+    assert count_sharers([cut_off, *whole], NOW_S) == {"key:one": 2}
+    assert count_sharers([cut_off], NOW_S) == {"key:one": 1}
+    assert count_sharers([], NOW_S) == {}
 
 
 def test_classes_in_which_no_target_is_expected_to_answer_are_not_compared() -> None:
@@ -94,7 +94,8 @@ def test_classes_in_which_no_target_is_expected_to_answer_are_not_compared() -> 
         (600, INTERVAL_S, 10, False),
         (601, INTERVAL_S, 301, False),  # the other one makes no progress either
         (601, INTERVAL_S, 300, True),
-        (601, 86_400.0, 10, True),  # it says that it probes seldom, and the other one does not
+        (7_201, 86_400.0, 10, True),  # it says that it probes seldom
+        (7_200, 86_400.0, 10, False),
         (21, 10.0, 10, True),
     ],
 )
@@ -103,26 +104,33 @@ def test_two_intervals_without_a_result_are_no_progress_while_another_worker_rep
 ) -> None:
     other = worker("b", reported_s=other_quiet_s)
     assert makes_no_progress(idle_s, interval_s, [other], NOW_S) is is_stuck
+    # How often the other one probes does not matter.
+    often = LivingWorker(holder="key:two/b", interval_s=10.0, reported_at_s=NOW_S)
+    assert makes_no_progress(idle_s, interval_s, [often], NOW_S) is (is_stuck or other_quiet_s > INTERVAL_S)
     assert not makes_no_progress(idle_s, interval_s, [], NOW_S)
 
 
 def test_idle_time_is_counted_while_shards_are_held_and_ends_with_a_result() -> None:
-    idle = Idleness(at_s=0).counted(-inf, 100, holds=True)
+    idle = Idleness(at_s=0).counted(-inf, 100, held_until_s=100)
     assert idle == Idleness(at_s=100, idle_s=100)
-    idle = idle.counted(-inf, 200, holds=False).counted(-inf, 250, holds=True)
+    idle = idle.counted(-inf, 200, held_until_s=-inf).counted(-inf, 250, held_until_s=300)
     assert (idle.idle_s, idle.at_s) == (150, 250)
+    # A claim that ran out counts until then.
+    assert idle.counted(-inf, 400, held_until_s=300).idle_s == 200
     # A result from before the last count changes nothing.
-    assert idle.counted(250, 260, holds=True).idle_s == 160
-    assert idle.counted(255, 260, holds=True).idle_s == 5
-    assert idle.counted(255, 260, holds=False).idle_s == 0
+    assert idle.counted(250, 260, held_until_s=260).idle_s == 160
+    assert idle.counted(255, 260, held_until_s=260).idle_s == 5
+    assert idle.counted(255, 260, held_until_s=-inf).idle_s == 0
 
 
 def test_each_bar_is_twice_as_long_as_the_one_before_until_a_result_comes() -> None:
     first = Idleness(at_s=0, idle_s=700).barred(INTERVAL_S, 1_000)
-    assert first == Idleness(at_s=1_000, bar_s=600, barred_until_s=1_600)
-    second = first.counted(-inf, 1_900, holds=True).barred(INTERVAL_S, 1_900)
-    assert (second.bar_s, second.barred_until_s) == (1_200, 3_100)
-    assert second.counted(2_000, 2_100, holds=True).bar_s == 0
+    assert first == Idleness(at_s=1_000, bar_s=700, barred_until_s=1_700)
+    second = first.counted(-inf, 1_900, held_until_s=1_900).barred(INTERVAL_S, 1_900)
+    assert (second.bar_s, second.barred_until_s) == (1_400, 3_300)
+    assert second.counted(2_000, 2_100, held_until_s=2_100).bar_s == 0
+    # Who says that it probes often is barred no shorter.
+    assert Idleness(at_s=0, idle_s=300).barred(10.0, 0).bar_s == 300
     longest = Idleness(at_s=0, bar_s=80_000).barred(INTERVAL_S, 0)
     assert longest.bar_s == MAX_BAR_S == 86_400
 
@@ -135,7 +143,7 @@ def test_a_worker_that_reports_nothing_takes_no_shard_from_one_that_reaches_less
 def test_a_barred_worker_gets_no_shard_until_its_time_is_over_or_no_other_reports() -> None:
     barred, other = worker("a", barred_s=1), worker("b")
     assert withheld(barred, [other], NOW_S) is WithheldReason.NO_PROGRESS
-    assert count_sharers([barred, other], NOW_S) == 1
+    assert count_sharers([barred, other], NOW_S) == {"key:one": 1}
     assert withheld(worker("a", barred_s=0), [other], NOW_S) is None
     assert withheld(barred, [worker("b", reported_s=301)], NOW_S) is None
     assert withheld(barred, [worker("b", barred_s=1)], NOW_S) is None

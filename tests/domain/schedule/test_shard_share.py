@@ -23,14 +23,25 @@ def test_fair_shares_are_enough_for_all_shards_and_not_for_many_more(workers: in
 def test_without_workers_there_is_no_share(workers: int) -> None:
     with pytest.raises(InvalidValue, match="workers"):
         fair_share(workers)
+    with pytest.raises(InvalidValue, match="keys"):
+        fair_share(1, workers)
+
+
+@given(WORKERS, WORKERS, WORKERS)
+def test_the_share_of_a_key_does_not_grow_with_its_workers(keys: int, few: int, many: int) -> None:
+    of_key = fair_share(1, keys)
+    for workers in (few, many):
+        share = fair_share(workers, keys)
+        assert share * workers >= of_key
+        assert (share - 1) * workers < of_key
 
 
 @given(SETS, SETS, WORKERS)
 def test_a_worker_has_its_share_and_gives_up_only_what_is_too_much(
     held: set[int], free: set[int], workers: int
 ) -> None:
-    division = divide(held, free, workers)
     share = fair_share(workers)
+    division = divide(held, free, share)
     assert set(division.kept) | set(division.given_up) == held
     assert set(division.granted) <= free - held
     assert len(division.kept) + len(division.granted) <= share
@@ -52,7 +63,7 @@ def test_whoever_claims_in_whatever_order_all_shards_are_owned_once_in_the_end(
         free -= start
     for _ in range(2):
         for worker in range(len(owned)):
-            division = divide(owned[worker], free, len(owned))
+            division = divide(owned[worker], free, fair_share(len(owned)))
             free = (free | set(division.given_up)) - set(division.granted)
             owned[worker] = set(division.kept) | set(division.granted)
     assert free == set()

@@ -7,10 +7,12 @@ from pydantic import BaseModel, Field, StringConstraints
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import WHOLE, Time
 from lifesign.domain.models.base import Body
-from lifesign.domain.models.leases import Token, TtlSeconds
+from lifesign.domain.models.leases import Token
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import MAX_NETWORK_CLASS_CHARS
+from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
+from lifesign.domain.tasks.lease import MIN_TTL_SECONDS
 
 TTL_SECONDS = 60.0
 """How long shards are a worker's own unless it asks otherwise."""
@@ -28,7 +30,9 @@ class ShardClaimRequest(Body):
 
     worker: WorkerName
     """A name that no other worker of the same key has at the same time."""
-    ttl_seconds: TtlSeconds = TTL_SECONDS
+    ttl_seconds: Annotated[
+        float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)
+    ] = TTL_SECONDS
     """How long the shards are its own from now on, and how long it counts as living."""
     held: Annotated[dict[Shard, Token], Field(max_length=SHARDS, default_factory=dict)]
     """The shards that it believes to hold, each with its fencing token."""
@@ -72,7 +76,8 @@ class ShardGrant(BaseModel):
     workers: int
     """How many workers live, the caller counted."""
     share: int
-    """How many shards each may have at most; whoever has fewer gets more as others give them up."""
+    """How many shards the caller may have at most: the part of its key, divided by the key's workers. If it
+    has fewer, it gets more as others give them up."""
     witnesses: list[HandedOutWitness] = []
     """For `wanted_witnesses`; each is handed out to one worker at a time, at most once in 60 s."""
     silent_classes: list[str] = []
@@ -115,7 +120,7 @@ class ShardsShown(BaseModel):
     """The shards in which anything changed since the version that was named, each with its newest one."""
     probers: list[LivingProber]
     share: int
-    """How many shards each may have at most."""
+    """How many shards a worker may have at most, of the key with the fewest workers."""
     unprobed: int | None = None
     """How many targets were not probed since the time that was named."""
 

@@ -4,6 +4,7 @@ A fault of a prober's network, or of the prober itself, moves its shards to work
 nothing about any other target. Times are seconds since the epoch by the registry's clock.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from math import inf
@@ -46,10 +47,10 @@ class Idleness:
     """How long the last bar lasts, 0 since the last result: each is twice as long as the one before."""
     barred_until_s: float = -inf
 
-    def counted(self, reported_at_s: float, now_s: float, *, holds: bool) -> "Idleness":
-        """Return it as of now; `holds`: whether shards were held since it was last counted."""
+    def counted(self, reported_at_s: float, now_s: float, *, held_until_s: float) -> "Idleness":
+        """Return it as of now; `held_until_s`: the end of what was held since the last count, or -inf."""
         has_reported = reported_at_s > self.at_s
-        held_s = max(0.0, now_s - max(self.at_s, reported_at_s)) if holds else 0.0
+        held_s = max(0.0, min(held_until_s, now_s) - max(self.at_s, reported_at_s))
         return Idleness(
             at_s=now_s,
             idle_s=held_s if has_reported else self.idle_s + held_s,
@@ -58,8 +59,8 @@ class Idleness:
         )
 
     def barred(self, interval_s: float, now_s: float) -> "Idleness":
-        """Return it with a bar that begins now."""
-        bar_s = min(MAX_BAR_S, 2 * self.bar_s or NO_PROGRESS_INTERVALS * interval_s)
+        """Return it with a bar that begins now; the first one lasts no less than the shards were held."""
+        bar_s = min(MAX_BAR_S, max(2 * self.bar_s, self.idle_s, NO_PROGRESS_INTERVALS * interval_s))
         return Idleness(at_s=now_s, bar_s=bar_s, barred_until_s=now_s + bar_s)
 
 
@@ -120,15 +121,16 @@ def makes_no_progress(
 ) -> bool:
     """Whether shards with living agents that were held for so long without a result go to another worker.
 
-    A worker that says that it probes seldom is measured by those that report.
+    How often the other one probes does not matter: a hostile key that says that it probes every 10 s would
+    bar all workers that probe less often.
     """
-    reporting = [other.interval_s for other in others if _is_reporting(other, now_s)]
-    return bool(reporting) and idle_s > NO_PROGRESS_INTERVALS * min(interval_s, max(reporting))
+    limit_s = NO_PROGRESS_INTERVALS * min(interval_s, MAX_INTERVAL_S)
+    return idle_s > limit_s and _does_another_report(others, now_s)
 
 
-def count_sharers(workers: Collection[LivingWorker], now_s: float) -> int:
-    """Return how many of the living workers share the shards, at least 1."""
-    return max(1, sum(withheld(worker, workers, now_s) is None for worker in workers))
+def count_sharers(workers: Collection[LivingWorker], now_s: float) -> Counter[str]:
+    """Return how many of the living workers of each key share the shards."""
+    return Counter(key_of(worker.holder) for worker in workers if withheld(worker, workers, now_s) is None)
 
 
 def _does_another_report(others: Iterable[LivingWorker], now_s: float) -> bool:

@@ -39,6 +39,7 @@ from lifesign.domain.net.target_address import (
 )
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.slowness import SlownessPolicy
@@ -336,7 +337,7 @@ class ResultSettings(_DefinitionMapping):
     """Holds the registry's key; without it the environment does. A key never stands in the definition."""
     flush_seconds: Annotated[float, Field(strict=True, ge=0, le=60)] = FLUSH_SECONDS
     """How long a result waits for others, so that many are handed over at once."""
-    lease_seconds: Annotated[float, Field(strict=True, ge=MIN_TTL_SECONDS, le=3600)] = TTL_SECONDS
+    lease_seconds: Annotated[float, Field(strict=True, ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS)] = TTL_SECONDS
     """How long a part of the targets is a process's own; so much later others take it over if it dies."""
 
 

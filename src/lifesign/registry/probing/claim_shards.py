@@ -141,10 +141,10 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     for shard, claim in shards.claims.items():
         if claim.holder == holder and (reason is not None or shard not in held):
             shards.end(shard, EndReason.RELEASED, now_s)
-    sharers = max(count_sharers(list(standings.values()), now_s), asked.companions + 1)
+    share = _share(standings, key_of(holder), asked.companions, now_s)
     if reason is None:
         free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
-        division = divide(held, free, sharers)
+        division = divide(held, free, share)
     else:
         division = NOTHING
     for shard in division.given_up:
@@ -175,7 +175,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     answer = ShardGrant(
         shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
         workers=len(living),
-        share=fair_share(sharers),
+        share=share,
         witnesses=hand_out(transaction, asked, mine, news.silent_classes, call.policies),
         silent_classes=news.silent_classes,
         confirmed_classes=news.confirmed_classes,
@@ -203,15 +203,22 @@ def show_shards(transaction: Transaction, call: Call) -> OperationReply:
     after, since = asked.changed_after, asked.unprobed_since
     living = probers.living(transaction, MAX_SHOWN)
     standings = _standings(transaction, living)
+    sharers = count_sharers(list(standings.values()), transaction.now_s)
     changed = {} if after is None else target_rows.newest_versions(transaction, after)
     answer = ShardsShown(
         version=target_rows.last_version(transaction),
         changed={str(shard): version for shard, version in sorted(changed.items())},
         probers=[_shown(each, standings[each.holder], transaction.now_s) for each in living],
-        share=fair_share(max(1, len(living))),
+        share=fair_share(min(sharers.values(), default=1), max(1, len(sharers))),
         unprobed=None if since is None else probe_results.count_unprobed(transaction, since.timestamp()),
     )
     return OperationReply(content=answer)
+
+
+def _share(standings: Mapping[str, LivingWorker], key: str, companions: int, now_s: float) -> int:
+    """Return how many shards a worker of a key may have, if so many others of the key begin with it."""
+    sharers = count_sharers(list(standings.values()), now_s)
+    return fair_share(max(sharers[key], companions + 1), len(sharers.keys() | {key}))
 
 
 def _locked(transaction: Transaction) -> _ShardLeases:
@@ -302,22 +309,33 @@ def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict
 def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> dict[str, Idleness]:
     """Count how long a worker, and all workers of its key, have held living agents without a result.
 
-    By our books: a worker that names none of its shards has held them all the same.
+    By our books: a worker that names none of its shards has held them all the same. Returned are these two.
+    Keys whose claims ran out are counted, too, before others get their shards: such a key held them, even if
+    it never claims again while it does.
     """
     now_s = transaction.now_s
-    key = key_of(holder)
+    own = holder, key_of(holder)
+    ran_out = {
+        key_of(claim.holder)
+        for claim in shards.claims.values()
+        if claim.holder is not None and not is_unexpired(claim, now_s)
+    }
     rows = prober_reports.all_of(transaction)
     counted: dict[str, Idleness] = {}
-    for name in (holder, key):
-        own = next((row.idle for row in rows if row.holder == name), None)
+    for name in sorted(ran_out.union(own)):
+        stored = next((row.idle for row in rows if row.holder == name), None)
+        before = Idleness(at_s=now_s) if stored is None else stored
         of_it = [row.reported_at_s for row in rows if name in (row.holder, key_of(row.holder))]
-        reported_at_s = max(of_it, default=-inf)
-        held = [shard for shard, claim in shards.claims.items() if _is_held_by(claim, name)]
+        held = {
+            shard: until_s
+            for shard, claim in shards.claims.items()
+            if _is_held_by(claim, name) and (until_s := _held_until_s(claim)) > before.at_s
+        }
         holds = bool(held) and liveness.holds_living_agents(transaction, held)
-        before = Idleness(at_s=now_s) if own is None else own
-        counted[name] = before.counted(reported_at_s, now_s, holds=holds)
+        held_until_s = max(held.values()) if holds else -inf
+        counted[name] = before.counted(max(of_it, default=-inf), now_s, held_until_s=held_until_s)
         prober_reports.note_idle(transaction, name, counted[name])
-    return counted
+    return {name: counted[name] for name in own}
 
 
 def _withheld(
@@ -342,6 +360,10 @@ def _withheld(
 
 def _is_held_by(claim: Claim, name: str) -> bool:
     return claim.holder is not None and name in (claim.holder, key_of(claim.holder))
+
+
+def _held_until_s(claim: Claim) -> float:
+    return claim.expires_at_s if claim.ended_at_s is None else min(claim.ended_at_s, claim.expires_at_s)
 
 
 def _really_held(shards: _ShardLeases, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
