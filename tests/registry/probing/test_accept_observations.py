@@ -505,6 +505,27 @@ async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, cl
     assert await outcomes(api, seen(clock)) == ["ignored"]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"network_class": "a\0b"},
+        {"network_class": ""},
+        {"network_class": "made up"},
+        {"address": "192.0.2.1\0"},
+        {"address": "\u202e"},
+        {"address": "x"},
+    ],
+)
+async def test_a_class_or_an_address_that_is_none_is_refused(
+    api: RegistryApi, clock: WoundClock, wrong: dict[str, str]
+) -> None:
+    await _probed(api)
+    named = {"network_class": "public_ipv4", "address": "192.0.2.1"}
+    refused = await report(api, seen(clock, **named | wrong))
+    assert (refused.status, refused.json()["error"]["code"]) == (422, "invalid_request")
+    assert await outcomes(api, seen(clock, **named)) == ["accepted"]
+
+
 SHARD = shard_of("agent.example")
 
 

@@ -229,6 +229,9 @@ async def test_who_asks_is_told_how_many_targets_were_not_probed_since(
         {"held": {"x": 1}},
         {"held": {"1": 0}},
         {"held": {"1": "1"}},
+        {"reached_classes": ["a\0b"]},
+        {"reached_classes": ["made up"]},
+        {"wanted_witnesses": {"a\0b": 3}},
     ],
 )
 async def test_what_is_no_claim_is_refused(api: RegistryApi, wrong: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ async def test_workers_of_which_neither_reaches_all_keep_their_shards(workers: W
 @ON_ONE_DATABASE
 async def test_a_worker_that_lists_classes_of_no_target_takes_no_shard_away(workers: Workers) -> None:
     await workers.claim("a", reached_classes=[V4, V6])
-    await workers.claim("b", reached_classes=[V4, V6, "office", "made up"])
+    await workers.claim("b", reached_classes=[V4, V6, "office", "made-up"])
     assert len((await workers.claim("a", reached_classes=[V4, V6]))["shards"]) == SHARDS // 2
 
 

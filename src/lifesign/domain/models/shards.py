@@ -10,7 +10,7 @@ from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import MAX_NETWORK_CLASS_CHARS
+from lifesign.domain.observation.results import NetworkClassName
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS
 
@@ -20,7 +20,6 @@ TTL_SECONDS = 60.0
 MAX_CLASSES = 1_000
 MAX_WITNESSES = 3
 
-NetworkClassName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NETWORK_CLASS_CHARS)]
 WorkerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,48}$")]
 Shard = Annotated[int, Field(ge=0, lt=SHARDS)]
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.domain.observation.results import (
     AGENT_ID_PATTERN,
     MAX_ETAG_CHARS,
-    MAX_NETWORK_CLASS_CHARS,
     MAX_URL_CHARS,
+    NetworkClassName,
     ResultClass,
 )
 
@@ -74,7 +74,7 @@ class ProbeMemory(BaseModel):
     """Agent of that registry that the card claims to be the card of."""
     alive_at_s: _Moment | None = None
     """When it last gave a liveness signal; None if it never did."""
-    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    network_class: NetworkClassName | None = None
     """Network class of the address that answered last; before the first answer, of the one asked first."""
 
     @property

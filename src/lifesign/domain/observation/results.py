@@ -30,6 +30,9 @@ MAX_URL_CHARS: Final = 2048
 MAX_ETAG_CHARS: Final = 512
 MAX_NETWORK_CLASS_CHARS: Final = 64
 MAX_ADDRESS_CHARS: Final = 64
+NETWORK_CLASS_PATTERN: Final = rf"^[A-Za-z0-9_.:/-]{{1,{MAX_NETWORK_CLASS_CHARS}}}$"
+NetworkClassName = Annotated[str, Field(pattern=NETWORK_CLASS_PATTERN)]
+"""`this_machine`, `public_ipv4`, `public_ipv6`, or a network such as `10.1.0.0/16`."""
 MAX_PATHS: Final = 8
 MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
@@ -252,9 +255,9 @@ class Observation(_Wire):
     """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Why nothing was measured; given if and only if `result` is inconclusive, absent from older probers."""
-    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    network_class: NetworkClassName | None = None
     """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
-    address: Annotated[str, Field(max_length=MAX_ADDRESS_CHARS)] | None = None
+    address: Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")] | None = None
     """Address that was asked, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
 
     @model_validator(mode="after")
