@@ -10,6 +10,7 @@ from lifesign.domain.schedule.prober_standing import (
     LivingWorker,
     WithheldReason,
     count_sharers,
+    has_turn,
     makes_no_progress,
     withheld,
     within_known,
@@ -133,6 +134,17 @@ def test_each_bar_is_twice_as_long_as_the_one_before_until_a_result_comes() -> N
     assert Idleness(at_s=0, idle_s=300).barred(10.0, 0).bar_s == 300
     longest = Idleness(at_s=0, bar_s=80_000).barred(INTERVAL_S, 0)
     assert longest.bar_s == MAX_BAR_S == 86_400
+
+
+def test_keys_take_turns_with_each_witness() -> None:
+    keys = ["a", "b", "c"]
+    for target in range(6):
+        for at_s in (0.0, 119.0, 120.0, 240.0):
+            assert sum(has_turn(target, key, keys, at_s, 120.0) for key in keys) == 1
+        assert [any(has_turn(target, key, keys, at_s, 120.0) for at_s in (0, 120, 240)) for key in keys] == [
+            True
+        ] * 3
+    assert has_turn(7, "a", ["a"], NOW_S, 120.0)
 
 
 def test_a_worker_that_reports_nothing_takes_no_shard_from_one_that_reaches_less() -> None:

@@ -203,6 +203,33 @@ async def halves(workers: Workers, hostile: Workers) -> tuple[str, str]:
     return mine, V6 if mine == V4 else V4
 
 
+async def test_a_key_that_asks_for_all_witnesses_leaves_some_to_another_key(
+    api: RegistryApi, workers: Workers
+) -> None:
+    urls = [f"https://host-{number}.example/" for number in range(30)]
+    await put(api, "more", "one", urls)
+    await workers.claim("a")
+    seen = [
+        {
+            "target_url": url,
+            "observed_at": api.time_text(),
+            "network_class": V4,
+            "address": f"192.0.2.{number}",
+            "discovery": {"result": "ok"},
+        }
+        for number, url in enumerate(urls)
+    ]
+    tokens = {str(shard): token for shard, token in workers.held["a"].items()}
+    assert (await api.report(*seen, tokens=tokens)).status == 200
+    hostile = Workers(api, Role.ADMIN)
+    for _ in range(2):
+        for number in range(16):
+            await hostile.claim(f"w{number}", wanted_witnesses={V4: 3})
+        await workers.claim("a")
+    grant = await workers.claim("a", wanted_witnesses={V4: 3})
+    assert {witness["network_class"] for witness in grant["witnesses"]} == {V4}
+
+
 @ON_ONE_DATABASE
 async def test_a_key_that_says_that_it_probes_often_bars_no_other_key(
     api: RegistryApi, clock: WoundClock, workers: Workers

@@ -133,6 +133,16 @@ def count_sharers(workers: Collection[LivingWorker], now_s: float) -> Counter[st
     return Counter(key_of(worker.holder) for worker in workers if withheld(worker, workers, now_s) is None)
 
 
+def has_turn(target: int, key: str, keys: Collection[str], now_s: float, turn_s: float) -> bool:
+    """Whether a target may be handed out as a witness to a worker of this key now.
+
+    At any time each target goes to one of the keys whose workers live, and to the next one after `turn_s`: no
+    key can take all witnesses.
+    """
+    of_turn = sorted(keys)[(target + int(now_s // turn_s)) % len(keys)]
+    return of_turn == key
+
+
 def _does_another_report(others: Iterable[LivingWorker], now_s: float) -> bool:
     return any(_is_reporting(other, now_s) for other in others)
 

@@ -56,7 +56,7 @@ from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooMany, TooManyWorkers
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
-from lifesign.registry.probing.hand_out_witnesses import hand_out, news_for_probers
+from lifesign.registry.probing.hand_out_witnesses import Recipient, hand_out, news_for_probers
 from lifesign.registry.transitions import lease_events
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
@@ -172,11 +172,13 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
     news = news_for_probers(registry_row.find(transaction))
     offset_s = _offset_s(asked, now_s)
+    keys = {key_of(prober.holder) for prober in living}
+    recipient = Recipient(key=key_of(holder), keys=keys, shards=mine)
     answer = ShardGrant(
         shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
         workers=len(living),
         share=share,
-        witnesses=hand_out(transaction, asked, mine, news.silent_classes, call.policies),
+        witnesses=hand_out(transaction, asked, recipient, news.silent_classes, call.policies),
         silent_classes=news.silent_classes,
         confirmed_classes=news.confirmed_classes,
         clock_offset_s=offset_s,

@@ -10,7 +10,7 @@ from lifesign.domain.lifecycle.mass_silence import Silence
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import MAX_WITNESSES, HandedOutWitness, ShardClaimRequest
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S
+from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S, has_turn
 from lifesign.registry.policies import Policies
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -21,6 +21,8 @@ MAX_CLASSES_SERVED = 16
 """Of those that one claim wants witnesses of."""
 CANDIDATES = 48
 """Targets of one class of which it is looked whether they may be handed out."""
+TURN_FACTOR = 2
+"""A key's turn is so many times as long as a target that was handed out rests: it always gets some of it."""
 LATELY_INTERVALS = 2
 """A target that answered within so many intervals of the crawl answered lately."""
 
@@ -66,16 +68,28 @@ def confirmed_json(confirmed: dict[str, float]) -> str:
     return _CONFIRMED.dump_json(confirmed).decode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipient:
+    """The worker that witnesses are handed out to."""
+
+    key: str
+    keys: Collection[str]
+    """Those whose workers live."""
+    shards: Collection[int]
+    """That it holds."""
+
+
 def hand_out(
     transaction: Transaction,
     asked: ShardClaimRequest,
-    own_shards: Collection[int],
+    recipient: Recipient,
     silent_classes: Collection[str],
     policies: Policies,
 ) -> list[HandedOutWitness]:
     """Return targets that the caller may ask once as witnesses; each goes to one prober at a time.
 
-    Only targets of other shards that answered lately, that want to be asked, and that nobody got for a while.
+    Only targets of other shards that answered lately, that want to be asked, that no prober got for a while,
+    and whose turn it is for the caller's key.
     """
     now_s = transaction.now_s
     interval_s = asked.interval_s or DEFAULT_INTERVAL_S
@@ -92,7 +106,11 @@ def hand_out(
             limit=CANDIDATES,
         ):
             memory = recalled(candidate.url, candidate.memory)
-            if left and candidate.shard not in own_shards and wants_to_be_asked(memory, now_s):
+            is_due = has_turn(
+                candidate.target, recipient.key, recipient.keys, now_s, TURN_FACTOR * policies.witness_seconds
+            )
+            is_elsewhere = candidate.shard not in recipient.shards
+            if left and is_due and is_elsewhere and wants_to_be_asked(memory, now_s):
                 left -= 1
                 handed_out.append(candidate.target)
                 found.append(HandedOutWitness(url=candidate.url, network_class=name))
