@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.health.document import Time
 from lifesign.domain.lifecycle.mass_exit import MonitorState, Track
 from lifesign.domain.models.base import AgentId, Body
-from lifesign.domain.models.shards import NetworkClassName
 from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.results import NetworkClassName
 
 
 class MonitorRelease(Body):
