@@ -13,6 +13,7 @@ from lifesign.domain.lifecycle.link_rule import PROOF_GRACE_SECONDS, RELINK_SECO
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import SHARDS, target_id
 from lifesign.registry.events.verify_events import verify_log
+from lifesign.registry.targets.link_decisions import MAX_CARDS
 from lifesign.storage.engine.database import Database
 
 PUBLIC_URL = "https://registry.example"
@@ -224,6 +225,37 @@ async def test_a_prober_links_no_agent_of_another_host(
     assert "linked" not in dict(await links(api)).values()
     assert "gone_reason" not in (await api.ask("GET", "/api/v1/targets/agent-1")).json()
     assert await link_events(api) == []
+
+
+async def stored_claims(api: RegistryApi) -> int:
+    count = "SELECT count(*) FROM target_claims"
+    return await api.database.read(
+        lambda transaction: int(transaction.connection.exec_driver_sql(count).scalar() or 0)
+    )
+
+
+async def test_cards_of_strangers_that_name_an_agent_leave_nothing(api: RegistryApi) -> None:
+    others = [f"https://evil-{number}.example/" for number in range(30)]
+    await put(api, "others", "1", others)
+    await api.register("agent-1", card_url=CARD)
+    memory = {"card_url": CARD, "link_registry": f"{PUBLIC_URL}/", "link_agent_id": "agent-1"}
+    answer = await api.report(*(probe(api.clock, url) for url in others), memories=[memory] * len(others))
+    assert answer.json()["counts"] == {"accepted": len(others)}
+    assert await stored_claims(api) == 0
+
+
+async def test_cards_of_few_targets_prove_that_they_are_one_agent(api: RegistryApi) -> None:
+    paths = [f"{ORIGIN}{number}" for number in range(MAX_CARDS + 4)]
+    await put(api, "others", "1", paths)
+    await api.register("agent-1", card_url=CARD)
+    for _ in range(2):
+        for path in paths:
+            await crawl(api, "agent-1", url=path)
+        assert await stored_claims(api) == MAX_CARDS
+    # One that leaves makes room.
+    await crawl(api, None, url=paths[0])
+    await crawl(api, "agent-1", url=paths[-1])
+    assert (target_id(paths[-1]), "linked") in await links(api)
 
 
 async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(

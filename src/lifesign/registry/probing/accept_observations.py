@@ -40,6 +40,7 @@ from lifesign.registry.api.call import checked
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.claim_shards import writer_name
 from lifesign.registry.probing.hand_out_witnesses import news_for_probers
+from lifesign.registry.targets.link_decisions import note_cards
 from lifesign.registry.targets.target_results import Results
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.agent_verdicts import (
@@ -141,7 +142,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     row = registry_row.find(transaction)
     cards = _cards(named, memories, outcomes)
     # Before anything is logged: whoever decides links locks claims first, then the log.
-    target_links.note_cards(transaction, _said_by_cards(taken, known))
+    note_cards(transaction, _said_by_cards(taken, known))
     _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
     folded = iter(_fold_in(transaction, taken, known, verdict_context_in(row)))
@@ -300,8 +301,9 @@ def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[Card
         memory = each.memory if discovery.result is ResultClass.OK else None
         if memory is not None and memory.link_registry is not None and memory.link_agent_id is not None:
             registry = read_target(memory.link_registry)
-            named = (registry, memory.link_agent_id) if isinstance(registry, str) else (None, None)
-            said[target] = CardFound(target, each.receipt.at_s, *named)
+            registry = registry if isinstance(registry, str) else None
+            agent_id = None if registry is None else memory.link_agent_id
+            said[target] = CardSaid(target, each.receipt.at_s, registry, agent_id, memory.card_url)
         elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
             said[target] = CardFound(target, each.receipt.at_s, None, None)
     return list(said.values())

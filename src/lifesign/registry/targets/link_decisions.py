@@ -6,6 +6,7 @@ record. The end of a link restores both. The target's record begins anew with it
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.events.agent_payloads import AgentLinkConflict, AgentLinked, AgentUnlinked
@@ -37,10 +38,12 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links, target_rows
-from lifesign.storage.targets.target_links import StoredClaim, StoredLink
+from lifesign.storage.targets.target_links import CardSaid, Claimant, StoredClaim, StoredLink
 from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 
 ACTOR = OwnActor.SERVER.value
+MAX_CARDS = 16
+"""Targets whose cards may prove that they are one agent."""
 
 
 def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
@@ -55,6 +58,38 @@ def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
         token_at_s=stored.token_at_s,
         unlinked_at_s=stored.unlinked_at_s,
     )
+
+
+def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
+    """Note what cards that were read said, each target's at most once.
+
+    Stored is only what can prove a claim: the agent claims the target, and is not named by the cards of
+    `MAX_CARDS` others. Cards of strangers that name an agent leave nothing.
+    """
+    named = sorted({card.agent_id for card in said if card.agent_id is not None})
+    claimants = target_links.claimants(transaction, named)
+    naming = [card.target for card in said if card.agent_id in claimants]
+    urls = {target.id: target.url for target in target_rows.find_many(transaction, naming)}
+    others: dict[str, set[int]] = {}
+    noted: list[CardSaid] = []
+    for card in said:
+        claimant, url = claimants.get(card.agent_id or ""), urls.get(card.target)
+        if claimant is not None and url is not None and _can_prove(claimant, url, card.card_url):
+            known = others.get(claimant.agent_id)
+            if known is None:
+                known = target_links.named_by_cards(transaction, claimant.agent, MAX_CARDS)
+                others[claimant.agent_id] = known
+            if card.target in known or len(known) < MAX_CARDS:
+                known.add(card.target)
+                noted.append(card)
+                continue
+        noted.append(replace(card, registry=None, agent_id=None))
+    target_links.note_cards(transaction, noted)
+
+
+def _can_prove(claimant: Claimant, url: str, card_url: str | None) -> bool:
+    urls = claimed_urls(claimant.card_url, claimant.endpoint)
+    return is_claim(urls, url, card_url) and can_card_prove(claimant.card_url, url)
 
 
 def settle(transaction: Transaction, number: int, public_url: str | None) -> None:

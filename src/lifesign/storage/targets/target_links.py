@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, or_, select, text, update
@@ -52,6 +52,17 @@ class CardFound:
     at_s: float
     registry: str | None
     agent_id: str | None
+    card_url: str | None = None
+    """Where the prober asked for the card."""
+
+
+class Claimant(NamedTuple):
+    """A registered agent that a card names."""
+
+    agent: int
+    agent_id: str
+    card_url: str | None
+    endpoint: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +128,26 @@ _NOTE_CARDS_POSTGRESQL = text(
 )
 
 
-def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
-    """Note the registry and the agent that cards name, each target at most once."""
-    if not cards:
+def claimants(transaction: Transaction, agent_ids: Sequence[str]) -> dict[str, Claimant]:
+    """Return those of these agents that registered, by their ids."""
+    if not agent_ids:
+        return {}
+    columns = (agents.c.id, agents.c.agent_id, agents.c.card_url, agents.c.endpoint)
+    wanted = select(*columns).where(agents.c.agent_id.in_(agent_ids), agents.c.target_url.is_(None))
+    return {row.agent_id: Claimant(*row) for row in transaction.connection.execute(wanted)}
+
+
+def named_by_cards(transaction: Transaction, agent: int, limit: int) -> set[int]:
+    """Return targets whose cards name an agent, at most so many of them."""
+    wanted = select(target_claims.c.target).where(
+        target_claims.c.agent == agent, target_claims.c.card_at_s.is_not(None)
+    )
+    return set(transaction.connection.scalars(wanted.limit(limit)))
+
+
+def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
+    """Note what cards that were read said, each target's at most once."""
+    if not said:
         return
     connection = transaction.connection
     named = [(card.target, card.at_s, card.registry, card.agent_id) for card in cards if card.agent_id]
