@@ -113,11 +113,20 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
     clock.advance(60)
     assert await put_run(api, "one") == begun
     await report(api, clock, URLS[0], {}, discovery={"result": "ok"})
-    await report(api, clock, URLS[1], {}, discovery={"result": "not_measured"})
+    for url in URLS[1:3]:
+        await report(api, clock, url, {}, discovery={"result": "not_measured"})
+        # A target is left: nobody ends the pass of those who probe it.
+        assert await put_run(api, "one", is_over=True) == begun
+    await report(api, clock, URLS[3], {}, discovery={"result": "timeout"})
     ended = await put_run(api, "one", is_over=True)
     # What was known before of who could not be asked is known still, and no finding of this run.
-    assert by_result(ended["counts"]) == {"ok": 1, "not_measured": 1, None: 2}
-    assert by_result((await census(api))["targets"]) == {"ok": 1, "refused": 1, None: 2}
+    assert by_result(ended["counts"]) == {"ok": 1, "not_measured": 2, "timeout": 1}
+    assert by_result((await census(api))["targets"]) == {
+        "ok": 1,
+        "refused": 1,
+        "timeout": 1,
+        "not_measured": 1,
+    }
     await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
     assert await put_run(api, "one", is_over=True) == ended
     await put_run(api, "two", name="daily")
@@ -127,7 +136,7 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
 
 @pytest.mark.usefixtures("measured")
 async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
-    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, statements = api.database.write, list[str]()
 
@@ -141,29 +150,31 @@ async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
 
         return await write(heard)
 
-    monkeypatch.setattr(api.database, "write", overheard)
     await put_run(api, "one")
+    for url in URLS[:4]:
+        await report(api, clock, url, {}, discovery={"result": "ok"})
+    monkeypatch.setattr(api.database, "write", overheard)
     assert (await put_run(api, "one", is_over=True))["counts"]
     assert any("UPDATE census_runs" in statement for statement in statements)
     assert not [statement for statement in statements if "FROM targets" in statement]
 
 
-async def test_a_run_that_is_over_at_once_is_counted_too(api: RegistryApi) -> None:
-    await put(api, "dir", "one", URLS)
+async def test_a_run_without_targets_is_over_at_once(api: RegistryApi) -> None:
     ended = await put_run(api, "one", is_over=True)
-    assert (by_result(ended["counts"]), "ended_at" in ended) == ({None: 5}, True)
+    assert (ended["counts"], "ended_at" in ended) == ([], True)
 
 
 @pytest.mark.usefixtures("measured")
 async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: WoundClock) -> None:
     begun = await put_run(api, "one")
-    await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
+    for url in URLS[:4]:
+        await report(api, clock, url, {}, discovery={"result": "timeout"})
     ended = await put_run(api, "one", is_over=True)
     await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
     counts = await census(api, "?run=one")
     assert [tuple(row.values()) for row in counts["probes"]] == [
-        ("discovery", "timeout", -1, 1),
-        ("overall", "timeout", -1, 1),
+        ("discovery", "timeout", -1, 4),
+        ("overall", "timeout", -1, 4),
     ]
     assert (counts["since"], counts["until"]) == (begun["began_at"], ended["ended_at"])
     assert len(counts["runs"]) == 1

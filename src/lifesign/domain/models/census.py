@@ -141,4 +141,4 @@ class RunRequest(Body):
     not_read: NotRead = ()
     """Directories that whoever takes part could not read: they are named with those of the others."""
     is_over: StrictBool = False
-    """Whether all targets were probed: then they are counted."""
+    """Whether all targets were probed: then they are counted. While any is left the run goes on."""

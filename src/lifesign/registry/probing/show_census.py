@@ -31,7 +31,7 @@ from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.probing import result_history
+from lifesign.storage.probing import probe_results, result_history
 from lifesign.storage.probing.result_history import ALL_TARGETS, hour_of
 from lifesign.storage.targets import census_counts, target_rows
 from lifesign.storage.targets.census_counts import StoredPass
@@ -138,6 +138,8 @@ def list_hosts(transaction: Transaction, call: Call) -> OperationReply:
 def put_run(transaction: Transaction, call: Call) -> OperationReply:
     """Note that a pass over all targets has begun, or is over; again, nothing happens.
 
+    It ends once every target was probed since it began, whoever says that it is over: no prober key can cut
+    off the pass of another one.
     While one of the same name is under way none begins: the answer tells of that one, by its own id. Whoever
     takes part with other deadlines than those before leaves it without any to name.
     """
@@ -157,13 +159,18 @@ def put_run(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _count_before(transaction: Transaction, call: Call) -> Mapping[str | None, int] | None:
-    """Return what a pass that is over saw of its targets; None of one that goes on, or was over before."""
+    """Return what a pass that is over saw of its targets; None of one that goes on, or was over before.
+
+    One goes on while any target is left that was not probed since it began.
+    """
     if not call.body_as(RunRequest).is_over:
         return None
     run = census_counts.find_run(transaction, _run_id(call))
     if run is not None and run.ended_at_s is not None:
         return None
     since_s = transaction.now_s if run is None else run.began_at_s
+    if probe_results.count_unprobed(transaction, since_s):
+        return None
     return census_counts.results_since(transaction, since_s)
 
 
