@@ -41,7 +41,11 @@ class Workers:
         return grant
 
     async def report(
-        self, worker: str, network_class: str, unmeasured: str | None = None, as_class: str | None = None
+        self,
+        worker: str,
+        network_class: str,
+        inconclusive_reason: str | None = None,
+        as_class: str | None = None,
     ) -> str:
         """Let a worker report a result of the target that is in this class; return what became of it."""
         url = URLS[network_class]
@@ -169,7 +173,7 @@ async def test_a_worker_that_reports_nothing_for_two_intervals_loses_its_shards(
     for _ in range(4):
         clock.advance(150)
         # A result that measured nothing is progress too.
-        await workers.report(active, V4, unmeasured="prober_slow")
+        await workers.report(active, V4, inconclusive_reason="prober_slow")
         await workers.claim(active)
         assert len((await workers.claim(other))["shards"]) == SHARDS // 2
     clock.advance(1)
@@ -318,7 +322,7 @@ async def test_a_worker_whose_only_agent_asked_it_to_wait_keeps_its_shards(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     active, waiting = await share(workers)
-    await workers.report(waiting, V6, unmeasured="asked_to_wait")
+    await workers.report(waiting, V6, inconclusive_reason="asked_to_wait")
     for _ in range(6):
         clock.advance(150)
         await workers.report(active, V4)

@@ -302,7 +302,7 @@ def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[Card
         if memory is not None and memory.link_registry is not None and memory.link_agent_id is not None:
             read = read_target(memory.link_registry)
             registry, agent_id = (read, memory.link_agent_id) if isinstance(read, str) else (None, None)
-            said[target] = CardSaid(target, each.receipt.at_s, registry, agent_id, memory.card_url)
+            said[target] = CardFound(target, each.receipt.at_s, registry, agent_id, memory.card_url)
         elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
             said[target] = CardFound(target, each.receipt.at_s, None, None)
     return list(said.values())

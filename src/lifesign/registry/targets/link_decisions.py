@@ -38,7 +38,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links, target_rows
-from lifesign.storage.targets.target_links import CardSaid, Claimant, StoredClaim, StoredLink
+from lifesign.storage.targets.target_links import CardFound, Claimant, StoredClaim, StoredLink
 from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 
 ACTOR = OwnActor.SERVER.value
@@ -50,7 +50,7 @@ def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
     """Return a stored claim as the rule takes it; `public_url` is this registry's."""
     urls = claimed_urls(stored.card_url, stored.endpoint)
     is_proof = is_same_registry(stored.registry, public_url) and can_card_prove(stored.card_url, stored.url)
-    return Claim(
+    return LinkClaim(
         agent=stored.agent,
         is_registered=stored.status != Status.DEREGISTERED,
         is_claimed=is_claim(urls, stored.url, stored.found_card_url),
@@ -60,7 +60,7 @@ def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
     )
 
 
-def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
+def note_cards(transaction: Transaction, said: Sequence[CardFound]) -> None:
     """Note what cards that were read said, each target's at most once.
 
     Stored is only what can prove a claim: the agent claims the target, and is not named by the cards of
@@ -71,7 +71,7 @@ def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
     naming = [card.target for card in said if card.agent_id in claimants]
     urls = {target.id: target.url for target in target_rows.find_many(transaction, naming)}
     others: dict[str, set[int]] = {}
-    noted: list[CardSaid] = []
+    noted: list[CardFound] = []
     for card in said:
         claimant, url = claimants.get(card.agent_id or ""), urls.get(card.target)
         if claimant is not None and url is not None and _can_prove(claimant, url, card.card_url):

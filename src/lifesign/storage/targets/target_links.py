@@ -145,9 +145,9 @@ def named_by_cards(transaction: Transaction, agent: int, limit: int) -> set[int]
     return set(transaction.connection.scalars(wanted.limit(limit)))
 
 
-def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
+def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
     """Note what cards that were read said, each target's at most once."""
-    if not said:
+    if not cards:
         return
     connection = transaction.connection
     named = [(card.target, card.at_s, card.registry, card.agent_id) for card in cards if card.agent_id]
