@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from yarl import URL
 
-from lifesign.domain.observation.probe_memory import MAX_IN_ROW, MAX_MEMORY_BYTES, ProbeMemory
+from lifesign.domain.observation.probe_memory import (
+    MAX_IN_ROW,
+    MAX_MEMORY_BYTES,
+    MAX_MOMENT_S,
+    ProbeMemory,
+)
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS, ResultClass
 
 MOMENTS = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
@@ -113,3 +119,59 @@ def test_a_memory_that_nobody_can_have_is_refused(fields: dict[str, object]) -> 
 def test_what_is_no_memory_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         ProbeMemory.from_json(text)
+
+
+@pytest.mark.parametrize("member", ["probed_at_s", "not_before_s", "robots_read_at_s", "alive_at_s"])
+@pytest.mark.parametrize("at_s", [-1.0, -1.7e308, 2 * MAX_MOMENT_S, 1e20, 1.7e308])
+def test_a_moment_that_no_probe_can_leave_is_dropped_and_the_rest_is_kept(member: str, at_s: float) -> None:
+    text = json.dumps({"failures_in_row": 3, member: at_s})
+    assert ProbeMemory.from_json(text) == ProbeMemory(failures_in_row=3)
+
+
+@pytest.mark.parametrize("member", ["card_url", "card_redirect", "interface_url", "health_url"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "::::", "//", "http:///x", "http://[::1", "http://[::1]@", "http://h:0/", "http://h:99999999/",
+        "http://x/\r\nHost: y", "http://a b/", "http://a\0b/", "https://\xe9.example/", "file:///etc/passwd",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_a_url_that_cannot_be_asked_is_dropped_and_the_rest_is_kept(member: str, url: str) -> None:
+    text = json.dumps({"failures_in_row": 3, member: url})
+    assert ProbeMemory.from_json(text) == ProbeMemory(failures_in_row=3)
+
+
+_PARTS = st.sampled_from(
+    [
+        "http",
+        "https",
+        "://",
+        ":",
+        "/",
+        "[",
+        "]",
+        "@",
+        "?",
+        "#",
+        "%",
+        "a",
+        "::1",
+        "0",
+        "80",
+        "..",
+        "-",
+        "\\",
+        "%25",
+    ]
+)
+
+
+@given(st.one_of(st.text(max_size=30), st.lists(_PARTS, max_size=8).map("".join)))
+@pytest.mark.parametrize("scheme", ["", "http://", "https://"])
+def test_every_url_that_is_kept_can_be_written_into_a_request(scheme: str, rest: str) -> None:
+    kept = ProbeMemory(card_url=scheme + rest).card_url
+    if kept is not None:
+        url = URL(kept, encoded=True)
+        assert url.origin().scheme in {"http", "https"}
+        assert f"{url.host_port_subcomponent} {url.raw_path_qs}".encode("ascii").isascii()

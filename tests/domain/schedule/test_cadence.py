@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
 from lifesign.domain.lifecycle.verdict import MAX_DAMPING, UNHEALTHY_AFTER_FAILURES
 from lifesign.domain.net.target import phase_of, target_id
-from lifesign.domain.observation.probe_memory import MAX_IN_ROW, ProbeMemory
+from lifesign.domain.observation.probe_memory import MAX_IN_ROW, MAX_MOMENT_S, ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.schedule.cadence import (
     MAX_DOUBLINGS,
@@ -797,7 +797,8 @@ def test_whoever_was_probed_in_a_future_that_is_over_is_due_as_if_it_had_not_bee
 
 @given(MEMORIES, TIMES)
 def test_what_does_not_lie_ahead_is_believed(memory: ProbeMemory, now_s: float) -> None:
-    moments = [at_s for at_s in (memory.probed_at_s, memory.not_before_s) if at_s is not None]
+    names = ("probed_at_s", "not_before_s", "robots_read_at_s", "card_read_at_s")
+    moments = [at_s for name in names if (at_s := getattr(memory, name)) is not None]
     if max(moments, default=now_s) <= now_s:
         assert believed(memory, now_s) is memory
 
@@ -811,3 +812,53 @@ def test_what_a_peer_asked_for_is_kept_from_now_on_after_the_clock_was_set_back(
     alone = ProbeMemory(not_before_s=ahead_s)
     assert believed(alone, START_S) == ProbeMemory()
     assert believed(alone, ahead_s - DAY_S) is alone
+
+
+def test_a_robots_txt_or_a_card_read_in_the_future_was_not_read() -> None:
+    ahead = ProbeMemory(
+        robots_read_at_s=START_S + DAY_S, is_disallowed_by_robots=True, card_read_at_s=START_S + DAY_S
+    )
+    known = believed(ahead, START_S)
+    assert (known.robots_read_at_s, known.card_read_at_s) == (None, None)
+    # It ever gave a liveness signal: a failure needs a witness.
+    assert last_alive_s(known) == START_S
+    assert next_probe_at_s(SUBJECT, known, CADENCE, START_S) <= START_S + INTERVAL_S
+
+
+def test_a_liveness_signal_from_the_future_was_given_now() -> None:
+    known = believed(ProbeMemory(alive_at_s=MAX_MOMENT_S, probed_at_s=START_S), START_S)
+    assert (known.alive_at_s, known.probed_at_s) == (START_S, START_S)
+
+
+ANY_MOMENT = st.one_of(st.none(), st.floats(0, MAX_MOMENT_S), st.sampled_from([0.0, MAX_MOMENT_S]))
+
+
+@given(
+    IDS,
+    st.builds(
+        ProbeMemory,
+        probed_at_s=ANY_MOMENT,
+        failures_in_row=st.integers(0, MAX_IN_ROW),
+        slowdowns=st.integers(0, MAX_IN_ROW),
+        confirm_at_s=ANY_MOMENT,
+        not_before_s=ANY_MOMENT,
+        robots_read_at_s=ANY_MOMENT,
+        is_disallowed_by_robots=st.booleans(),
+        card_read_at_s=ANY_MOMENT,
+    ),
+    CADENCES,
+    TIMES,
+)
+def test_whatever_another_prober_left_a_target_is_due_again_within_two_longest_waits(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float
+) -> None:
+    due_s = next_probe_at_s(subject_id, believed(memory, now_s), cadence, now_s)
+    longest_s = cadence.interval_s * (1 << cadence.max_doublings)
+    assert now_s < due_s <= now_s + 2 * max(longest_s, MAX_RETRY_AFTER_S) + MAX_AHEAD_SECONDS + DAY_S
+
+
+@given(IDS, st.floats(0, 2 * MAX_MOMENT_S), CADENCES)
+def test_a_tick_lies_after_its_moment_however_far_that_is(
+    subject_id: str, after_s: float, cadence: Cadence
+) -> None:
+    assert next_probe_at_s(subject_id, ProbeMemory(), cadence, after_s) > after_s

@@ -21,6 +21,7 @@ from tests.support.probing import SHORT_SECONDS, Bodies, layer, probing, results
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.a2a.announcement import announce_health
+from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 
 CARD_ONLY: dict[str, Any] = {"ask": {"card": True, "transport": False, "health": False}}
@@ -227,6 +228,14 @@ async def test_a_card_that_moved_is_found_where_the_target_says() -> None:
         assert layer((await probes.see(server.url)).discovery).result is OK
         assert server.paths == [OLD_CARD_PATH, CARD_PATH]
     assert probes.memory.card_url == server.url + CARD_PATH
+
+
+async def test_a_card_is_not_asked_for_on_another_origin_that_another_prober_left_behind() -> None:
+    replies = {CARD_PATH: as_json(card())}
+    async with serving(replies) as elsewhere, serving({}) as server, probing(**CARD_ONLY) as probes:
+        probes.memory = ProbeMemory(card_url=elsewhere.url + CARD_PATH)
+        assert not (await probes.see(server.url)).is_liveness_signal
+    assert (elsewhere.paths, server.paths) == ([], [CARD_PATH, OLD_CARD_PATH])
 
 
 async def test_a_redirect_is_followed_and_the_place_that_was_asked_is_remembered() -> None:

@@ -64,6 +64,16 @@ async def test_a_memory_that_cannot_be_read_is_left_out(
     assert all(f"remembered of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
 
 
+async def test_what_no_probe_can_leave_is_not_sent_to_the_next_prober(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS[:1])
+    invented = {"robots_read_at_s": 1.7e308, "probed_at_s": -1e20, "card_url": "http://[::1"}
+    await report(api, clock, URLS[0], {"failures_in_row": 1, "is_disallowed_by_robots": True, **invented})
+    (target,) = (await feed(api, SHARD))["targets"]
+    assert target["memory"] == {"failures_in_row": 1, "is_disallowed_by_robots": True}
+
+
 async def test_thresholds_of_a_registered_agent_are_sent_to_its_prober(api: RegistryApi) -> None:
     thresholds = {"interval_seconds": 20, "unhealthy_after_seconds": 60, "dead_after_seconds": 240}
     registered = {"agent_id": "own", "monitoring": "probe", "heartbeat_config": thresholds}

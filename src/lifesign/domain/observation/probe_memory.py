@@ -4,11 +4,16 @@ It travels with the target, from worker to worker, and holds what `probe_cadence
 spares a request: where the card, the interface and the document were found. It holds no history.
 Times are seconds since the epoch, by the clock of the registry: a prober whose clock is wrong plans the same
 ticks.
+
+Another prober may have written it, with a key that was stolen. A moment or a URL that no probe can leave
+behind is dropped when a memory is read, and the rest is kept: the next probe learns it anew.
 """
 
+import re
+from ipaddress import IPv6Address
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from lifesign.domain.observation.results import (
     AGENT_ID_PATTERN,
@@ -22,8 +27,38 @@ MAX_IN_ROW: Final = 1000
 MAX_MEMORY_BYTES: Final = 16_384
 """As JSON."""
 
-_Moment = Annotated[float, Field(allow_inf_nan=False)]
-_Url = Annotated[str, Field(max_length=MAX_URL_CHARS)]
+MAX_MOMENT_S: Final = 2.0**33
+"""In the year 2242. With larger numbers the arithmetic of ticks is no longer exact."""
+
+MAX_PORT: Final = 65_535
+
+_SUB_DELIMS: Final = "!$&'()*+,;="
+_URL: Final = re.compile(
+    rf"https?://(?:[\w.~%:{_SUB_DELIMS}-]*@)?(?:[\w.~%{_SUB_DELIMS}-]+|\[(?P<ip>[0-9a-f:.]+)\])"
+    r"(?::(?P<port>[0-9]{1,5}))?(?:[/?#][!-~]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""An http(s) URL that can be parsed and written into a request, whatever its host is."""
+
+
+def _moment_or_none(at_s: float | None) -> float | None:
+    return at_s if at_s is not None and 0 <= at_s <= MAX_MOMENT_S else None
+
+
+def _url_or_none(url: str | None) -> str | None:
+    parts = None if url is None else _URL.fullmatch(url)
+    if parts is None or not 1 <= int(parts["port"] or 80) <= MAX_PORT:
+        return None
+    if parts["ip"] is not None:
+        try:
+            IPv6Address(parts["ip"])
+        except ValueError:
+            return None
+    return url
+
+
+_Moment = Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, AfterValidator(_moment_or_none)]
+_Url = Annotated[Annotated[str, Field(max_length=MAX_URL_CHARS)] | None, AfterValidator(_url_or_none)]
 
 
 class ProbeMemory(BaseModel):
@@ -31,48 +66,48 @@ class ProbeMemory(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    probed_at_s: _Moment | None = None
+    probed_at_s: _Moment = None
     """When the last probe began, whatever came of it."""
     result: Annotated[ResultClass, Field(strict=False)] | None = None
     """What the last measured probe came to (`Observation.result`)."""
     failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
     """Measured failures since the last sign of life."""
-    confirm_at_s: _Moment | None = None
+    confirm_at_s: _Moment = None
     """When the recovery that was seen last is confirmed; None if there is nothing to confirm."""
-    not_before_s: _Moment | None = None
+    not_before_s: _Moment = None
     """The peer asked us not to come back earlier (Retry-After, 402, 429)."""
     slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
     """How many answers in a row asked us to slow down."""
-    robots_read_at_s: _Moment | None = None
+    robots_read_at_s: _Moment = None
     """When its host's robots.txt was read last."""
     is_disallowed_by_robots: bool = False
     """Whether that robots.txt keeps us out."""
     is_opted_out: bool = False
     """Whether a list of its prober's keeps us away, as of the last probe."""
-    card_read_at_s: _Moment | None = None
+    card_read_at_s: _Moment = None
     """When a card was read, or found unchanged."""
-    card_url: _Url | None = None
+    card_url: _Url = None
     """Where."""
-    card_redirect: _Url | None = None
+    card_redirect: _Url = None
     """Where a redirect led from there; None if it did not."""
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
     card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """SHA-256 of its bytes."""
-    interface_url: _Url | None = None
+    interface_url: _Url = None
     """The card's first interface that we can ask."""
     interface_binding: Annotated[str, Field(max_length=64)] | None = None
     interface_tenant: Annotated[str, Field(max_length=128)] | None = None
     """Whom it is asked for, where it serves several."""
     protocol_version: Annotated[str, Field(max_length=64)] | None = None
     """As the interface says; where it does not, the generation of the card."""
-    health_url: _Url | None = None
+    health_url: _Url = None
     """Where a health document was read last; before the first one, where the card announces it."""
 
-    link_registry: _Url | None = None
+    link_registry: Annotated[str, Field(max_length=MAX_URL_CHARS)] | None = None
     """Registry that the card's health extension names; goes with `link_agent_id`."""
     link_agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
     """Agent of that registry that the card claims to be the card of."""
-    alive_at_s: _Moment | None = None
+    alive_at_s: _Moment = None
     """When it last gave a liveness signal; None if it never did."""
     network_class: NetworkClassName | None = None
     """Network class of the address that answered last; before the first answer, of the one asked first."""

@@ -29,6 +29,8 @@ MAX_RETRY_AFTER_S: Final = 86_400.0
 MAX_COUNTED_INTERVALS: Final = 2
 """The registry counts a gap between two measured results as silence for at most this many intervals."""
 MAX_DOUBLINGS: Final = 30
+MAX_ROUNDED_TURNS: Final = 2
+"""By so many turns a tick is late at most, because numbers are rounded."""
 ROBOTS_EVERY_S: Final = 82_800.0
 """A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
 MAX_CONFIRMATION_RATIO: Final = 0.25
@@ -157,19 +159,26 @@ def asked_to_wait_until_s(memory: ProbeMemory, now_s: float) -> float | None:
 def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
     """Return what is remembered without times that lie in a future of which no clock can tell.
 
-    They were written before a clock was set back. Who was probed then counts as not probed since; how long it
-    asked us to stay away still counts, from now on.
+    They were written before a clock was set back, or by a prober with a stolen key. Who was probed then counts
+    as not probed since, and its card and its robots.txt as not read; how long it asked us to stay away still
+    counts, from now on. Who gave a liveness signal then gave it now: it has something to lose.
     """
-    probed_at_s, not_before_s = memory.probed_at_s, memory.not_before_s
+    changed: dict[str, float | None] = {}
+    probed_at_s, not_before_s, alive_at_s = memory.probed_at_s, memory.not_before_s, last_alive_s(memory)
+    if alive_at_s is not None and lies_ahead(alive_at_s, now_s):
+        changed["alive_at_s"] = now_s
+    for name in ("robots_read_at_s", "card_read_at_s"):
+        at_s = getattr(memory, name)
+        if at_s is not None and lies_ahead(at_s, now_s):
+            changed[name] = None
     if probed_at_s is not None and lies_ahead(probed_at_s, now_s):
         if not_before_s is not None:
             wait_s = min(not_before_s - probed_at_s, MAX_RETRY_AFTER_S)
-            not_before_s = now_s + wait_s if wait_s > 0 else None
-        forgotten = {"probed_at_s": None, "confirm_at_s": None, "robots_read_at_s": None}
-        return memory.model_copy(update={**forgotten, "not_before_s": not_before_s})
-    if not_before_s is not None and lies_ahead(not_before_s, now_s + MAX_RETRY_AFTER_S):
-        return memory.model_copy(update={"not_before_s": None})
-    return memory
+            changed["not_before_s"] = now_s + wait_s if wait_s > 0 else None
+        changed |= {"probed_at_s": None, "confirm_at_s": None, "robots_read_at_s": None}
+    elif not_before_s is not None and lies_ahead(not_before_s, now_s + MAX_RETRY_AFTER_S):
+        changed["not_before_s"] = None
+    return memory.model_copy(update=changed) if changed else memory
 
 
 def after_probe(
@@ -301,10 +310,12 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
     phase, turns = phase_of(subject_id), 1 << _doublings(memory, cadence)
     k = floor(after_s / cadence.interval_s - phase)
     k += (turn_of(subject_id) - k) % turns
-    # Rounding may put a moment and its own tick in either order.
-    while (tick_s := (k + phase) * cadence.interval_s) <= after_s:
+    # Rounding may put a moment and its own tick in either order, by one interval and its own turn.
+    for _ in range(MAX_ROUNDED_TURNS):
+        if (k + phase) * cadence.interval_s > after_s:
+            break
         k += turns
-    return tick_s
+    return (k + phase) * cadence.interval_s
 
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:

@@ -22,6 +22,7 @@ from lifesign.client.candidate_urls import (
 )
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askable
+from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import is_absent, judge_card
 from lifesign.http.redirects import joined, parsed
@@ -76,6 +77,9 @@ def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) ->
 def _places(visit: ProbeSession) -> Iterator[URL]:
     """Yield where the card may be, the place where it was first."""
     known = visit.recall("card_url")
+    if known is not None and not is_on_origin_of(known, str(visit.given.url)):
+        # No probe finds a card there: another prober invented the place.
+        known = None
     if known is not None:
         yield URL(known, encoded=True)
     yield from (url for url in visit.given.each_card_url() if known is None or str(url) != known)
