@@ -13,7 +13,6 @@ from lifesign.crawl.local_registry import LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
-from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
@@ -31,7 +30,7 @@ from lifesign.prober.results.registry_ledger import ages_s, news_of
 from lifesign.registry.api.operations import TransactionFunction
 from lifesign.registry.probing.accept_observations import accept_observations
 from lifesign.registry.probing.claim_shards import LeavingWorker, claim_shards, leave_shards
-from lifesign.registry.targets.feed_targets import recalled
+from lifesign.registry.targets.feed_targets import remembered
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results
@@ -42,8 +41,6 @@ MAX_SHARD_TARGETS: Final = 2_000_001
 """One shard may hold all targets there are, if one host serves them."""
 
 T = TypeVar("T")
-
-_NEVER_PROBED = ProbeMemory()
 
 
 class LocalLedger:
@@ -189,7 +186,7 @@ def _entry(row: FeedRow) -> TargetEntry:
     return TargetEntry(
         subject_id=row.subject_id,
         url=row.url,
-        memory=recalled(row.subject_id, row.memory) or _NEVER_PROBED,
+        memory=remembered(row),
         recheck_at_s=row.recheck_at_s,
         version=row.place.version,
         confirmed_at_s=row.confirmed_at_s,

@@ -17,8 +17,14 @@ def claim(shard: int, token: int = 1, expires_at_s: float = 300.0) -> ShardClaim
     return ShardClaim(shard=shard, fencing_token=token, expires_at_s=expires_at_s)
 
 
-def entry(url: str, *, probed_at_s: float | None = None, recheck_at_s: float | None = None) -> TargetEntry:
-    memory = ProbeMemory(probed_at_s=probed_at_s)
+def entry(
+    url: str,
+    *,
+    probed_at_s: float | None = None,
+    recheck_at_s: float | None = None,
+    alive_at_s: float | None = None,
+) -> TargetEntry:
+    memory = ProbeMemory(probed_at_s=probed_at_s, alive_at_s=alive_at_s)
     return TargetEntry(subject_id=target_id(url), url=url, memory=memory, recheck_at_s=recheck_at_s)
 
 
@@ -90,6 +96,15 @@ def test_what_we_know_better_is_not_overwritten_by_what_the_ledger_has_not_heard
     applied = holdings.apply(shard, page(entry(A, probed_at_s=10.0, recheck_at_s=15.0), version=2))
     assert applied.overtaken == []
     assert applied.to_plan == [(slot, ProbeMemory(probed_at_s=20.0, failures_in_row=3))]
+
+
+def test_a_target_whose_agent_lives_by_now_has_something_to_lose() -> None:
+    holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
+    slot = shard.slots[target_id(A)]
+    slot.remember(ProbeMemory(probed_at_s=20.0, failures_in_row=3))
+    applied = holdings.apply(shard, page(entry(A, probed_at_s=10.0, alive_at_s=15.0), version=2))
+    assert applied.to_plan == [(slot, ProbeMemory(probed_at_s=20.0, failures_in_row=3, alive_at_s=15.0))]
+    assert slot.recall().alive_at_s == 15.0
 
 
 def test_what_somebody_else_saw_later_overrules_what_we_saw() -> None:

@@ -152,12 +152,80 @@ async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
     assert (await feed(api, SHARD, version))["gone"] == ["one"]
     assert (await feed(api, SHARD))["targets"] == []
     (moved,) = (await feed(api, shard_of("elsewhere.example")))["targets"]
-    assert (moved["url"], "memory" in moved) == (there, False)
+    # What was remembered belonged to the other place; the agent is alive all the same.
+    assert (moved["url"], moved["memory"]) == (there, {"alive_at_s": clock.at_s})
     newest = (await api.ask("GET", f"{SHARDS}?changed_after={version}")).json()["changed"]
     assert set(newest) == {str(SHARD), str(shard_of("elsewhere.example"))}
     await api.ask("PATCH", "/api/v1/agents/one", {"card_url": URLS[0]}, headers={"If-Match": "*"})
     changed = await feed(api, SHARD, version)
     assert ([target["subject_id"] for target in changed["targets"]], changed["gone"]) == (["one"], [])
+
+
+async def test_a_living_agent_has_something_to_lose_whatever_is_remembered_of_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    registered_at_s = clock.at_s
+    await api.register("one", monitoring="probe", card_url=URLS[0])
+
+    async def alive_at_s() -> float | None:
+        (target,) = (await feed(api, SHARD))["targets"]
+        at_s: float | None = target.get("memory", {}).get("alive_at_s")
+        return at_s
+
+    async def see(result: str, memory: dict[str, Any]) -> None:
+        clock.advance(300)
+        seen = {
+            "agent_id": "one",
+            "observed_at": moment(clock.at_s).isoformat(),
+            "discovery": {"result": result},
+        }
+        answer = await api.report(seen, memories=[memory])
+        assert answer.json()["counts"] == {"accepted": 1}
+
+    # It never answered a prober.
+    assert await alive_at_s() == registered_at_s
+    await see("ok", {"alive_at_s": 5.0})
+    assert await alive_at_s() == 5.0
+    # A prober that forgets it, and a memory that cannot be read.
+    await see("ok", {"failures_in_row": 1})
+    assert await alive_at_s() == clock.at_s
+    spoilt = text("UPDATE probed SET memory = '{}1'")
+    await api.database.write(lambda transaction: transaction.connection.execute(spoilt))
+    assert await alive_at_s() == clock.at_s
+    for _ in range(20):
+        await see("refused", {})
+        await api.sweep()
+    assert (await api.record("one"))["status"] == "dead"
+    assert await alive_at_s() is None
+
+
+async def test_an_agent_that_a_directory_lists_has_something_to_lose_while_it_lives(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    for url, result in zip(URLS, ("ok", "refused"), strict=False):
+        seen = {
+            "target_url": url,
+            "observed_at": moment(clock.at_s).isoformat(),
+            "discovery": {"result": result},
+        }
+        await api.report(seen, memories=[{"failures_in_row": 1}])
+    told = {target["url"]: target["memory"] for target in (await feed(api, SHARD))["targets"]}
+    alive, never = {"failures_in_row": 1, "alive_at_s": clock.at_s}, {"failures_in_row": 1}
+    assert told == {URLS[0]: alive, URLS[1]: never}
+
+
+async def test_thresholds_that_change_are_sent_to_the_prober(api: RegistryApi) -> None:
+    await api.register("one", monitoring="probe", card_url=URLS[0])
+    version = (await feed(api, SHARD))["version"]
+    config = {"interval_seconds": 300, "unhealthy_after_seconds": 14_400, "dead_after_seconds": 86_400}
+    changed = {"heartbeat_config": config}
+    await api.ask("PATCH", "/api/v1/agents/one", changed, headers={"If-Match": "*"})
+    (target,) = (await feed(api, SHARD, version))["targets"]
+    assert target["thresholds_s"] == [14_400, 86_400]
+    version = (await feed(api, SHARD))["version"]
+    await api.ask("PATCH", "/api/v1/agents/one", {"name": "other"}, headers={"If-Match": "*"})
+    assert (await feed(api, SHARD, version))["targets"] == []
 
 
 async def test_an_agent_that_is_off_the_list_is_no_target_until_it_registers_anew(

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from tests.support.databases import WoundClock
-from tests.support.directory_api import put, urls_in
+from tests.support.directory_api import feed, put, urls_in
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.link_rule import PROOF_GRACE_SECONDS, RELINK_SECONDS
 from lifesign.domain.models.base import moment
-from lifesign.domain.net.target import SHARDS, target_id
+from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.link_decisions import MAX_CARDS
 from lifesign.storage.engine.database import Database
@@ -421,3 +421,55 @@ async def test_a_target_that_redirects_to_anothers_card_counts_as_that_one(api: 
     # Once the other one is gone, it counts itself.
     await put(api, "list", "2", ["https://third.example/"], allow_shrink=True)
     assert await census(api) == {"ok": 1, None: 1}
+
+
+async def test_the_prober_of_a_linked_target_is_sent_the_thresholds_of_its_agent(api: RegistryApi) -> None:
+    shard = shard_of(host_of(ORIGIN))
+
+    async def changes(after: int) -> dict[str, Any]:
+        """Return the thresholds of each target that changed."""
+        told = (await feed(api, shard, after))["targets"]
+        return {target["subject_id"]: target.get("thresholds_s") for target in told}
+
+    async def version() -> int:
+        return int((await feed(api, shard))["version"])
+
+    def thresholds(dead_after_s: int) -> dict[str, Any]:
+        config = {
+            "interval_seconds": 300,
+            "unhealthy_after_seconds": 14_400,
+            "dead_after_seconds": dead_after_s,
+        }
+        return {"heartbeat_config": config}
+
+    await crawl(api)
+    record = {"card_url": CARD, "monitoring": "probe"}
+    await api.register("agent-1", **record, **thresholds(86_400))
+    before = await version()
+    await crawl(api, "agent-1")
+    assert await links(api) == [(TARGET, "linked")]
+    assert await changes(before) == {TARGET: [14_400, 86_400]}
+    before = await version()
+    await api.ask("PATCH", f"{AGENTS}/agent-1", thresholds(43_200), headers={"If-Match": "*"})
+    assert await changes(before) == {TARGET: [14_400, 43_200]}
+    before = await version()
+    await api.register("agent-1", supersede=True, **record, **thresholds(28_800))
+    assert (await changes(before))[TARGET] == [14_400, 28_800]
+    await api.registry.link_keeper.check_some()
+    before = await version()
+    # The card names nobody any more.
+    await crawl(api)
+    assert await links(api) == [(TARGET, "claimed")]
+    assert await changes(before) == {TARGET: None, "agent-1": [14_400, 28_800]}
+
+
+async def test_after_a_link_the_agents_own_target_has_something_to_lose(api: RegistryApi) -> None:
+    await crawl(api)
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await crawl(api, "agent-1")
+    api.clock.advance(300)
+    await crawl(api, "agent-1")
+    await crawl(api)
+    told = (await feed(api, shard_of(host_of(ORIGIN))))["targets"]
+    memories = {target["subject_id"]: target.get("memory", {}) for target in told}
+    assert memories["agent-1"]["alive_at_s"] == api.clock.at_s

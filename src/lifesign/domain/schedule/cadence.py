@@ -159,9 +159,9 @@ def asked_to_wait_until_s(memory: ProbeMemory, now_s: float) -> float | None:
 def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
     """Return what is remembered without times that lie in a future of which no clock can tell.
 
-    They were written before a clock was set back, or by a prober with a stolen key. Who was probed then counts
-    as not probed since, and its card and its robots.txt as not read; how long it asked us to stay away still
-    counts, from now on. Who gave a liveness signal then gave it now: it has something to lose.
+    They were written before a clock was set back, or by a prober with a stolen key. Who was probed then
+    counts as not probed since, and its card and its robots.txt as not read; how long it asked us to stay away
+    still counts, from now on. Who gave a liveness signal then gave it now: it has something to lose.
     """
     changed: dict[str, float | None] = {}
     probed_at_s, not_before_s, alive_at_s = memory.probed_at_s, memory.not_before_s, last_alive_s(memory)

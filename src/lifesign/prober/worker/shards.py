@@ -21,7 +21,7 @@ from lifesign.domain.observation.results import (
     ResultClass,
     not_measured,
 )
-from lifesign.domain.schedule.cadence import Cadence
+from lifesign.domain.schedule.cadence import Cadence, last_alive_s
 from lifesign.domain.schedule.receipt import receipt_of
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 
@@ -277,6 +277,10 @@ class OwnedShards:
                 slot.remember(memory)
                 slot.note_known(memory)
                 applied.overtaken.append(slot)
+            elif last_alive_s(ours) is None and memory.alive_at_s is not None:
+                # Its agent registered, or was linked, since it was read.
+                memory = ours.model_copy(update={"alive_at_s": memory.alive_at_s})
+                slot.remember(memory)
             else:
                 memory = ours
         applied.to_plan.append((slot, memory))

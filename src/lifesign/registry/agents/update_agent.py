@@ -35,6 +35,8 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
     if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
         url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
         probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
+    if not {"unhealthy_after_s", "dead_after_s"}.isdisjoint(changed):
+        probed_agents.tell_thresholds(transaction, agent.agent_id)
     if not {"card_url", "endpoint"}.isdisjoint(changed):
         target_links.decide_anew(transaction, agent_ids=[agent.agent_id])
     if changed:

@@ -17,6 +17,7 @@ from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import ShardTargets
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.schedule.cadence import last_alive_s
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
@@ -27,6 +28,8 @@ MAX_PAGE = 5_000
 MAX_SHARD_DIGITS = 9
 
 _LISTED = "shard_targets"
+
+_NOTHING = ProbeMemory()
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -77,8 +80,9 @@ def _shard_in(call: Call) -> int:
 
 def _shown(row: FeedRow) -> dict[str, Any]:
     shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
-    if recalled(row.subject_id, row.memory) is not None:
-        shown["memory"] = from_json(row.memory or "")
+    memory = remembered(row)
+    if memory is not _NOTHING:
+        shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
         shown["recheck_at"] = moment(row.recheck_at_s)
     if row.confirmed_at_s is not None:
@@ -86,6 +90,19 @@ def _shown(row: FeedRow) -> dict[str, Any]:
     if row.thresholds_s is not None:
         shown["thresholds_s"] = row.thresholds_s
     return shown
+
+
+def remembered(row: FeedRow) -> ProbeMemory:
+    """Return what the next probe of a target has to remember; `ProbeMemory()` for nothing.
+
+    A target whose agent is alive has something to lose, also if its memory says nothing of that: it was lost
+    with an earlier URL, it cannot be read, or the agent never answered a prober. A failure then needs a
+    witness.
+    """
+    memory = recalled(row.subject_id, row.memory) or _NOTHING
+    if row.alive_at_s is None or last_alive_s(memory) is not None:
+        return memory
+    return memory.model_copy(update={"alive_at_s": row.alive_at_s})
 
 
 def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:

@@ -127,6 +127,7 @@ def settle(transaction: Transaction, number: int, public_url: str | None) -> Non
     if linked is not None:
         if link is None:
             target_links.link(transaction, number, linked.agent)
+            target_rows.tell_probers(transaction, [number], version)
             drafts.append(_linked(linked, next(one for one in claims if one.agent == linked.agent), now_s))
         _leave_own_target(transaction, linked.agent_id, version)
         _end_record(transaction, locked.get(target.subject_id), linked.agent_id)
@@ -158,6 +159,7 @@ def _end(
     agent: StoredAgent | None,
 ) -> EventDraft:
     target_links.unlink(transaction, link.target, link.agent)
+    target_rows.tell_probers(transaction, [link.target], version)
     if agent is not None and not target_links.links_to(transaction, link.agent):
         _restore_own_target(transaction, agent, version)
     payload = AgentUnlinked(agent_id=link.agent_id, target_id=target.subject_id, reason=reason)

@@ -15,9 +15,10 @@ from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
+from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
-from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.tables import agents, listings, liveness, probed, target_log, targets
+from lifesign.storage.engine.array_params import given
+from lifesign.storage.engine.tables import agents, links, listings, liveness, probed, target_log, targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links
 
@@ -76,6 +77,8 @@ class FeedRow:
     """When an operator last said that it may be down."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which a registered agent is unhealthy, and dead; None: the defaults of probing."""
+    alive_at_s: float | None = None
+    """When its agent was last measured, or became what it is, if it is alive; None: no agent lives."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -96,15 +99,30 @@ _ADD_POSTGRESQL = text("""
     SELECT given ->> 0, given ->> 1, given ->> 2, CAST(given ->> 3 AS integer), :version, false, :now_s
     FROM json_array_elements(CAST(:rows AS json)) AS given ON CONFLICT (subject_id) DO NOTHING
 """)
-# Two looks, since an index leads to either; the second one finds next to nothing.
-_FEED = """
-    SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {is_gone} AS is_gone,
-        confirmed_at_s, unhealthy_after_s, dead_after_s
-    FROM targets LEFT JOIN probed ON probed.target = targets.id
-    LEFT JOIN agents ON is_registered AND agents.agent_id = targets.subject_id
-    WHERE {column} = :shard AND targets.version > :after AND targets.version <= :until
-        AND (targets.version, targets.id) > (:place_version, :place_id) AND {condition}
+# The agent of a target: the one that it is linked to, else the one that has its id.
+_OF_AGENTS = f"""
+    CASE WHEN links.target IS NOT NULL OR is_registered THEN agents.unhealthy_after_s END,
+    CASE WHEN links.target IS NOT NULL OR is_registered THEN agents.dead_after_s END,
+    CASE
+        WHEN agents.status IN ({", ".join(f"'{status.value}'" for status in sorted(ALIVE))})
+        THEN coalesce(observed.evidence_at_s, agents.status_since_s)
+    END
 """
+_WITH_AGENTS = """
+    LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN links ON links.target = targets.id
+    LEFT JOIN agents AS named ON links.target IS NULL AND named.agent_id = targets.subject_id
+    LEFT JOIN agents ON agents.id = coalesce(links.agent, named.id)
+    LEFT JOIN observed ON observed.agent = agents.id
+"""
+# Two looks, since an index leads to either; the second one finds next to nothing.
+_FEED = f"""
+    SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {{is_gone}} AS is_gone,
+        confirmed_at_s, {_OF_AGENTS}
+    FROM targets {_WITH_AGENTS}
+    WHERE {{column}} = :shard AND targets.version > :after AND targets.version <= :until
+        AND (targets.version, targets.id) > (:place_version, :place_id) AND {{condition}}
+"""  # noqa: S608 - constants only
 _FEED_WHOLE = text(
     _FEED.format(is_gone="false", column="shard", condition="gone_at_s IS NULL")
     + " ORDER BY targets.version, targets.id LIMIT :limit"
@@ -115,28 +133,14 @@ _FEED_CHANGES = text(
     + _FEED.format(is_gone="true", column="left_shard", condition="shard <> :shard")
     + " ORDER BY 1, 2 LIMIT :limit"
 )
-_OF_SHARDS = {
-    is_postgresql: select(
-        targets.c.shard,
-        targets.c.version,
-        targets.c.id,
-        targets.c.subject_id,
-        targets.c.url,
-        probed.c.memory,
-        targets.c.recheck_at_s,
-        targets.c.confirmed_at_s,
-        agents.c.unhealthy_after_s,
-        agents.c.dead_after_s,
-    )
-    .select_from(
-        targets.outerjoin(probed, probed.c.target == targets.c.id).outerjoin(
-            agents, targets.c.is_registered & (agents.c.agent_id == targets.c.subject_id)
-        )
-    )
-    .where(is_given(targets.c.shard, is_postgresql=is_postgresql), targets.c.gone_at_s.is_(None))
-    .order_by(targets.c.shard, targets.c.version, targets.c.id)
-    for is_postgresql in (False, True)
-}
+_OF_SHARDS = f"""
+    SELECT targets.shard, targets.version, targets.id, subject_id, url, memory, recheck_at_s, false,
+        confirmed_at_s, {_OF_AGENTS}
+    FROM targets {_WITH_AGENTS}
+    WHERE {{is_given}} AND gone_at_s IS NULL ORDER BY targets.shard, targets.version, targets.id
+"""  # noqa: S608 - constants only
+_OF_SHARDS_SQLITE = text(_OF_SHARDS.format(is_given="targets.shard IN (SELECT value FROM json_each(:given))"))
+_OF_SHARDS_POSTGRESQL = text(_OF_SHARDS.format(is_given="targets.shard = ANY(:given)"))
 _NEWEST_SQLITE = text("""
     SELECT shard, max(version) FROM (
         SELECT value AS shard, (SELECT max(version) FROM targets WHERE shard = value) AS version
@@ -252,6 +256,16 @@ def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
 
+def of_agent(transaction: Transaction, agent_id: str) -> list[int]:
+    """Return the numbers of the targets that an agent is probed at now: those linked to it, else its own."""
+    linked = (
+        select(links.c.target).join(agents, agents.c.id == links.c.agent).where(agents.c.agent_id == agent_id)
+    )
+    is_theirs = (targets.c.subject_id == agent_id) | targets.c.id.in_(linked)
+    wanted = select(targets.c.id).where(is_theirs, targets.c.gone_at_s.is_(None))
+    return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
+
+
 def hold_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
     """Return which of these are targets now; nobody lets them go until the transaction ends."""
     if not numbers:
@@ -289,6 +303,13 @@ def end_linked(transaction: Transaction, subject_id: str) -> None:
     ended = {"gone_reason": GoneReason.DEREGISTERED.value, "is_registered": False}
     was_linked = targets.c.subject_id == subject_id, targets.c.gone_reason == GoneReason.LINKED.value
     transaction.connection.execute(update(targets).where(*was_linked).values(ended))
+
+
+def tell_probers(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
+    """Have the probers of these targets read them anew: something about their agents has changed."""
+    if numbers:
+        changed = update(targets).where(targets.c.id.in_(numbers))
+        transaction.connection.execute(changed.values(version=version))
 
 
 def ask_recheck(transaction: Transaction, number: int, version: int) -> None:
@@ -342,46 +363,32 @@ def feed(
         "limit": limit,
     }
     found = transaction.connection.execute(_FEED_WHOLE if after is None else _FEED_CHANGES, asked)
-    return [
-        FeedRow(
-            TargetCursor(version, number),
-            subject_id,
-            url,
-            memory,
-            recheck_at_s,
-            bool(is_gone),
-            confirmed_at_s,
-            _thresholds(*after_s),
-        )
-        for version, number, subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s in found
-    ]
+    return [_feed_row(*row) for row in found]
 
 
 def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, list[FeedRow]]:
     """Return all that these shards hold, each named once: in one look, which costs more than its rows."""
     held: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
-    wanted = _OF_SHARDS[transaction.is_postgresql]
-    found = transaction.connection.execute(wanted, given(transaction, shards))
-    for shard, version, number, subject_id, url, memory, recheck_at_s, confirmed_at_s, *after_s in found:
-        held[shard].append(
-            FeedRow(
-                TargetCursor(version, number),
-                subject_id,
-                url,
-                memory,
-                recheck_at_s,
-                is_gone=False,
-                confirmed_at_s=confirmed_at_s,
-                thresholds_s=_thresholds(*after_s),
-            )
-        )
+    wanted = _OF_SHARDS_POSTGRESQL if transaction.is_postgresql else _OF_SHARDS_SQLITE
+    for shard, *row in transaction.connection.execute(wanted, given(transaction, shards)):
+        held[shard].append(_feed_row(*row))
     return held
 
 
-def _thresholds(unhealthy_after_s: float | None, dead_after_s: float | None) -> tuple[float, float] | None:
-    if unhealthy_after_s is None or dead_after_s is None:
-        return None
-    return unhealthy_after_s, dead_after_s
+def _feed_row(version: int, number: int, *told: Any) -> FeedRow:
+    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s, alive_at_s = told
+    unhealthy_after_s, dead_after_s = after_s
+    return FeedRow(
+        TargetCursor(version, number),
+        subject_id,
+        url,
+        memory,
+        recheck_at_s,
+        bool(is_gone),
+        confirmed_at_s,
+        None if dead_after_s is None else (unhealthy_after_s, dead_after_s),
+        alive_at_s,
+    )
 
 
 def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
