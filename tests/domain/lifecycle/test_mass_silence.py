@@ -11,6 +11,7 @@ from lifesign.domain.lifecycle.mass_silence import (
     is_mass_silence,
     needed,
     silence_after,
+    silent_keys,
 )
 from lifesign.errors import InvalidValue
 
@@ -51,11 +52,48 @@ def test_more_silence_never_ends_it(addresses: int, silent: list[int]) -> None:
 
 
 def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
-    first = silence_after(Silence(), {"a": counts(3, 3), "b": counts(3, 2)}, NOW_S)
-    assert first.classes == {"a": NOW_S}
-    later = silence_after(first, {"a": counts(3, 3), "b": counts(3, 3)}, NOW_S + 5)
+    first = silence_after(Silence(), {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 2)}}, NOW_S)
+    assert (first.classes, first.keys) == ({"a": NOW_S}, {"a": ("k",)})
+    later = silence_after(first, {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 3)}}, NOW_S + 5)
     assert later.classes == {"a": NOW_S, "b": NOW_S + 5}
+    assert (later.classes_for("k"), later.classes_for("other")) == (["a", "b"], [])
     assert silence_after(later, {}, NOW_S + 10) == Silence(counted_at_s=NOW_S + 10)
+
+
+@pytest.mark.parametrize(
+    ("by_key", "silent"),
+    [
+        # One key alone is judged by its own targets.
+        ({"a": (12, 6)}, "a"),
+        ({"a": (12, 5)}, ""),
+        # However much one key reports, it makes no class silent for another.
+        ({"a": (12, 0), "b": (500, 500)}, "b"),
+        ({"a": (12, 0), "b": (500, 500), "c": (12, 0)}, "b"),
+        # Each is judged by its own targets at least, whatever others report to be alive.
+        ({"a": (12, 6), "b": (500, 0)}, "a"),
+        # What is left without any one of the others bears it out.
+        ({"a": (4, 2), "b": (10, 8), "c": (10, 8)}, "abc"),
+        ({"a": (2, 2), "b": (2, 2), "c": (2, 2)}, "abc"),
+        ({"a": (2, 2), "b": (2, 2)}, ""),
+    ],
+)
+def test_no_single_key_makes_a_class_silent_for_others(
+    by_key: dict[str, tuple[int, int]], silent: str
+) -> None:
+    assert silent_keys({key: counts(*each) for key, each in by_key.items()}) == tuple(silent)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1),
+    st.integers(0, 1_000),
+    st.integers(0, 1_000),
+)
+def test_whatever_one_key_reports_a_class_whose_other_addresses_answer_stays_a_witness(
+    others: dict[str, tuple[int, int]], addresses: int, silent: int
+) -> None:
+    alive = {key: counts(most, 0) for key, (most, _) in others.items()}
+    hostile = counts(addresses, min(addresses, silent))
+    assert set(silent_keys({**alive, "z": hostile})) <= {"z"}
 
 
 @pytest.mark.parametrize("wrong", [{"expected_seconds": 0}, {"together_seconds": 86_401}])

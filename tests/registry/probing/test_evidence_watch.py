@@ -1,6 +1,7 @@
 """The evidence watch: mass silence, old evidence, and what an operator confirms."""
 
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
+from lifesign.domain.net.target import host_of, shard_of
 from lifesign.registry.probing.monitor_api import MAX_CONFIRMED_CLASSES
 
 MONITOR = "/api/v1/monitor"
@@ -42,11 +44,11 @@ async def report(api: RegistryApi, *observations: dict[str, Any]) -> dict[str, A
     return dict(answer.json())
 
 
-async def fleet(api: RegistryApi, count: int) -> None:
+async def fleet(api: RegistryApi, size: int) -> None:
     """Register agents that are probed, and let all of them answer once."""
-    for number in range(count):
+    for number in range(size):
         await api.register(f"agent-{number}", monitoring="probe", card_url=CARD.format(number))
-    await report(api, *(result(api.clock, number) for number in range(count)))
+    await report(api, *(result(api.clock, number) for number in range(size)))
 
 
 async def shown(api: RegistryApi) -> dict[str, Any]:
@@ -76,6 +78,47 @@ async def test_most_addresses_of_a_class_that_fall_silent_together_are_mass_sile
     clock.advance(15)
     await api.sweep()
     assert (await report(api, result(clock, 0)))["silent_classes"] == []
+
+
+async def test_one_key_makes_no_class_silent_for_another(api: RegistryApi, clock: WoundClock) -> None:
+    made = await api.ask("POST", "/api/v1/keys", {"name": "hostile", "role": "prober"}, key=Role.ADMIN)
+    assert made.status == 201, made.body
+    keys: dict[str, str | Role] = {"honest": Role.PROBER, "hostile": made.json()["key"]}
+    for number in range(40):
+        await api.register(f"agent-{number}", monitoring="probe", card_url=CARD.format(number))
+    shards = [shard_of(host_of(CARD.format(number))) for number in range(40)]
+    held: dict[str, dict[int, int]] = {name: {} for name in keys}
+    numbers = count(1_000)
+
+    async def claim(name: str) -> list[str]:
+        """Claim shards for the worker of a key, and return the silent classes that it is told."""
+        body = {"worker": name, "ttl_seconds": 3_600, "held": {str(s): t for s, t in held[name].items()}}
+        answer = (await api.ask("POST", "/api/v1/shards/claim", body, key=keys[name])).json()
+        held[name] = {shard["shard"]: shard["fencing_token"] for shard in answer["shards"]}
+        told: list[str] = answer["silent_classes"]
+        return told
+
+    async def report_all(name: str, outcome: str = "ok", **members: Any) -> None:
+        """Report the same of all agents in the shards of a worker, each from an address of its own."""
+        own = [number for number in range(40) if shards[number] in held[name]]
+        answer = await api.report(
+            *(result(clock, number, outcome, **members) for number in own),
+            key=keys[name],
+            tokens={str(shard): token for shard, token in held[name].items()},
+            numbers=[next(numbers) for _ in own],
+        )
+        assert answer.json()["counts"] == {"accepted": len(own)}
+
+    for _ in range(2):
+        for name in keys:
+            await claim(name)
+    for outcome, members in (("ok", {}), ("not_measured", {"unmeasured": "no_witness"})):
+        clock.advance(300)
+        await report_all("honest")
+        await report_all("hostile", outcome, **members)
+    await api.sweep()
+    assert list((await shown(api))["silent_classes"]) == [CLASS]
+    assert [await claim(name) for name in keys] == [[], [CLASS]]
 
 
 async def test_silence_is_counted_only_once_in_watch_seconds(api: RegistryApi, clock: WoundClock) -> None:

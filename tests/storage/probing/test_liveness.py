@@ -34,7 +34,7 @@ def noting(
     return lambda transaction: liveness.note(transaction, answered or [], silent or [])
 
 
-def counting(since_s: float = NOW_S - 100) -> Callable[[Transaction], dict[str, ClassCounts]]:
+def counting(since_s: float = NOW_S - 100) -> Callable[[Transaction], dict[str, dict[str, ClassCounts]]]:
     return lambda transaction: liveness.counts(transaction, since_s)
 
 
@@ -54,23 +54,40 @@ async def test_addresses_are_counted_by_class_and_an_address_is_silent_if_all_it
         )
     )
     assert await database.read(counting()) == {
-        V4: ClassCounts(addresses=2, silent_s=()),
-        V6: ClassCounts(addresses=1, silent_s=()),
+        V4: {"": ClassCounts(addresses=2, silent_s=())},
+        V6: {"": ClassCounts(addresses=1, silent_s=())},
     }
     await database.write(
         noting(silent=[SilentTarget(a, None, None, NOW_S + 9), SilentTarget(d, V6, None, NOW_S + 9)])
     )
     assert await database.read(counting()) == {
-        V4: ClassCounts(addresses=2, silent_s=()),
-        V6: ClassCounts(addresses=1, silent_s=(NOW_S + 3,)),
+        V4: {"": ClassCounts(addresses=2, silent_s=())},
+        V6: {"": ClassCounts(addresses=1, silent_s=(NOW_S + 3,))},
     }
     await database.write(noting(silent=[SilentTarget(b, V4, "192.0.2.1", NOW_S + 10)]))
     counted = await database.read(counting())
-    assert counted[V4] == ClassCounts(addresses=2, silent_s=(NOW_S + 1,))
+    assert counted[V4] == {"": ClassCounts(addresses=2, silent_s=(NOW_S + 1,))}
     assert await database.read(lambda transaction: liveness.is_any_silent(transaction, 3))
     assert not await database.read(lambda transaction: liveness.is_any_silent(transaction, 4))
     await database.write(noting(answered=[LiveTarget(a, V4, "192.0.2.1", NOW_S + 20)]))
-    assert (await database.read(counting()))[V4] == ClassCounts(addresses=2, silent_s=())
+    assert (await database.read(counting()))[V4] == {"": ClassCounts(addresses=2, silent_s=())}
+
+
+async def test_addresses_are_counted_by_the_key_that_reported_of_them_last(database: Database) -> None:
+    a, b, c = await add_targets(database, 3)
+    known = [LiveTarget(each, V4, "192.0.2.1", NOW_S, "key:one") for each in (a, b, c)]
+    await database.write(noting(answered=known))
+    assert await database.read(counting()) == {V4: {"key:one": ClassCounts(addresses=1, silent_s=())}}
+    silent = [Silent(b, None, None, NOW_S + 1, "key:two")]
+    answered = [LiveTarget(c, V4, "192.0.2.1", NOW_S + 1, "key:three")]
+    await database.write(noting(answered=answered, silent=silent))
+    assert await database.read(counting()) == {
+        V4: {
+            "key:one": ClassCounts(addresses=1, silent_s=()),
+            "key:two": ClassCounts(addresses=1, silent_s=(NOW_S,)),
+            "key:three": ClassCounts(addresses=1, silent_s=()),
+        }
+    }
 
 
 async def test_a_target_that_never_answered_or_has_no_address_is_not_counted(database: Database) -> None:
@@ -87,7 +104,7 @@ async def test_a_target_that_died_or_left_is_not_expected_any_more(database: Dat
     await database.write(lambda transaction: liveness.forget(transaction, [a]))
     agent_id = target_id("https://agent-1.example/")
     await database.write(lambda transaction: liveness.forget_agents(transaction, [agent_id]))
-    assert (await database.read(counting()))[V4].addresses == 1
+    assert (await database.read(counting()))[V4][""].addresses == 1
 
 
 async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_first(

@@ -3,6 +3,9 @@
 Without canaries only other targets can prove that a prober reaches a network. Where most of them stopped
 answering at about the same time, a fault of the prober's own network is as likely as their death. Times are
 seconds since the epoch by the registry's clock.
+
+A prober key may be hostile, and its reports false. A class is in mass silence for the key whose own targets
+fell silent. For other keys it is only if the targets that are left without any single one of them did, too.
 """
 
 import math
@@ -20,6 +23,8 @@ FEW_RATIO = 0.75
 """Of 3 to 11 addresses so many must be silent."""
 RATIO = 0.5
 """Of more addresses."""
+MAX_KEYS_LEFT_OUT = 8
+"""That are left out, each on its own: those whose targets add most to the silence."""
 MAX_SILENT_CLASSES = 1_000
 """That are kept, the largest ones: probers name classes, and there is no end of names."""
 DAY_S = 86_400.0
@@ -62,7 +67,13 @@ class Silence:
 
     counted_at_s: float = 0.0
     classes: Mapping[str, float] = field(default_factory=dict)
-    """Each with when its mass silence was noticed."""
+    """Each with when its mass silence was noticed, for any key."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each of these classes, the prober keys for which no target of it is a witness."""
+
+    def classes_for(self, key: str) -> list[str]:
+        """Return the classes that are in mass silence for a prober key."""
+        return sorted(name for name, keys in self.keys.items() if key in keys)
 
 
 def needed(addresses: int) -> int | None:
@@ -84,15 +95,45 @@ def is_mass_silence(counts: ClassCounts, policy: SilencePolicy = DEFAULT_POLICY)
     )
 
 
+def silent_keys(by_key: Mapping[str, ClassCounts], policy: SilencePolicy = DEFAULT_POLICY) -> tuple[str, ...]:
+    """Return the prober keys for which a class is in mass silence, from the counts of each key's targets."""
+    most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 2 * len(by_key[key].silent_s), key))
+    without = {
+        left_out: is_mass_silence(_together(by_key, left_out), policy)
+        for left_out in most_silent[:MAX_KEYS_LEFT_OUT]
+    }
+
+    def is_silent_for(key: str) -> bool:
+        others = [without[left_out] for left_out in without if left_out != key]
+        return is_mass_silence(by_key[key], policy) or (bool(others) and all(others))
+
+    return tuple(key for key in sorted(by_key) if is_silent_for(key))
+
+
+def _together(by_key: Mapping[str, ClassCounts], left_out: str) -> ClassCounts:
+    counted = [counts for key, counts in by_key.items() if key != left_out]
+    return ClassCounts(
+        addresses=sum(counts.addresses for counts in counted),
+        silent_s=tuple(at_s for counts in counted for at_s in counts.silent_s),
+    )
+
+
 def silence_after(
     before: Silence,
-    counted: Mapping[str, ClassCounts],
+    counted: Mapping[str, Mapping[str, ClassCounts]],
     now_s: float,
     policy: SilencePolicy = DEFAULT_POLICY,
 ) -> Silence:
-    """Return which classes are in mass silence now; those that already were keep their moment."""
-    silent = [name for name, counts in counted.items() if is_mass_silence(counts, policy)]
-    largest = sorted(silent, key=lambda name: (-counted[name].addresses, name))[:MAX_SILENT_CLASSES]
+    """Return which classes are in mass silence now; those that already were keep their moment.
+
+    `counted` has the counts of each class by the prober key that reported of its targets.
+    """
+    keys = {name: silent_keys(by_key, policy) for name, by_key in counted.items()}
+    addresses = {name: sum(counts.addresses for counts in counted[name].values()) for name in counted}
+    silent = [name for name in counted if keys[name]]
+    largest = sorted(sorted(silent, key=lambda name: (-addresses[name], name))[:MAX_SILENT_CLASSES])
     return Silence(
-        counted_at_s=now_s, classes={name: before.classes.get(name, now_s) for name in sorted(largest)}
+        counted_at_s=now_s,
+        classes={name: before.classes.get(name, now_s) for name in largest},
+        keys={name: keys[name] for name in largest},
     )

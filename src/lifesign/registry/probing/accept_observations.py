@@ -38,7 +38,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.agents.register_agent import add_agents, begin_new_life
 from lifesign.registry.api.call import checked
 from lifesign.registry.api.operations import Call, Operation, OperationReply
-from lifesign.registry.probing.claim_shards import writer_name
+from lifesign.registry.probing.claim_shards import prober_key, writer_name
 from lifesign.registry.probing.hand_out_witnesses import news_for_probers
 from lifesign.registry.targets.link_decisions import note_cards
 from lifesign.registry.targets.target_results import Results
@@ -120,7 +120,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     known = _locked(transaction, sorted(set(named)))
     # The locks may have been waited for.
     transaction = transaction.after_waiting()
-    results = Results()
+    results = Results(prober_key(call.caller))
     outcomes: list[ReportOutcome | None] = []
     taken: list[_Taken] = []
     memories = batch.memories or [None] * len(named)
@@ -152,7 +152,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     for holder, sums in reported.items():
         prober_reports.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
-    news = news_for_probers(row)
+    news = news_for_probers(row, prober_key(call.caller))
     answer = ObservationAnswer(
         results=[
             ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)

@@ -116,7 +116,12 @@ class _ShardLeases:
 
 def worker_holder(caller: Principal, worker: str) -> str:
     """Return by which name a worker holds shards; a slash stands in no id of a key."""
-    return f"{KEY_ACTOR_PREFIX}{caller.key_id}/{worker}"
+    return f"{prober_key(caller)}/{worker}"
+
+
+def prober_key(caller: Principal) -> str:
+    """Return by which name a prober's key is known."""
+    return f"{KEY_ACTOR_PREFIX}{caller.key_id}"
 
 
 def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
@@ -170,7 +175,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
-    news = news_for_probers(registry_row.find(transaction))
+    news = news_for_probers(registry_row.find(transaction), prober_key(call.caller))
     offset_s = _offset_s(asked, now_s)
     keys = {key_of(prober.holder) for prober in living}
     recipient = Recipient(key=key_of(holder), keys=keys, shards=mine)

@@ -46,7 +46,8 @@ _WATCHED: TypeAdapter[EvidenceWatchState] = TypeAdapter(EvidenceWatchState)
 class EvidenceTally:
     """What one count found."""
 
-    classes: Mapping[str, ClassCounts]
+    classes: Mapping[str, Mapping[str, ClassCounts]]
+    """By the prober key that reported of their targets."""
     old_evidence: Mapping[UnknownReason, int]
     key_sums: Mapping[str, tuple[int, int]]
     """What the workers of each prober's key reported of living agents since ever: answered, failed."""
@@ -67,7 +68,7 @@ def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
 
 def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTally:
     """Count; changes nothing."""
-    classes: Mapping[str, ClassCounts] = {}
+    classes: Mapping[str, Mapping[str, ClassCounts]] = {}
     if liveness.is_any_silent(transaction, mass_silence.MIN_ADDRESSES):
         classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
     old = old_evidence.count(transaction)

@@ -38,12 +38,12 @@ class News:
     confirmed_classes: dict[str, datetime] = field(default_factory=dict)
 
 
-def news_for_probers(row: RegistryRow | None) -> News:
-    """Return the classes in mass silence, and those that an operator confirmed."""
+def news_for_probers(row: RegistryRow | None, prober_key: str) -> News:
+    """Return the classes in mass silence for a prober's key, and those that an operator confirmed."""
     if row is None:
         return News()
     return News(
-        silent_classes=sorted(silence_in(row).classes),
+        silent_classes=silence_in(row).classes_for(prober_key),
         confirmed_classes={name: moment(at_s) for name, at_s in sorted(confirmed_in(row).items())},
     )
 

@@ -42,6 +42,8 @@ Layers = Sequence[tuple[Layer, LayerResult]]
 class Results:
     """What a batch of observations changes, before it is stored."""
 
+    prober_key: str
+    """Whose prober reports them."""
     left: dict[int, ProbeResultRow] = field(default_factory=dict)
     """By the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
@@ -115,12 +117,12 @@ class Results:
         target, where = subject.target, (observation.network_class, observation.address)
         if observation.is_liveness_signal:
             self.silent.pop(target, None)
-            self.answered[target] = LiveTarget(target, *where, at_s)
+            self.answered[target] = LiveTarget(target, *where, at_s, self.prober_key)
         elif subject.agent is None:
             # It never answered, so that it cannot fall silent.
             return
         elif observation.is_measured_failure or inconclusive_reason is InconclusiveReason.NO_WITNESS:
-            self.silent.setdefault(target, SilentTarget(target, *where, at_s))
+            self.silent.setdefault(target, SilentTarget(target, *where, at_s, self.prober_key))
 
     def _count(self, subject: Subject, result: ResultClass, layers: Layers, at_s: float) -> None:
         hour, sums = hour_of(at_s), self.sums

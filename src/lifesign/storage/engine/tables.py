@@ -370,6 +370,7 @@ liveness = Table(
     Column("answered_at_s", Double, nullable=False, comment="the last liveness signal"),
     Column("silent_since_s", Double, comment="its first failure since, witnessed or not"),
     Column("handed_out_at_s", Double, comment="when a prober of another shard last got it as a witness"),
+    Column("prober_key", String(128), comment="whose prober reported its last answer or failure"),
     # Room for the next version of each row in its own page (heap-only tuples).
     postgresql_with={"fillfactor": 70},
 )

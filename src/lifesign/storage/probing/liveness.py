@@ -24,6 +24,8 @@ class LiveTarget(NamedTuple):
     network_class: str | None
     address: str | None
     at_s: float
+    prober_key: str = ""
+    """Whose prober reported it."""
 
 
 class SilentTarget(NamedTuple):
@@ -33,6 +35,8 @@ class SilentTarget(NamedTuple):
     network_class: str | None
     address: str | None
     at_s: float
+    prober_key: str = ""
+    """Whose prober reported it."""
 
 
 class Candidate(NamedTuple):
@@ -48,16 +52,17 @@ class Candidate(NamedTuple):
 _ANSWERED_TAIL = """
     ON CONFLICT (target) DO UPDATE SET
         network_class = excluded.network_class, address = excluded.address,
-        answered_at_s = excluded.answered_at_s, silent_since_s = NULL
+        answered_at_s = excluded.answered_at_s, silent_since_s = NULL, prober_key = excluded.prober_key
 """
 _ANSWERED_SQLITE = text(f"""
-    INSERT INTO liveness (target, network_class, address, answered_at_s)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
+    INSERT INTO liveness (target, network_class, address, answered_at_s, prober_key)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(:rows) WHERE true
     {_ANSWERED_TAIL}
 """)  # noqa: S608 - constants only
 _ANSWERED_POSTGRESQL = text(f"""
-    INSERT INTO liveness (target, network_class, address, answered_at_s)
-    SELECT CAST(given ->> 0 AS bigint), given ->> 1, given ->> 2, CAST(given ->> 3 AS double precision)
+    INSERT INTO liveness (target, network_class, address, answered_at_s, prober_key)
+    SELECT CAST(given ->> 0 AS bigint), given ->> 1, given ->> 2, CAST(given ->> 3 AS double precision),
+        given ->> 4
     FROM json_array_elements(CAST(:rows AS json)) AS given
     {_ANSWERED_TAIL}
 """)  # noqa: S608 - constants only
@@ -65,31 +70,33 @@ _SILENT_SQLITE = text("""
     UPDATE liveness SET
         network_class = coalesce(given.value ->> 1, network_class),
         address = coalesce(given.value ->> 2, address),
-        silent_since_s = coalesce(silent_since_s, given.value ->> 3)
+        silent_since_s = coalesce(silent_since_s, given.value ->> 3), prober_key = given.value ->> 4
     FROM json_each(:rows) AS given WHERE liveness.target = given.value ->> 0
 """)
 _SILENT_POSTGRESQL = text("""
     UPDATE liveness SET
         network_class = coalesce(given.value ->> 1, network_class),
         address = coalesce(given.value ->> 2, address),
-        silent_since_s = coalesce(silent_since_s, CAST(given.value ->> 3 AS double precision))
+        silent_since_s = coalesce(silent_since_s, CAST(given.value ->> 3 AS double precision)),
+        prober_key = given.value ->> 4
     FROM json_array_elements(CAST(:rows AS json)) AS given
     WHERE liveness.target = CAST(given.value ->> 0 AS bigint)
 """)
-# An address is silent if all of its targets are.
+# An address is silent if all of its targets are; it counts once for each key that reported of it.
 _BY_ADDRESS = """
-    SELECT network_class, max(answered_at_s) AS answered_at_s, count(*) = count(silent_since_s) AS is_silent
-    FROM liveness WHERE answered_at_s >= :since_s GROUP BY network_class, address
+    SELECT network_class, coalesce(prober_key, '') AS prober_key, max(answered_at_s) AS answered_at_s,
+        count(*) = count(silent_since_s) AS is_silent
+    FROM liveness WHERE answered_at_s >= :since_s GROUP BY 1, 2, address
 """
 _COUNTS_SQLITE = text(f"""
-    SELECT network_class, count(*),
+    SELECT network_class, prober_key, count(*),
         json_group_array(json(printf('%!.17g', answered_at_s))) FILTER (WHERE is_silent)
-    FROM ({_BY_ADDRESS}) GROUP BY network_class
+    FROM ({_BY_ADDRESS}) GROUP BY 1, 2
 """)  # noqa: S608 - constants only
 _COUNTS_POSTGRESQL = text(f"""
-    SELECT network_class, count(*),
+    SELECT network_class, prober_key, count(*),
         CAST(coalesce(json_agg(answered_at_s) FILTER (WHERE is_silent), '[]') AS text)
-    FROM ({_BY_ADDRESS}) AS by_address GROUP BY network_class
+    FROM ({_BY_ADDRESS}) AS by_address GROUP BY 1, 2
 """)  # noqa: S608 - constants only
 
 
@@ -111,14 +118,18 @@ def is_any_silent(transaction: Transaction, at_least: int) -> bool:
     return len(transaction.connection.execute(wanted).all()) == at_least
 
 
-def counts(transaction: Transaction, since_s: float) -> dict[str, ClassCounts]:
-    """Return for each network class how many addresses answered since then, and which are silent now."""
+def counts(transaction: Transaction, since_s: float) -> dict[str, dict[str, ClassCounts]]:
+    """Return how many addresses answered since then, and which are silent now.
+
+    By network class, then by the prober's key that last reported of their targets.
+    """
     statement = _COUNTS_POSTGRESQL if transaction.is_postgresql else _COUNTS_SQLITE
-    found = transaction.connection.execute(statement, {"since_s": since_s})
-    return {
-        str(network_class): ClassCounts(addresses=int(addresses), silent_s=tuple(from_json(silent or "[]")))
-        for network_class, addresses, silent in found
-    }
+    found: dict[str, dict[str, ClassCounts]] = {}
+    rows = transaction.connection.execute(statement, {"since_s": since_s})
+    for network_class, prober_key, addresses, silent in rows:
+        counted = ClassCounts(addresses=int(addresses), silent_s=tuple(from_json(silent or "[]")))
+        found.setdefault(network_class, {})[prober_key] = counted
+    return found
 
 
 def classes(transaction: Transaction) -> set[str]:

@@ -562,6 +562,7 @@ def _create_liveness() -> None:
         sa.Column(
             "handed_out_at_s", sa.Double(), comment="when a prober of another shard last got it as a witness"
         ),
+        sa.Column("prober_key", sa.String(128), comment="whose prober reported its last answer or failure"),
         sa.PrimaryKeyConstraint("target", name="pk_liveness"),
         sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_liveness_target", ondelete="CASCADE"),
         postgresql_with={"fillfactor": 70},
