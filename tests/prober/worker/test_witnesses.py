@@ -345,6 +345,31 @@ async def test_what_answered_before_the_start_is_asked_after_what_answered_since
 
 
 @in_virtual_time
+async def test_targets_that_do_not_answer_as_witnesses_do_not_keep_others_from_being_asked() -> None:
+    bench = Bench()
+    now_s = bench.loop.clock.wall_s()
+    for number in range(3):
+        bench.witnesses.note_known(f"good{number}", PUBLIC_IPV4, f"https://good{number}.example/", now_s - 60)
+    # What another prober reported of them was invented.
+    for number in range(3):
+        url = f"https://evil{number}.example/"
+        bench.witnesses.note_known(f"evil{number}", PUBLIC_IPV4, url, 1e300)
+        bench.silent.add(url)
+    failures = []
+    for _ in range(3):
+        failures.append(bench.fail())
+        await asyncio.sleep(60)
+    asked = [{url.removeprefix("https://")[:4] for url in urls} for _, _, urls in bench.asked]
+    assert asked == [{"evil"}, {"good"}, {"good"}]
+    assert [each for _, each in bench.witnessed] == failures[1:]
+    # A moment that lies ahead is now: who answers this prober is asked first.
+    bench.answer("later.example")
+    bench.fail()
+    await asyncio.sleep(60)
+    assert bench.asked[-1][2][0] == "https://later.example/"
+
+
+@in_virtual_time
 async def test_few_hosts_are_remembered_those_that_answered_last() -> None:
     bench = Bench()
     for number in range(2 * MAX_KNOWN_HOSTS):

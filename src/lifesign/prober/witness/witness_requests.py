@@ -86,7 +86,11 @@ class WitnessRequests:
         with closing(open_channel(self._name_servers, timeout_s)) as channel:
 
             async def ask_one(place: int, url: str) -> None:
-                replies[place] = await self._ask_one(url, network_class, channel, deadline_s)
+                try:
+                    replies[place] = await self._ask_one(url, network_class, channel, deadline_s)
+                except (ValueError, IndexError) as error:
+                    # What another prober reported may be no URL, for which yarl raises both.
+                    replies[place] = WitnessReply(reason=f"it cannot be asked: {error}")
 
             pending = {asyncio.ensure_future(ask_one(place, url)) for place, url in enumerate(urls)}
             try:

@@ -24,7 +24,7 @@ from lifesign.domain.observation.witness_rule import (
 )
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import Answered, WitnessNews, WitnessStanding
-from lifesign.prober.witness.witness_requests import AsksWitnesses, WitnessReply
+from lifesign.prober.witness.witness_requests import NOT_AWAITED, AsksWitnesses, WitnessReply
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 MAX_KNOWN_HOSTS: Final = 16
@@ -42,7 +42,10 @@ class _Class:
         self.silent_canaries = {canary.url for canary in canaries}
         """Those that have never answered."""
         self.known: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        """Hosts that answered, the last one last: when (since the epoch), and at which URL."""
+        """Hosts that answered, the last one last: when (since the epoch), and at which URL.
+
+        Of one that did not answer when it was asked as a witness it was at 0: others are asked before it.
+        """
         self.handed_out: list[str] = []
         """URLs of other workers' targets, each to be asked once."""
         self.witnessed_at_s: float | None = None
@@ -56,6 +59,12 @@ class _Class:
     def takes(self, url: str) -> bool:
         """Return whether a target may be a witness: in a public class only TLS shows who answers."""
         return not self.canaries and (self.name not in PUBLIC_CLASSES or url.startswith("https:"))
+
+    def note_unanswered(self, url: str) -> None:
+        """Ask other targets first from now on."""
+        for host, (_, known_url) in self.known.items():
+            if known_url == url:
+                self.known[host] = (0.0, url)
 
     def candidates(self) -> list[str]:
         """Return the URLs of targets to ask: those that answered last, else those that were handed out."""
@@ -165,7 +174,7 @@ class Witnesses:
             return
         if len(state.known) >= MAX_KNOWN_HOSTS or host in state.known:
             return
-        state.known[host] = (alive_at_s, url)
+        state.known[host] = (min(alive_at_s, self._clock.wall_s()), url)
         state.known.move_to_end(host, last=False)
 
     def note_silence(self, host: str, network_class: str) -> None:
@@ -277,6 +286,9 @@ class Witnesses:
             replies = await self._ask_all(self._asks, urls, state)
             answer = _answer_of(state, replies, began_at_s)
             self._note_round(state, replies, is_reached=answer is not None)
+            for url, reply in zip(urls, replies, strict=True):
+                if reply.status is None and reply is not NOT_AWAITED:
+                    state.note_unanswered(url)
             if answer is not None:
                 state.witnessed_at_s = began_at_s
                 self._release(answer)
