@@ -14,7 +14,7 @@ from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.registry.api.heard_agents import HeardAgents
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
-from lifesign.storage.agents import agent_rows, commands
+from lifesign.storage.agents import agent_rows, commands, requests
 from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database, open_database
@@ -306,6 +306,16 @@ async def test_two_agents_that_fall_silent_with_nobody_heard_are_held_up_to_the_
     assert [event["payload"]["cause"] for event in await slow_api.events(type="monitor.resuming")] == [
         "mass_exit_over"
     ]
+
+
+async def test_a_request_of_a_time_that_lies_ahead_bears_no_silence_out(slow_api: RegistryApi) -> None:
+    """A process that ended stored it before the clock was set back."""
+    await add_agents(slow_api.database, 2)
+    await slow_api.database.write(
+        lambda transaction: requests.store(transaction, "ended", transaction.now_s + 86_400)
+    )
+    await _live(slow_api, 600)
+    assert await count_by_status(slow_api.database) == {"active": 2}
 
 
 async def test_agents_that_stay_silent_are_believed_after_the_longest_hold(slow_api: RegistryApi) -> None:
