@@ -15,6 +15,8 @@ from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.link_decisions import MAX_CARDS
 from lifesign.storage.engine.database import Database
+from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.probing import liveness
 
 PUBLIC_URL = "https://registry.example"
 ORIGIN = "https://agent.example/"
@@ -473,3 +475,56 @@ async def test_after_a_link_the_agents_own_target_has_something_to_lose(api: Reg
     told = (await feed(api, shard_of(host_of(ORIGIN))))["targets"]
     memories = {target["subject_id"]: target.get("memory", {}) for target in told}
     assert memories["agent-1"]["alive_at_s"] == api.clock.at_s
+
+
+async def linked(api: RegistryApi) -> None:
+    """Register an agent that is probed, link the target to it, and let it answer from an address."""
+    where = {"network_class": "public_ipv4", "address": "192.0.2.1"}
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    for _ in range(2):
+        await crawl(api, "agent-1", **where)
+    assert await links(api) == [(TARGET, "linked")]
+
+
+async def test_lost_evidence_of_a_linked_agent_is_counted(api: RegistryApi, clock: WoundClock) -> None:
+    await linked(api)
+    await api.register("agent-2", card_url="https://two.example/card.json", monitoring="probe")
+    two = probe(clock)
+    del two["target_url"]
+    await api.report({**two, "agent_id": "agent-2"})
+    clock.advance(1_000)
+    await api.sweep()
+    assert (await api.ask("GET", "/api/v1/monitor")).json()["lost_evidence"]["agents"] == 2
+
+
+async def test_a_dead_linked_agent_is_not_expected_to_answer(api: RegistryApi, clock: WoundClock) -> None:
+    await linked(api)
+    shard = shard_of(host_of(ORIGIN))
+
+    async def state() -> tuple[bool, set[str]]:
+        """Return whether its shard holds a living agent, and the classes that are expected to answer."""
+
+        def read(transaction: Transaction) -> tuple[bool, set[str]]:
+            return liveness.holds_living_agents(transaction, [shard]), liveness.classes(transaction)
+
+        return await api.database.read(read)
+
+    assert await state() == (True, {"public_ipv4"})
+    for _ in range(16):
+        clock.advance(300)
+        await crawl(api, "agent-1", discovery=None, transport={"result": "timeout"})
+        await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "dead"
+    assert await state() == (False, set())
+
+
+async def test_an_outage_of_a_linked_agent_can_be_confirmed(api: RegistryApi) -> None:
+    await linked(api)
+    before = int((await feed(api, shard_of(host_of(ORIGIN))))["version"])
+    for agent_id in ("agent-1", TARGET):
+        answer = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": agent_id})
+        assert answer.status == 200, answer.body
+        told = (await feed(api, shard_of(host_of(ORIGIN)), before))["targets"]
+        assert [target["subject_id"] for target in told if "confirmed_at" in target] == [TARGET]
+    unknown = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": "nobody"})
+    assert unknown.status == 404

@@ -115,16 +115,19 @@ def _confirm_class(transaction: Transaction, name: str) -> float:
 
 
 def _confirm_target(transaction: Transaction, subject_id: str) -> float:
-    if target_rows.find(transaction, subject_id) is None:
+    """Confirm a target, or all targets that an agent is probed at."""
+    known = target_rows.find(transaction, subject_id)
+    if known is None and not target_rows.of_agent(transaction, subject_id):
         raise TargetNotFound(subject_id)
     version = target_rows.next_version(transaction)
-    target = target_rows.find(transaction, subject_id, to_change=True)
-    if target is None:
-        raise TargetNotFound(subject_id)
-    if target.gone_reason is not None:
+    numbers = target_rows.of_agent(transaction, subject_id)
+    if not numbers:
+        target = target_rows.find(transaction, subject_id)
+        if target is None or target.gone_reason is None:
+            raise TargetNotFound(subject_id)
         raise TargetGone(subject_id, target.gone_reason)
     now_s = transaction.after_waiting().now_s
-    target_rows.confirm(transaction, target.id, now_s, version)
+    target_rows.confirm(transaction, numbers, now_s, version)
     return now_s
 
 

@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.results import InconclusiveReason
-from lifesign.storage.engine.tables import agents, liveness, probed, targets
+from lifesign.storage.engine.tables import agents, links, liveness, probed, targets
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -181,17 +181,28 @@ def forget(transaction: Transaction, numbers: Collection[int]) -> None:
 
 
 def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
-    """Expect no answer of these agents any more."""
+    """Expect no answer of these agents any more, nor of the targets that are linked to them."""
     if agent_ids:
-        numbers = select(targets.c.id).where(targets.c.subject_id.in_(sorted(agent_ids)))
-        transaction.connection.execute(liveness.delete().where(liveness.c.target.in_(numbers)))
+        named = sorted(agent_ids)
+        own = select(targets.c.id).where(targets.c.subject_id.in_(named))
+        linked = (
+            select(links.c.target)
+            .join(agents, agents.c.id == links.c.agent)
+            .where(agents.c.agent_id.in_(named))
+        )
+        theirs = liveness.c.target.in_(own) | liveness.c.target.in_(linked)
+        transaction.connection.execute(liveness.delete().where(theirs))
 
 
 def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bool:
     """Whether any of these shards holds a target whose agent is alive and did not ask its prober to wait."""
+    named = agents.alias()
+    is_named = links.c.target.is_(None) & (named.c.agent_id == targets.c.subject_id)
     wanted = (
         select(targets.c.id)
-        .join(agents, agents.c.agent_id == targets.c.subject_id)
+        .outerjoin(links, links.c.target == targets.c.id)
+        .outerjoin(named, is_named)
+        .join(agents, agents.c.id == func.coalesce(links.c.agent, named.c.id))
         .outerjoin(probed, probed.c.target == targets.c.id)
         .where(
             targets.c.shard.in_(sorted(shards)),

@@ -2,13 +2,13 @@
 
 from collections import Counter
 
-from sqlalchemy import Text, cast, func, literal, select
+from sqlalchemy import Text, cast, exists, func, literal, or_, select
 
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.tasks.lease import ResourceKind
-from lifesign.storage.engine.tables import agents, leases, liveness, observed, probed, targets
+from lifesign.storage.engine.tables import agents, leases, links, liveness, observed, probed, targets
 from lifesign.storage.engine.transaction import Transaction
 
 _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
@@ -44,13 +44,13 @@ def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
 def count(transaction: Transaction) -> dict[UnknownReason, int]:
     """Return how many living agents that are probed have old evidence, by the reason."""
     now_s = transaction.now_s
+    is_there = targets.c.gone_at_s.is_(None)
+    own = exists().where(targets.c.subject_id == agents.c.agent_id, is_there)
+    linked = exists().where(links.c.agent == agents.c.id, links.c.target == targets.c.id, is_there)
     old = (
         select((observed.c.results_until_s < now_s).label("is_late"), observed.c.inconclusive_reason)
         .join(agents, agents.c.id == observed.c.agent)
-        .join(targets, targets.c.subject_id == agents.c.agent_id)
-        .where(
-            observed.c.evidence_until_s < now_s, agents.c.status.in_(_LIVING), targets.c.gone_at_s.is_(None)
-        )
+        .where(observed.c.evidence_until_s < now_s, agents.c.status.in_(_LIVING), or_(own, linked))
     ).subquery()
     wanted = select(old.c.is_late, old.c.inconclusive_reason, func.count()).group_by(
         old.c.is_late, old.c.inconclusive_reason

@@ -318,10 +318,10 @@ def ask_recheck(transaction: Transaction, number: int, version: int) -> None:
     transaction.connection.execute(update(targets).where(targets.c.id == number).values(asked))
 
 
-def confirm(transaction: Transaction, number: int, at_s: float, version: int) -> None:
-    """Note that an operator said at this time that a target may be down."""
+def confirm(transaction: Transaction, numbers: Sequence[int], at_s: float, version: int) -> None:
+    """Note that an operator said at this time that these targets may be down."""
     confirmed = {"confirmed_at_s": at_s, "version": version}
-    transaction.connection.execute(update(targets).where(targets.c.id == number).values(confirmed))
+    transaction.connection.execute(update(targets).where(targets.c.id.in_(numbers)).values(confirmed))
 
 
 def remove(transaction: Transaction, subject_id: str) -> None:
