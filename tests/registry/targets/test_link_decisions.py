@@ -457,7 +457,7 @@ async def test_the_prober_of_a_linked_target_is_sent_the_thresholds_of_its_agent
     before = await version()
     await api.register("agent-1", supersede=True, **record, **thresholds(28_800))
     assert (await changes(before))[TARGET] == [14_400, 28_800]
-    await api.registry.link_keeper.check_some()
+    await api.registry.link_checker.check_some()
     before = await version()
     # The card names nobody any more.
     await crawl(api)

@@ -78,7 +78,7 @@ async def test_addresses_are_counted_by_the_key_that_reported_of_them_last(datab
     known = [LiveTarget(each, V4, "192.0.2.1", NOW_S, "key:one") for each in (a, b, c)]
     await database.write(noting(answered=known))
     assert await database.read(counting()) == {V4: {"key:one": ClassCounts(addresses=1, silent_s=())}}
-    silent = [Silent(b, None, None, NOW_S + 1, "key:two")]
+    silent = [SilentTarget(b, None, None, NOW_S + 1, "key:two")]
     answered = [LiveTarget(c, V4, "192.0.2.1", NOW_S + 1, "key:three")]
     await database.write(noting(answered=answered, silent=silent))
     assert await database.read(counting()) == {
