@@ -242,11 +242,18 @@ def test_what_a_body_must_not_say_is_told_with_its_place(target: Attacked, path:
     assert "x" * 1_000 not in answer.body.decode()
 
 
-def test_of_a_member_that_stands_twice_the_last_one_counts(target: Attacked) -> None:
-    answer = target.post(AGENTS, b'{"agent_id": "three", "agent_id": "one"}')
-    assert_refused(answer, 409, "already_registered")
-    answer = target.post(LEASES, b'{"resource": "r", "resource": "intent:a/"}')
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (AGENTS, b'{"agent_id": "three", "agent_id": "one"}'),
+        (LEASES, b'{"resource": "r", "resource": "intent:a/"}'),
+    ],
+)
+def test_body_with_a_repeated_name_is_refused(target: Attacked, path: str, body: bytes) -> None:
+    answer = target.post(path, body)
     assert_refused(answer, 422, "invalid_request")
+    (fault,) = answer.json()["error"]["details"]["faults"]
+    assert fault["name"] == "repeated"
 
 
 @pytest.mark.parametrize("path", [AGENTS, f"{AGENTS}/one/heartbeat", LEASES])

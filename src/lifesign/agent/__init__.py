@@ -31,7 +31,7 @@ __all__ = [
     "run_agent",
 ]
 
-_PLACES = {
+_MODULES = {
     "Agent": "agent.decorator",
     "AgentLink": "agent.asgi_link",
     "AgentProfile": "agent.profile",
@@ -41,8 +41,8 @@ _PLACES = {
     "AgentEnd": "agent.drain",
     "HeartbeatConfig": "domain.models.agents",
     "ClaimedTask": "agent.claimed_task",
-    "WorkDropped": "errors",
-    "WorkRefused": "errors",
+    "WorkDropped": "agent.errors",
+    "WorkRefused": "agent.errors",
     "on_assignment": "agent.decorator",
     "on_drain": "agent.decorator",
     "run_agent": "agent.decorator",
@@ -51,6 +51,6 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     # Imported late: who links an app does not load the runner, and who names the package loads neither.
-    if name in _PLACES:
-        return getattr(import_module(f"lifesign.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"lifesign.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'lifesign.agent' has no attribute {name!r}")

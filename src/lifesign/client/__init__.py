@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 __all__ = ["HealthCheck", "RegistryClient", "fetch_health"]
 
-_PLACES = {"HealthCheck": "health", "RegistryClient": "registry", "fetch_health": "health"}
+_MODULES = {"HealthCheck": "health", "RegistryClient": "registry", "fetch_health": "health"}
 
 
 def __getattr__(name: str) -> Any:
     # Imported late: who checks one agent needs nothing of the registry, and who reads a key, no aiohttp.
-    if name in _PLACES:
-        return getattr(import_module(f"lifesign.client.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"lifesign.client.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'lifesign.client' has no attribute {name!r}")

@@ -43,8 +43,8 @@ The registry of agents: who is there, who is well, who holds what, and everythin
 
 * Send a key as `X-API-Key`, or as `Authorization: Bearer`. Each role's keys may do what `Keys` says.
 * Bodies are JSON in UTF-8. A member that is not described is refused, so that a misspelt one is not
-  ignored; of a member that stands twice in one object, the last one counts. Not so in answers: a newer
-  server may add members, and what does not exist is left out, never null.
+  ignored, and so is a name that one object holds twice. Answers differ: a newer server may add members, and
+  what does not exist is left out, never null.
 * Lists come in pages: send the `cursor` of one page with the same query for the next one.
 * A refusal changes nothing. Its `error.code` is for programs and never changes its meaning, `message` is
   for people. 408, 429 and 503 may be tried again, after `Retry-After` if it is there.
