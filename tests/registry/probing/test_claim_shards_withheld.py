@@ -353,7 +353,7 @@ async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, worker
     assert (refused.status, error["code"], error["details"]["most"]) == (409, "too_many", 2)
     assert "2 living workers" in error["message"]
     assert "lifesign keys limit" in error["message"]
-    assert error["details"]["frees_at"] == utc_text(moment(api.clock.at_s + 3600), "seconds")
+    assert error["details"]["frees_at"] == utc_text(moment(api.clock.at_s + 300), "seconds")
     assert (await api.ask("PATCH", path, {"max_workers": 3})).status == 200
     await workers.claim("c")
     # Those that live go on.
