@@ -38,7 +38,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links, target_rows
-from lifesign.storage.targets.target_links import CardFound, Claimant, StoredClaim, StoredLink
+from lifesign.storage.targets.target_links import CardClaimant, CardFound, StoredClaim, StoredLink
 from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 
 ACTOR = OwnActor.SERVER.value
@@ -87,7 +87,7 @@ def note_cards(transaction: Transaction, said: Sequence[CardFound]) -> None:
     target_links.note_cards(transaction, noted)
 
 
-def _can_prove(claimant: Claimant, url: str, card_url: str | None) -> bool:
+def _can_prove(claimant: CardClaimant, url: str, card_url: str | None) -> bool:
     urls = claimed_urls(claimant.card_url, claimant.endpoint)
     return is_claim(urls, url, card_url) and can_card_prove(claimant.card_url, url)
 

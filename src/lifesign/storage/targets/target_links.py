@@ -56,7 +56,7 @@ class CardFound:
     """Where the prober asked for the card."""
 
 
-class Claimant(NamedTuple):
+class CardClaimant(NamedTuple):
     """A registered agent that a card names."""
 
     agent: int
@@ -128,13 +128,13 @@ _NOTE_CARDS_POSTGRESQL = text(
 )
 
 
-def claimants(transaction: Transaction, agent_ids: Sequence[str]) -> dict[str, Claimant]:
+def claimants(transaction: Transaction, agent_ids: Sequence[str]) -> dict[str, CardClaimant]:
     """Return those of these agents that registered, by their ids."""
     if not agent_ids:
         return {}
     columns = (agents.c.id, agents.c.agent_id, agents.c.card_url, agents.c.endpoint)
     wanted = select(*columns).where(agents.c.agent_id.in_(agent_ids), agents.c.target_url.is_(None))
-    return {row.agent_id: Claimant(*row) for row in transaction.connection.execute(wanted)}
+    return {row.agent_id: CardClaimant(*row) for row in transaction.connection.execute(wanted)}
 
 
 def named_by_cards(transaction: Transaction, agent: int, limit: int) -> set[int]:
