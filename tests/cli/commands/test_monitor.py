@@ -36,7 +36,7 @@ def test_suspensions_are_shown_and_released(
     registry.write(suspend)
     assert main(["monitor", "show"]) == 0
     shown = capsys.readouterr().out
-    assert "heartbeat   held since " in shown
+    assert "heartbeat   suspended since " in shown
     assert "30 agents are silent" in shown
     assert main(["monitor", "release", "--track", "probe", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tracks"]["heartbeat"]["state"] == "suspended"

@@ -143,8 +143,8 @@ def test_what_cannot_be_right_is_wrong_usage(
         (["resolve", "task_1", "requeue"], "expected the id of a task"),
         (["top-up", "task_1", "--usd", "1"], "expected the id of a task"),
         (["list", "--parent", "t" * 9_000], "expected the id of a task"),
-        (["create", "t", "--lease", "0s"], "'--lease': expected a duration of 1s to 1d; got '0s'"),
-        (["create", "t", "--backoff", "2h"], "'--backoff': expected a duration of 0s to 1h; got '2h'"),
+        (["create", "t", "--lease", "0s"], "--lease: expected a duration of 1s to 1d; got '0s'"),
+        (["create", "t", "--backoff", "2h"], "--backoff: expected a duration of 0s to 1h; got '2h'"),
     ],
 )
 def test_what_no_registry_need_be_asked_is_told_at_once(

@@ -102,7 +102,7 @@ def test_events_are_told_the_latest_first_and_by_what_they_are_about(sample: Sam
     assert sequences == sorted(sequences, reverse=True)
     assert set(re.findall(r'class="kind">(\w+)\.', page.html)) == {"task"}
     of_one = visitor.get("/events?agent=planner&group=agent").text
-    assert "active → unhealthy (probe silence" in of_one
+    assert "active → unhealthy (probe failures" in of_one
     assert "registering → active" in of_one
 
 
