@@ -4,7 +4,7 @@ Fetches what `verdict` needs, asks it, and returns what is to be changed; change
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
@@ -144,8 +144,3 @@ def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None)
         override=override,
         recoveries_s=agent.recoveries_s,
     )
-
-
-def with_heartbeat(agent: StoredAgent, at_s: float) -> StoredAgent:
-    """Return the agent as it is once it has beaten."""
-    return replace(agent, last_heartbeat_at_s=max(at_s, agent.last_heartbeat_at_s))
