@@ -132,17 +132,17 @@ class Safe:
 
 
 @contextlib.asynccontextmanager
-async def bare(running: RunningFleet, deed: Callable[[Bare, int], Awaitable[None]]) -> AsyncIterator[Ask]:
+async def bare(running: RunningFleet, function: Callable[[Bare, int], Awaitable[None]]) -> AsyncIterator[Ask]:
     names = aiohttp.AsyncResolver(nameservers=[running.dns_server])
     connector = aiohttp.TCPConnector(resolver=names, limit=0, keepalive_timeout=WAIT_SECONDS)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
         asker = Bare(running, session)
-        yield partial(deed, asker)
+        yield partial(function, asker)
         await asker.close()
 
 
 @contextlib.asynccontextmanager
-async def safe(running: RunningFleet, deed: Callable[[Safe, int], Awaitable[None]]) -> AsyncIterator[Ask]:
+async def safe(running: RunningFleet, function: Callable[[Safe, int], Awaitable[None]]) -> AsyncIterator[Ask]:
     timeouts = Timeouts()
     async with (
         Resolver([running.dns_server], timeout_s=timeouts.dns_seconds) as resolver,
@@ -153,7 +153,7 @@ async def safe(running: RunningFleet, deed: Callable[[Safe, int], Awaitable[None
             resolver=resolver,
         ) as fetcher,
     ):
-        yield partial(deed, Safe(running, fetcher))
+        yield partial(function, Safe(running, fetcher))
 
 
 def staying(ask: Ask) -> Opens:

@@ -18,7 +18,7 @@ from tests.support.databases import DISPENSABLE, empty_url, postgresql_server
 from lifesign.domain.access.permissions import digest_of, key_of
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
-from lifesign.storage.engine.tables import agents, beats, capabilities, keys, metadata
+from lifesign.storage.engine.tables import agents, capabilities, heartbeats, keys, metadata
 from lifesign.storage.engine.transaction import Transaction
 
 ROWS_AT_ONCE = 5_000
@@ -99,7 +99,7 @@ async def _settle(database: Database) -> None:
 
 def _copy(transaction: Transaction, numbers: range, behind: int) -> None:
     """Let the database make agents of those whose numbers lie so far behind, which it has already."""
-    for number in (agents.c.id, beats.c.agent, capabilities.c.agent):
+    for number in (agents.c.id, heartbeats.c.agent, capabilities.c.agent):
         made: dict[str, ColumnElement[Any]] = {number.name: number + behind}
         if number.table is agents:
             made["agent_id"] = literal("agent-") + func.substr(cast(number + behind + 9_999_999, String), 2)
@@ -115,7 +115,7 @@ def _add(transaction: Transaction, fleet: Fleet, numbers: list[int]) -> None:
     connection.execute(insert(agents), [_agent(fleet, number, now_s) for number in numbers])
     # Their heartbeats lie evenly in the interval before now.
     connection.execute(
-        insert(beats),
+        insert(heartbeats),
         [
             {
                 "agent": number + 1,

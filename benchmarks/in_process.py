@@ -178,10 +178,10 @@ def caller(method: str) -> tuple[dict[str, Any], Receive, Send]:
 
 
 def by_hand(apps: Mapping[str, App], method: str = "GET") -> dict[str, Deed]:
-    """Return the deeds of asking each app, without an event loop."""
+    """Return the functions of asking each app, without an event loop."""
     scope, receive, send = caller(method)
 
-    def deed_of(app: App) -> Deed:
+    def function_of(app: App) -> Deed:
         def ask(times: int) -> None:
             for _ in range(times):
                 coroutine: Any = app({**scope}, receive, send)
@@ -193,21 +193,21 @@ def by_hand(apps: Mapping[str, App], method: str = "GET") -> dict[str, Deed]:
 
         return ask
 
-    return {name: deed_of(app) for name, app in apps.items()}
+    return {name: function_of(app) for name, app in apps.items()}
 
 
 def in_loop(apps: Mapping[str, App], runner: asyncio.Runner) -> dict[str, Deed]:
-    """Return the deeds of asking each app, in the event loop of `runner`."""
+    """Return the functions of asking each app, in the event loop of `runner`."""
     scope, receive, send = caller("GET")
 
-    def deed_of(app: App) -> Deed:
+    def function_of(app: App) -> Deed:
         async def ask(times: int) -> None:
             for _ in range(times):
                 await app({**scope}, receive, send)
 
         return lambda times: runner.run(ask(times))
 
-    return {name: deed_of(app) for name, app in apps.items()}
+    return {name: function_of(app) for name, app in apps.items()}
 
 
 # --- tables -----------------------------------------------------------------------------------------------
@@ -247,9 +247,9 @@ def show_inspection(rounds: int) -> None:
     }
     rows = []
     for kind, (app, times) in kinds.items():
-        deeds = by_hand(wrappers_around(app), "POST")
-        deeds["json.loads"] = repeated(lambda: json.loads(answer))
-        measured = measure(deeds, times=times, rounds=rounds)
+        functions = by_hand(wrappers_around(app), "POST")
+        functions["json.loads"] = repeated(lambda: json.loads(answer))
+        measured = measure(functions, times=times, rounds=rounds)
         loads_us = measured.median("json.loads") / 1000
         rows.append([f"{kind}: json.loads of the answer", f"{loads_us:.2f}", "", ""])
         rows.append([f"{kind}: {UNINSPECTING}", f"{measured.added(UNINSPECTING, BARE) / 1000:.2f}", "", ""])
@@ -276,9 +276,9 @@ def show_bodies(rounds: int) -> None:
         for name, size in (("64 KiB", 64 * KIB), ("1 MiB", MIB - 2 * KIB)):
             answer = make(size)
             value = json.loads(answer)
-            deeds = by_hand(wrappers_around(raw_app(answer, b"application/json")), "POST")
-            deeds["json.dumps"] = repeated(functools.partial(json.dumps, value))
-            measured = measure(deeds, times=3, rounds=rounds)
+            functions = by_hand(wrappers_around(raw_app(answer, b"application/json")), "POST")
+            functions["json.dumps"] = repeated(functools.partial(json.dumps, value))
+            measured = measure(functions, times=3, rounds=rounds)
             added_us = measured.added(OURS, UNINSPECTING) / 1000
             ratio = added_us * 1000 / measured.median("json.dumps")
             rows.append(

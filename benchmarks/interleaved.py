@@ -18,7 +18,7 @@ Deed = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The samples of all contestants, round by round, in one unit: nanoseconds for one deed, or a rate."""
+    """The samples of all contestants, by round, in one unit: nanoseconds per call, or a rate."""
 
     samples: Mapping[str, Sequence[float]]
 
@@ -51,31 +51,31 @@ def in_rounds(contestants: Mapping[str, Callable[[], float]], *, rounds: int) ->
     return Measured(samples)
 
 
-def measure(deeds: Mapping[str, Deed], *, times: int, rounds: int) -> Measured:
-    """Measure the nanoseconds for one deed; a sample is a run of `times` deeds.
+def measure(functions: Mapping[str, Deed], *, times: int, rounds: int) -> Measured:
+    """Measure the nanoseconds for one function; a sample is a run of `times` functions.
 
     The garbage collector stays on: what it costs belongs to who makes the garbage.
     """
 
-    def timed(deed: Deed) -> Callable[[], float]:
+    def timed(function: Deed) -> Callable[[], float]:
         def sample() -> float:
             began_ns = time.perf_counter_ns()
-            deed(times)
+            function(times)
             return (time.perf_counter_ns() - began_ns) / times
 
         return sample
 
-    return in_rounds({name: timed(deed) for name, deed in deeds.items()}, rounds=rounds)
+    return in_rounds({name: timed(function) for name, function in functions.items()}, rounds=rounds)
 
 
 def repeated(act: Callable[[], object]) -> Deed:
-    """Return the deed of calling `act` so many times."""
+    """Return the function of calling `act` so many times."""
 
-    def deed(times: int) -> None:
+    def function(times: int) -> None:
         for _ in range(times):
             act()
 
-    return deed
+    return function
 
 
 def verdict(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> str:

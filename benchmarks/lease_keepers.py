@@ -75,7 +75,7 @@ async def keep(url: str, window_s: float) -> tuple[int, float]:
             keeper.deadline_s > deadline_s for keeper, deadline_s in zip(keepers, before, strict=True)
         )
         for keeper in keepers:
-            keeper.let_go()
+            keeper.stop_keeping()
         await asyncio.gather(*keeping)
         return renewed, spent_s
 

@@ -39,7 +39,7 @@ from benchmarks.target_fleet import (
     running_fleet,
 )
 
-from lifesign.crawl.backend import LocalBackend, open_local_home
+from lifesign.crawl.backend import LocalBackend, open_local_backend
 from lifesign.crawl.directory_import import DirectoryImporter
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.prober_assembly import open_prober
@@ -47,7 +47,7 @@ from lifesign.crawl.process import run_loop
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories.source import Got, WantedDocument
-from lifesign.prober.results.ledger import NO_STANDING, Granted, ReportAnswer, ShardBatch, WitnessStanding
+from lifesign.prober.results.ledger import NO_WITNESS_REPORT, Granted, ReportAnswer, ShardBatch, WitnessReport
 from lifesign.prober.worker.main_loop import ProbeWorker
 
 BLACKBOX = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")
@@ -117,7 +117,7 @@ class MeteredLedger(LocalLedger):
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         """Note when the first claim is asked for."""
         if not self.began_s:
@@ -152,7 +152,7 @@ async def probe(
     running: RunningFleet, urls: Sequence[str], database: str, *, is_known: bool
 ) -> tuple[float, float]:
     wanted = definition(running, urls)
-    async with open_local_home(database) as home:
+    async with open_local_backend(database) as home:
         await DirectoryImporter(wanted, home.lists, _read_nothing).import_inline()
         metered = await _probe_all(wanted, home)
         if is_known:

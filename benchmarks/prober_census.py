@@ -118,7 +118,7 @@ def wrong_results(fleet: TargetFleet, database: Path) -> Counter[tuple[str, str 
     wrong: Counter[tuple[str, str | None]] = Counter()
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         for host, result in connection.execute(
-            "SELECT host, result FROM targets LEFT JOIN probed ON probed.target = targets.id"
+            "SELECT host, result FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id"
         ):
             kind = kinds.pop(host)
             if result != RESULTS[kind]:

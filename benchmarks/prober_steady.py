@@ -24,10 +24,10 @@ from benchmarks.prober_census import definition
 from benchmarks.process_tree import MIB, resident_bytes
 from benchmarks.target_fleet import RunningFleet, TargetFleet, cpu_seconds, running_fleet
 
-from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.directory_import import DirectoryImporter
 from lifesign.crawl.prober_assembly import open_prober
-from lifesign.crawl.process import probe_share
+from lifesign.crawl.process import run_worker
 from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.prober.definition.file import read_definition_file
 from lifesign.prober.directories.fetching import fetching_with
@@ -66,13 +66,13 @@ async def probe_on(directory: Path) -> None:
     wanted = read_definition_file(directory / "bench.yml")
     stop = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
-    async with open_local_home(f"sqlite:///{directory}/bench.db") as home:
+    async with open_local_backend(f"sqlite:///{directory}/bench.db") as home:
         async with open_prober(wanted) as opened:
             importer = DirectoryImporter(wanted, home.lists, fetching_with(opened.fetcher))
             await importer.import_directory(wanted.directories[0])
         tending = asyncio.create_task(home.tend())
         try:
-            await probe_share(home.shares(wanted, 1, None)[0], stop, _tell)
+            await run_worker(home.shares(wanted, 1, None)[0], stop, _tell)
         finally:
             tending.cancel()
             await asyncio.gather(tending, return_exceptions=True)

@@ -43,7 +43,7 @@ class Beater(asyncio.Protocol):
         self._transport = transport
         self._free.append(self)
 
-    def beat(self, request: bytes, due_s: float) -> None:
+    def send_heartbeat(self, request: bytes, due_s: float) -> None:
         """Send a heartbeat; its latency counts from when it was due."""
         self._due_s = due_s
         self._transport.write(request)  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ async def beat_all(fleet: Fleet, url: str, seconds: float) -> tuple[list[float],
     sent, last = 0, int(seconds / spacing_s)
     while sent < last and time.perf_counter() < began_s + seconds + INTERVAL_SECONDS:
         while free and sent < last and (due_s := began_s + sent * spacing_s) <= time.perf_counter():
-            free.popleft().beat(requests[sent % fleet.size], due_s)
+            free.popleft().send_heartbeat(requests[sent % fleet.size], due_s)
             sent += 1
         await asyncio.sleep(TICK_SECONDS if began_s + sent * spacing_s > time.perf_counter() else 0)
     await asyncio.sleep(1)

@@ -25,7 +25,7 @@ from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import heartbeats
-from lifesign.storage.agents.heartbeats import Beat
+from lifesign.storage.agents.heartbeats import StoredHeartbeat
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.tables import leases
 from lifesign.storage.engine.transaction import Transaction
@@ -49,7 +49,8 @@ async def make_silent(database: Database, first: int) -> None:
         whom = {"first": first, "last": last, "at_s": now_s - LONG_AGO_S, "now_s": now_s}
         connection = transaction.connection
         connection.execute(
-            text("UPDATE beats SET last_heartbeat_at_s = :at_s WHERE agent > :first AND agent <= :last"), whom
+            text("UPDATE heartbeats SET last_heartbeat_at_s = :at_s WHERE agent > :first AND agent <= :last"),
+            whom,
         )
         connection.execute(
             text("UPDATE agents SET assess_at_s = :now_s WHERE id > :first AND id <= :last"), whom
@@ -93,7 +94,9 @@ async def timed(sweeper: Sweeper) -> float:
 
 async def keep_beating(database: Database, first: int, at_s: float) -> None:
     """Store one group of heartbeats after the other, until cancelled."""
-    said = [Beat(first + number, at_s, 1, None, is_drifting=False) for number in range(1, BEATS + 1)]
+    said = [
+        StoredHeartbeat(first + number, at_s, 1, None, is_drifting=False) for number in range(1, BEATS + 1)
+    ]
     while True:
         await database.write(lambda transaction: heartbeats.store(transaction, said))
 

@@ -139,8 +139,10 @@ def _heap_of_publisher(state_dir: Path | None, now_ns: int) -> tuple[float, floa
 def show_refresh(*, rounds: int, hours: int) -> None:
     with ExitStack() as stack:
         agents = {workers: stack.enter_context(agent_with_full_windows(workers)) for workers in WORKERS}
-        deeds: dict[str, Deed] = {str(workers): repeated(agent.refresh) for workers, agent in agents.items()}
-        measured = measure(deeds, times=1, rounds=rounds)
+        functions: dict[str, Deed] = {
+            str(workers): repeated(agent.refresh) for workers, agent in agents.items()
+        }
+        measured = measure(functions, times=1, rounds=rounds)
         rows = []
         for workers, agent in agents.items():
             usual_ms = measured.median(str(workers)) / 1e6
@@ -181,7 +183,7 @@ def show_record(rounds: int) -> None:
         private = AgentHealth(agent_id="private", refresh_seconds=3600)
         shared = AgentHealth(agent_id="shared", refresh_seconds=3600, state_dir=directory)
         now_ns = time.perf_counter_ns()
-        deeds = {
+        functions = {
             "HdrHistogram.record_value": repeated(lambda: histogram.record_value(12_300_000)),
             "prometheus_client Histogram.observe": repeated(lambda: prometheus.observe(0.0123)),
             "count, in memory": repeated(lambda: private.count(0, 12_300_000, None, now_ns)),
@@ -189,10 +191,10 @@ def show_record(rounds: int) -> None:
             "record, in memory": repeated(lambda: private.record(latency_ms=12.3)),
             "record, in a shared file": repeated(lambda: shared.record(latency_ms=12.3)),
         }
-        measured = measure(deeds, times=1000, rounds=rounds)
+        measured = measure(functions, times=1000, rounds=rounds)
         shared.close()
     base = "HdrHistogram.record_value"
-    rows = [[name, f"{measured.median(name):.0f}", f"{measured.ratio(name, base):.2f}"] for name in deeds]
+    rows = [[name, f"{measured.median(name):.0f}", f"{measured.ratio(name, base):.2f}"] for name in functions]
     print_table("One latency recorded", ["", "ns", f"x {base}"], rows)
 
 

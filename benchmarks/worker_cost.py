@@ -25,7 +25,7 @@ from lifesign.domain.observation.results import LayerResult, Observation, Phases
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.results.ledger import (
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
     ProbeReport,
     ReportAnswer,
@@ -33,7 +33,7 @@ from lifesign.prober.results.ledger import (
     ShardClaim,
     TargetEntry,
     TargetPage,
-    WitnessStanding,
+    WitnessReport,
 )
 from lifesign.prober.worker.main_loop import ProbeWorker
 
@@ -69,7 +69,7 @@ class EmptyHands:
         ttl_s: float,
         held: Mapping[int, int],  # noqa: ARG002
         companions: int = 0,  # noqa: ARG002
-        standing: WitnessStanding = NO_STANDING,  # noqa: ARG002
+        standing: WitnessReport = NO_WITNESS_REPORT,  # noqa: ARG002
     ) -> Granted:
         """Grant all shards."""
         until_s = time.monotonic() + ttl_s

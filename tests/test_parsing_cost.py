@@ -29,9 +29,9 @@ from tests.support.long_inputs import UNITS, repeated
 from yarl import URL
 
 import lifesign
-from lifesign.client.candidate_urls import read_given_place
+from lifesign.client.candidate_urls import parse_entered_url
 from lifesign.client.event_stream import EventStreamParser
-from lifesign.dashboard.safe_redirect import own_path
+from lifesign.dashboard.safe_redirect import local_path
 from lifesign.dashboard.visitors import cookie_in
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.files.workflow_file import read_workflow
@@ -39,18 +39,18 @@ from lifesign.domain.health.answer_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.health.json_answer import parse_or_none
 from lifesign.domain.lifecycle.activity_event import read_event
-from lifesign.domain.net.public_address import is_ours
+from lifesign.domain.net.public_address import is_own_host
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import judge_url, without_password, without_passwords
-from lifesign.domain.observation.message_answer import judge_answer
+from lifesign.domain.net.target_address import vet_url, without_password, without_passwords
+from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.domain.schedule.opt_out_proof import is_proven
 from lifesign.domain.text.safe_text import harmless
-from lifesign.http.failures import judge_failure
+from lifesign.http.failures import classify_failure
 from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links
 from lifesign.http.redirects import joined
 from lifesign.prober.definition.file import read_definition
-from lifesign.prober.directories.formats import BUILT_IN, format_of, told
+from lifesign.prober.directories.formats import BUILT_IN, describe, format_of
 from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import DirectoryPage, Document, Listed
 from lifesign.prober.directories.walk import Walk
@@ -177,14 +177,14 @@ def cookie(text: str) -> None:
 
 
 def failure(text: str) -> None:
-    judge_failure(URL("http://a.example"), HttpProcessingError(code=400, message=text))
+    classify_failure(URL("http://a.example"), HttpProcessingError(code=400, message=text))
 
 
 def directory(name: str, body: bytes, content_type: str = "") -> None:
     document = Document(body, content_type, "https://a.example/list")
     one = BUILT_IN[name]
     one.recognises(document)
-    told(document)
+    describe(document)
     format_of(document)
     walk, gathered = Walk(), Gathered()
     page = one.read(document)
@@ -211,7 +211,7 @@ def stream(body: bytes) -> None:
 
 
 def answer(content_type: str, body: bytes) -> None:
-    judge_answer(200, content_type, body, is_rpc=True)
+    classify_answer(200, content_type, body, is_rpc=True)
 
 
 def definition(text: str) -> None:
@@ -223,18 +223,18 @@ PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]
     "passwords in a text": (without_passwords, inputs.LOGGED),
     "a password in a URL": (without_password, inputs.URLS),
     "a target": (read_target, inputs.URLS),
-    "a vetted URL": (judge_url, inputs.URLS),
-    "a given URL": (read_given_place, inputs.URLS),
+    "a vetted URL": (vet_url, inputs.URLS),
+    "a given URL": (parse_entered_url, inputs.URLS),
     "a redirect": (partial(joined, URL("https://a.example/b/c")), inputs.URLS),
     "an entry of a directory": (
         lambda text: Gathered().add([Listed(text, text)], "https://a/b"),
         inputs.URLS,
     ),
     "the next page of a directory": (way_on, inputs.URLS),
-    "a path to return to": (own_path, inputs.URLS),
+    "a path to return to": (local_path, inputs.URLS),
     "harmless text": (harmless, tuple(repeated(("a", "\u200d", "é\u200d", "\u200e", "\ud800", "\x00")))),
     "a cursor": (lambda text: numbers_in(text, "a", 1), tuple(repeated(("a", "=", "-", "W", "\n")))),
-    "Host": (lambda text: is_ours(text, ()), inputs.URLS),
+    "Host": (lambda text: is_own_host(text, ()), inputs.URLS),
     "Cookie": (cookie, inputs.COOKIES),
     "Link": (lambda text: status_links([text]), inputs.FIELDS),
     "Content-Type": (lambda text: media_type({"Content-Type": text}), inputs.FIELDS),

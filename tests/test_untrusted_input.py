@@ -28,7 +28,7 @@ from tests.support.stranger_samples import (
 )
 from yarl import URL
 
-from lifesign.client.candidate_urls import announced_health, health_places, read_given_place
+from lifesign.client.candidate_urls import announced_health, health_places, parse_entered_url
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_connection import RegistryReply, read_answer
 from lifesign.client.registry_errors import InvalidAnswer, error_of
@@ -43,9 +43,9 @@ from lifesign.domain.lifecycle.activity_event import read_event
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.net.display_name import called
 from lifesign.domain.net.target import read_target
-from lifesign.domain.net.target_address import judge_url, without_password, without_passwords
-from lifesign.domain.observation.message_answer import judge_answer
-from lifesign.domain.observation.served_body import judge_card, judge_document
+from lifesign.domain.net.target_address import vet_url, without_password, without_passwords
+from lifesign.domain.observation.message_answer import classify_answer
+from lifesign.domain.observation.served_body import classify_card, classify_document
 from lifesign.domain.parsing.json_limits import is_finite, take_small
 from lifesign.domain.schedule.opt_out_proof import is_proven, origin_of
 from lifesign.domain.text.safe_text import harmless
@@ -53,7 +53,7 @@ from lifesign.errors import InvalidValue
 from lifesign.http.headers import max_age_seconds, status_links
 from lifesign.http.redirects import joined, refusal
 from lifesign.prober.definition.file import read_definition
-from lifesign.prober.directories.formats import BUILT_IN, told
+from lifesign.prober.directories.formats import BUILT_IN, describe
 from lifesign.prober.directories.gathered import Gathered, TooManyEntries
 from lifesign.prober.directories.page import Document, NotReadable
 from lifesign.prober.directories.walk import Endless, TooManyDocuments, Walk
@@ -76,7 +76,7 @@ def in_directory(name: str) -> Callable[[bytes], object]:
         document = Document(body, "", "https://directory.example/list")
         one = BUILT_IN[name]
         one.recognises(document)
-        told(document)
+        describe(document)
         walk, gathered = Walk(), Gathered(max_entries=1_000)
         walk.take(document, 0)
         page = one.read(document)
@@ -90,11 +90,11 @@ def in_directory(name: str) -> Callable[[bytes], object]:
 
 
 def whole_card(body: bytes) -> None:
-    served = judge_card(body, is_json=True)
+    served = classify_card(body, is_json=True)
     card = read_agent_card(body)
     url = URL("https://card.example/a/.well-known/agent-card.json")
     announced = announced_health(card, url, ("/health", "http://[::1"))
-    health_places(read_given_place("https://card.example/a"), url, announced)
+    health_places(parse_entered_url("https://card.example/a"), url, announced)
     assert served.reason == "" or served.card is None
 
 
@@ -110,8 +110,8 @@ def answer_to_message(body: bytes) -> None:
         (400, ""),
         (500, "text/html"),
     ):
-        judge_answer(status, content_type, body, is_rpc=True)
-        judge_answer(status, content_type, body, is_rpc=False)
+        classify_answer(status, content_type, body, is_rpc=True)
+        classify_answer(status, content_type, body, is_rpc=False)
 
 
 def text(read: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -120,7 +120,7 @@ def text(read: Callable[[str], object]) -> Callable[[bytes], object]:
 
 def url_in_any_use(url: str) -> None:
     read_target(url)
-    judge_url(url)
+    vet_url(url)
     origin_of(url)
     called("a", "b", url)
     without_password(url)
@@ -158,7 +158,7 @@ READERS: dict[str, Reader] = {
     "a card": Reader(whole_card, CARDS),
     "a card that is announced": Reader(with_announcement, CARDS, (InvalidValue,)),
     "a health document": Reader(read_document, HEALTH, (InvalidDocument,)),
-    "a served document": Reader(lambda body: judge_document(body, content_type="", is_json=True), HEALTH),
+    "a served document": Reader(lambda body: classify_document(body, content_type="", is_json=True), HEALTH),
     "an answer to a message": Reader(answer_to_message, [*ANSWERS, STREAM]),
     "an inspected answer": Reader(outcome_of_json, ANSWERS, (NotJson, TooComplex)),
     "an inspected stream": Reader(

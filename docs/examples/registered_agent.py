@@ -52,7 +52,7 @@ async def register(registry: str, agent_id: str, file: Path) -> str:
     return known or record.agent_key or ""
 
 
-async def beat(client: RegistryClient, agent_id: str, leaving: asyncio.Event) -> None:
+async def send_heartbeat(client: RegistryClient, agent_id: str, leaving: asyncio.Event) -> None:
     """Beat once per interval until it is time to leave, then say so."""
     while not leaving.is_set():
         reply = await client.agents.heartbeat(agent_id, current_load=0)
@@ -73,7 +73,7 @@ async def main(registry: str, agent_id: str, file: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(ending, leaving.set)
     async with RegistryClient(registry, key=await register(registry, agent_id, file)) as client:
         try:
-            await beat(client, agent_id, leaving)
+            await send_heartbeat(client, agent_id, leaving)
         except Gone as error:
             # Drained, or taken off the list, between two heartbeats.
             print(error)

@@ -4,21 +4,21 @@ from lifesign.activity.activity_events import Once, WatchEvent, WatchEventKind
 
 
 def test_the_same_about_the_same_is_told_once_until_it_is_otherwise() -> None:
-    told: list[WatchEvent] = []
-    once = Once(told.append)
+    event: list[WatchEvent] = []
+    once = Once(event.append)
     for agent_id, text in [("a", "gone"), ("a", "gone"), ("b", "gone"), ("a", "no key"), ("a", "gone")]:
-        once.tell("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
-    assert [(one.agent_id, one.text) for one in told] == [
+        once.emit("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
+    assert [(one.agent_id, one.text) for one in event] == [
         ("a", "gone"), ("b", "gone"), ("a", "no key"), ("a", "gone"),
     ]  # fmt: skip
 
 
 def test_what_is_over_may_be_told_again() -> None:
-    told: list[WatchEvent] = []
-    once = Once(told.append)
+    event: list[WatchEvent] = []
+    once = Once(event.append)
     assert not once.is_over("registry")
     for _ in range(2):
-        once.tell("registry", WatchEvent(what=WatchEventKind.REGISTRY_AWAY, text="away"))
+        once.emit("registry", WatchEvent(what=WatchEventKind.REGISTRY_UNREACHABLE, text="away"))
         assert once.is_over("registry")
         assert not once.is_over("registry")
-    assert len(told) == 2
+    assert len(event) == 2

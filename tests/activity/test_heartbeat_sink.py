@@ -15,13 +15,15 @@ from lifesign.activity.heartbeat_sink import (
 )
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.passive_heartbeat import Cause, DueBeat
+from lifesign.domain.lifecycle.passive_heartbeat import Cause, DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.errors import InvalidValue
 
 
-def due(agent_id: str, busy: int = 0) -> DueBeat:
-    return DueBeat(agent_id=agent_id, cause=Cause.IDLE, session_id="ses_1", source="", busy_sessions=busy)
+def due(agent_id: str, busy: int = 0) -> DueHeartbeat:
+    return DueHeartbeat(
+        agent_id=agent_id, cause=Cause.IDLE, session_id="ses_1", source="", busy_sessions=busy
+    )
 
 
 async def keys_of(registry: RegistryServer, *agent_ids: str) -> dict[str, str]:
@@ -38,8 +40,8 @@ async def keys_of(registry: RegistryServer, *agent_ids: str) -> dict[str, str]:
 async def test_each_agent_beats_with_its_own_key_and_its_load(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a", "b")
     async with RegistryHeartbeatSink(registry.url, keys) as heart:
-        assert await heart.beat(due("a", busy=2)) == HeartbeatAccepted("active")
-        assert await heart.beat(due("b")) == HeartbeatAccepted("active")
+        assert await heart.send_heartbeat(due("a", busy=2)) == HeartbeatAccepted("active")
+        assert await heart.send_heartbeat(due("b")) == HeartbeatAccepted("active")
         record = await heart.record("a")
         assert isinstance(record, AgentRecord)
         assert record.reported.current_load == 2
@@ -49,11 +51,11 @@ async def test_nobody_beats_in_anothers_name(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a", "b")
     async with RegistryHeartbeatSink(registry.url, {"a": keys["b"], "b": KEYS[Role.COORDINATOR]}) as heart:
         for agent_id in ("a", "b"):
-            ending = await heart.beat(due(agent_id))
+            ending = await heart.send_heartbeat(due(agent_id))
             assert isinstance(ending, HeartbeatRefused)
             assert "403" in ending.why
     async with RegistryHeartbeatSink(registry.url, {"a": ADMIN_KEY}) as heart:
-        assert await heart.beat(due("a")) == HeartbeatAccepted("active"), "but an admin"
+        assert await heart.send_heartbeat(due("a")) == HeartbeatAccepted("active"), "but an admin"
 
 
 async def test_what_the_registry_wants_of_an_agent_comes_along(registry: RegistryServer) -> None:
@@ -61,7 +63,7 @@ async def test_what_the_registry_wants_of_an_agent_comes_along(registry: Registr
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         command = await client.agents.send_command("a", reason="an update")
     async with RegistryHeartbeatSink(registry.url, keys) as heart:
-        assert await heart.beat(due("a")) == HeartbeatAccepted(
+        assert await heart.send_heartbeat(due("a")) == HeartbeatAccepted(
             "active", (f"drain ({command.id}: an update)",)
         )
 
@@ -71,7 +73,10 @@ async def test_who_has_to_register_again_or_is_not_known_is_refused(registry: Re
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         await client.agents.deregister("a")
     async with RegistryHeartbeatSink(registry.url, {**keys, "b": "ahk_" + "x" * 43, "c": ADMIN_KEY}) as heart:
-        endings = [*[await heart.beat(due(agent_id)) for agent_id in "abc"], await heart.record("c")]
+        endings = [
+            *[await heart.send_heartbeat(due(agent_id)) for agent_id in "abc"],
+            await heart.record("c"),
+        ]
     assert [ending.why[:8] for ending in endings if isinstance(ending, HeartbeatRefused)] == [
         "HTTP 410", "HTTP 401", "HTTP 404", "HTTP 404",
     ]  # fmt: skip
@@ -83,7 +88,7 @@ async def test_a_registry_that_does_not_answer_drops_the_heartbeat(
     monkeypatch.setattr(heartbeat_sink, "BEAT_SECONDS", 0.2)
     async with RegistryHeartbeatSink(registry.url, {"a": ADMIN_KEY}) as heart:
         await asyncio.to_thread(registry.stop)
-        assert isinstance(await heart.beat(due("a")), Dropped)
+        assert isinstance(await heart.send_heartbeat(due("a")), Dropped)
         assert isinstance(await heart.record("a"), Dropped)
         await asyncio.to_thread(registry.start)
 
@@ -94,7 +99,7 @@ async def test_what_is_no_answer_to_a_heartbeat_drops_it(reply: Reply) -> None:
         serving({"/api/v1/agents/a/heartbeat": reply}) as server,
         RegistryHeartbeatSink(server.url, {"a": ADMIN_KEY}) as heart,
     ):
-        assert isinstance(await heart.beat(due("a")), Dropped)
+        assert isinstance(await heart.send_heartbeat(due("a")), Dropped)
 
 
 async def test_a_key_that_cannot_be_one_is_refused_without_showing_it() -> None:

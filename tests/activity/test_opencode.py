@@ -11,7 +11,7 @@ from tests.support.opencode_events import idle, text_of, tool
 from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable, SessionStanding
+from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable, SessionStatus
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
 from lifesign.errors import InvalidValue
 
@@ -72,7 +72,7 @@ async def test_one_directory_is_followed_if_it_is_named() -> None:
 async def test_sessions_are_asked_about_where_they_work() -> None:
     async with asked(ses_1="busy", ses_2="idle", ses_3="retry") as (fake, server):
         fake.sessions["ses_3"] = "/elsewhere"
-        found = await server.standings(["ses_1", "ses_2", "ses_3", "ses_4"])
+        found = await server.session_statuses(["ses_1", "ses_2", "ses_3", "ses_4"])
     assert {session_id: standing.state for session_id, standing in found.items()} == {
         "ses_1": BUSY, "ses_2": IDLE, "ses_3": BUSY, "ses_4": ABSENT,
     }  # fmt: skip
@@ -82,14 +82,14 @@ async def test_sessions_are_asked_about_where_they_work() -> None:
 async def test_a_session_that_works_elsewhere_is_not_heard() -> None:
     async with asked(directory=DIRECTORY + "/", ses_1="busy", ses_2="busy") as (fake, server):
         fake.sessions["ses_2"] = "/elsewhere"
-        found = await server.standings(["ses_1", "ses_2"])
+        found = await server.session_statuses(["ses_1", "ses_2"])
     assert found["ses_1"].state is BUSY
-    assert found["ses_2"] == SessionStanding(ABSENT, "it works in '/elsewhere', not where we listen")
+    assert found["ses_2"] == SessionStatus(ABSENT, "it works in '/elsewhere', not where we listen")
 
 
 async def test_the_password_goes_along_with_all_that_is_asked() -> None:
     async with asked(password="sesame", ses_1="idle") as (fake, server), server.events():
-        await server.standings(["ses_1"])
+        await server.session_statuses(["ses_1"])
     expected = "Authorization: Basic " + base64.b64encode(b"opencode:sesame").decode()
     assert len(fake.heads) == 3
     assert all(expected in head for head in fake.heads)
@@ -145,7 +145,7 @@ async def test_a_server_that_is_not_there_is_away() -> None:
         pass
     async with OpencodeServer(url) as server:
         with pytest.raises(OpencodeUnreachable, match="no connection to"):
-            await server.standings(["ses_1"])
+            await server.session_statuses(["ses_1"])
 
 
 @in_virtual_time
@@ -183,7 +183,7 @@ async def test_who_never_answers_is_away() -> None:
         fake.instead = {"/global/event": silence, "/session/ses_1": silence}
         assert (await failure_of(server))[0] is OpencodeUnreachable
         with pytest.raises(OpencodeUnreachable, match="in time"):
-            await server.standings(["ses_1"])
+            await server.session_statuses(["ses_1"])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ async def test_answers_of_another_program_are_told(path: str, reply: Reply) -> N
     async with asked(ses_1="idle") as (fake, server):
         fake.instead[path] = reply
         with pytest.raises(NotOpencode):
-            await server.standings(["ses_1"])
+            await server.session_statuses(["ses_1"])
 
 
 def test_a_password_does_not_travel_in_the_clear() -> None:

@@ -25,7 +25,7 @@ from lifesign.activity.heartbeat_sink import (
 from lifesign.activity.opencode import NotOpencode, OpencodeServer
 from lifesign.activity.watcher import MAX_GAP_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
-from lifesign.domain.lifecycle.passive_heartbeat import MIN_GAP_S, DueBeat
+from lifesign.domain.lifecycle.passive_heartbeat import MIN_GAP_S, DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.errors import InvalidValue
 
@@ -42,7 +42,7 @@ class OwnHeart:
         self.metadata: dict[str, dict[str, Any]] = defaultdict(dict)
         self.thresholds = HeartbeatConfig(interval_seconds=int(INTERVAL_S))
 
-    async def beat(self, due: DueBeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
+    async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         self.beats.append((asyncio.get_running_loop().time(), due.agent_id, due.source))
         return self.ending.get(due.agent_id, HeartbeatAccepted("active"))
 
@@ -135,7 +135,7 @@ def test_activity_is_a_heartbeat_every_five_seconds_at_most(envelope: Envelope) 
     async def run() -> None:
         async with opencode(envelope, ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
             await fake.is_listened_to()
-            await seen.until(WatchEventKind.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_REACHABLE)
             for _ in range(40):
                 fake.says(tool("ses_1"), status("ses_1", "busy"))
                 await asyncio.sleep(1)
@@ -164,7 +164,7 @@ def test_a_capture_that_comes_at_once_is_one_heartbeat(section: str, source: str
         real = "ses_e07c55ebcffelZcTMxD0DtKdvO"
         async with opencode() as (fake, url), watching(url, {"a": [real]}) as seen:
             await fake.is_listened_to()
-            await seen.until(WatchEventKind.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_REACHABLE)
             fake.says(raw=said)
             await asyncio.sleep(20)
             assert seen.heart.sources() == [source]
@@ -183,11 +183,11 @@ async def test_an_idle_session_beats_at_its_agents_interval_while_the_server_liv
         fake.breaks_off()
         await asyncio.sleep(600)
         assert len(seen.heart.times()) == 4
-        assert seen.texts(WatchEventKind.SERVER_AWAY)[-1] == "/global/event: HTTP 503"
+        assert seen.texts(WatchEventKind.SERVER_UNREACHABLE)[-1] == "/global/event: HTTP 503"
         fake.instead.clear()
         await asyncio.sleep(95)
         assert len(seen.heart.times()) in {7, 8}
-        assert len(seen.texts(WatchEventKind.SERVER_HEARD)) == 2
+        assert len(seen.texts(WatchEventKind.SERVER_REACHABLE)) == 2
 
 
 @in_virtual_time
@@ -197,7 +197,7 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
         async with watching(url, {"a": ["ses_1"]}) as seen:
             await asyncio.sleep(600)
             assert 600 / 30 <= len(fake.asked) <= 600 / 30 + 6
-            assert seen.texts(WatchEventKind.SERVER_AWAY) == ["/global/event: HTTP 503"]
+            assert seen.texts(WatchEventKind.SERVER_UNREACHABLE) == ["/global/event: HTTP 503"]
             assert seen.heart.beats == []
 
 
@@ -205,11 +205,11 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
 async def test_after_a_steady_stream_it_is_asked_soon_again() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         for number in range(1, 9):
-            await seen.until(WatchEventKind.SERVER_HEARD, times=number)
+            await seen.until(WatchEventKind.SERVER_REACHABLE, times=number)
             await asyncio.sleep(20)
             lost_s = asyncio.get_running_loop().time()
             fake.breaks_off()
-            await seen.until(WatchEventKind.SERVER_HEARD, times=number + 1)
+            await seen.until(WatchEventKind.SERVER_REACHABLE, times=number + 1)
             assert asyncio.get_running_loop().time() - lost_s < 1.5
 
 
@@ -219,10 +219,10 @@ async def test_what_moved_while_the_stream_was_lost_is_found_by_asking() -> None
         opencode(ses_1="busy", ses_2="busy") as (fake, url),
         watching(url, {"a": ["ses_1"], "b": ["ses_2"]}) as seen,
     ):
-        await seen.until(WatchEventKind.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.breaks_off()
         fake.says(idle("ses_1"))
-        await seen.until(WatchEventKind.SERVER_HEARD, times=2)
+        await seen.until(WatchEventKind.SERVER_REACHABLE, times=2)
         await asyncio.sleep(1)
         assert [(whose, source) for _, whose, source in seen.heart.beats] == [("a", "session/status")]
 
@@ -238,13 +238,13 @@ async def test_another_program_at_the_beginning_ends_it_and_later_it_is_waited_f
             assert seen.texts(WatchEventKind.ENDED) == []
         fake.instead.clear()
         async with watching(url, {"a": ["ses_1"]}) as seen:
-            await seen.until(WatchEventKind.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_REACHABLE)
             fake.instead["/global/event"] = html
             fake.breaks_off()
             await asyncio.sleep(300)
-            assert "text/html" in seen.texts(WatchEventKind.SERVER_AWAY)[-1]
+            assert "text/html" in seen.texts(WatchEventKind.SERVER_UNREACHABLE)[-1]
             fake.instead.clear()
-            await seen.until(WatchEventKind.SERVER_HEARD, times=2)
+            await seen.until(WatchEventKind.SERVER_REACHABLE, times=2)
 
 
 @in_virtual_time
@@ -259,7 +259,9 @@ async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_la
         heart.ending.clear()
         await seen.until(WatchEventKind.REGISTRY_BACK)
         assert len(heart.beats) == tried + 1
-        assert seen.texts(WatchEventKind.REGISTRY_AWAY) == ["heartbeats are dropped meanwhile: no connection"]
+        assert seen.texts(WatchEventKind.REGISTRY_UNREACHABLE) == [
+            "heartbeats are dropped meanwhile: no connection"
+        ]
         assert len(seen.texts(WatchEventKind.HEARTBEAT)) == 2
     assert seen.texts(WatchEventKind.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
 
@@ -273,7 +275,7 @@ def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s:
             interval_seconds=interval_s, unhealthy_after_seconds=2000, dead_after_seconds=4000
         )
         async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
-            await seen.until(WatchEventKind.SERVER_HEARD)
+            await seen.until(WatchEventKind.SERVER_REACHABLE)
             heart.ending["a"] = HeartbeatRefused("HTTP 410: register again")
             for _ in range(240):
                 fake.says(tool("ses_1"))
@@ -352,7 +354,7 @@ async def test_two_agents_cannot_have_one_session() -> None:
 @in_virtual_time
 async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None:
     async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
-        await seen.until(WatchEventKind.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.says(failed("ses_1"), failed(None, words="out of disk"), failed("ses_of_nobody"))
         await seen.until(WatchEventKind.SESSION_ERROR, times=2)
         await asyncio.sleep(10)
@@ -367,7 +369,7 @@ async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None
 @in_virtual_time
 async def test_sessions_of_nobody_are_told_of_once_and_counted() -> None:
     async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
-        await seen.until(WatchEventKind.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.says(idle("ses_7"), idle("ses_8"), idle("ses_7"))
         fake.says(raw=b"data: {}\n\ndata: hello\n\n")
         await seen.until(WatchEventKind.UNKNOWN_SESSION)
@@ -394,12 +396,12 @@ async def test_a_session_that_the_server_does_not_have_is_told_of_and_not_spoken
 @in_virtual_time
 async def test_answers_about_sessions_that_are_none_are_a_server_that_is_away() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
-        await seen.until(WatchEventKind.SERVER_HEARD)
+        await seen.until(WatchEventKind.SERVER_REACHABLE)
         fake.instead["/session/status"] = as_json([])
         fake.breaks_off()
         await asyncio.sleep(100)
-        assert "/session/status: expected a JSON object" in seen.texts(WatchEventKind.SERVER_AWAY)[-1]
-        assert len(seen.texts(WatchEventKind.SERVER_HEARD)) == 1
+        assert "/session/status: expected a JSON object" in seen.texts(WatchEventKind.SERVER_UNREACHABLE)[-1]
+        assert len(seen.texts(WatchEventKind.SERVER_REACHABLE)) == 1
 
 
 @in_virtual_time

@@ -4,26 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.adapter.credentials import alone_as, forget, own_key_file
+from lifesign.adapter.credentials import agent_key_file, alone_as, forget
 from lifesign.errors import InvalidValue
 
 
 def test_one_agent_is_lived_by_one_process_at_a_time(tmp_path: Path) -> None:
-    own_key = own_key_file(tmp_path, "coder.v1")
+    own_key = agent_key_file(tmp_path, "coder.v1")
     with alone_as("coder.v1", own_key):
         with (
             pytest.raises(InvalidValue, match="no other adapter runs with these workspaces"),
             alone_as("coder.v1", own_key),
         ):
             pass
-        with alone_as("coder.v2", own_key_file(tmp_path, "coder.v2")):
+        with alone_as("coder.v2", agent_key_file(tmp_path, "coder.v2")):
             pass
     with alone_as("coder.v1", own_key):
         pass
 
 
 def test_of_an_agent_that_does_not_come_back_nothing_is_kept(tmp_path: Path) -> None:
-    own_key = own_key_file(tmp_path, "coder")
+    own_key = agent_key_file(tmp_path, "coder")
     with alone_as("coder", own_key):
         own_key.touch()
         forget(own_key)
@@ -34,6 +34,6 @@ def test_where_nothing_can_be_kept_that_is_told(tmp_path: Path) -> None:
     (tmp_path / "own-keys").touch()
     with (
         pytest.raises(InvalidValue, match="a directory to write to"),
-        alone_as("coder", own_key_file(tmp_path, "coder")),
+        alone_as("coder", agent_key_file(tmp_path, "coder")),
     ):
         pass

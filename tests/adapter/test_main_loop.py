@@ -43,7 +43,7 @@ async def test_it_takes_one_task_after_another_and_leaves_when_it_is_drained(wor
 async def test_it_is_alive_for_the_registry_with_the_task_that_it_works_at(world: World) -> None:
     async with world.adapting(*shell("exec sleep 1000")) as adapter:
         await adapter.until("started")
-        await adapter.adapter._loop.beat()
+        await adapter.adapter._loop.send_heartbeat()
         record = await world.client.agents.get(adapter.agent_id)
         assert record.status == "active"
         assert record.role_id == "coder"
@@ -94,7 +94,7 @@ async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World
         await adapter.until("started")
         adapter.adapter.drain("enough")
         assert (await adapter.until("leaving")).text.endswith("60 s to end, and 60 s once it is asked to")
-        await adapter.adapter._loop.beat()
+        await adapter.adapter._loop.send_heartbeat()
         go.touch()
         assert (await adapter.outcome()).is_done
         assert "stopping" not in {told.what for told in adapter.told}
@@ -120,7 +120,7 @@ async def test_another_process_that_takes_the_agents_place_ends_its_run(
         async with adapter.client() as second:
             await second.agents.register(adapter.agent_id, role_id="coder", supersede=True)
         if is_told_by_heartbeat:
-            await adapter.adapter._loop.beat()
+            await adapter.adapter._loop.send_heartbeat()
         failed = await adapter.until("failed")
         assert (failed.exit_reason, failed.exit_code) == ("lease_expired", -15)
         assert pid not in process_watcher.processes()
@@ -176,7 +176,7 @@ async def test_a_drain_that_the_registry_asks_for_is_honoured(world: World) -> N
     async with world.adapting("true", wanted=OF_POOL) as adapter:
         await adapter.until("completed")
         await world.client.agents.send_command(adapter.agent_id, "drain", reason="a new version")
-        await adapter.adapter._loop.beat()
+        await adapter.adapter._loop.send_heartbeat()
         await adapter.outcome()
 
 

@@ -189,7 +189,7 @@ async def test_hung_agent_is_ended_and_its_task_goes_back(world: World, code: st
     async with world.adapting(*shell(f"echo begun; {code}"), no_progress_s=0.5, grace_s=5) as adapter:
         outcome = await adapter.outcome()
         stopping = await adapter.until("stopping")
-    assert (outcome.end.exit_reason, outcome.was_told) == ("no_progress", True)
+    assert (outcome.end.exit_reason, outcome.was_notified) == ("no_progress", True)
     assert stopping.text.endswith("it has written nothing and called no tool for 0.5 s")
     assert [reason for reason, _ in await world.runs()] == ["no_progress"]
     assert (await world.now()).status == "queued"
@@ -231,10 +231,10 @@ async def test_a_task_that_is_cancelled_ends_its_agent(world: World, monkeypatch
 async def test_a_task_that_is_cancelled_ends_its_agent_with_the_next_heartbeat(world: World) -> None:
     async with world.adapting(*SLEEPER) as adapter:
         await adapter.until("started")
-        await adapter.adapter._loop.beat()
+        await adapter.adapter._loop.send_heartbeat()
         await world.client.tasks.cancel(world.task.task_id)
         # The lease is good for minutes yet.
-        await adapter.adapter._loop.beat()
+        await adapter.adapter._loop.send_heartbeat()
         assert (await adapter.outcome()).text == "the task was cancelled"
 
 
@@ -298,7 +298,7 @@ async def test_what_cannot_be_started_is_given_back_at_once_and_ends_the_adapter
 async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)
 
     async def refused(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "/proc")
@@ -335,14 +335,14 @@ class Place:
     run_token: str = "ahr_token"
 
 
-def tools(deed: Callable[[ToolProxyContext], Any], when: Path) -> Callable[[ToolProxyContext], Any]:
+def tools(function: Callable[[ToolProxyContext], Any], when: Path) -> Callable[[ToolProxyContext], Any]:
     """A tool proxy that does one thing as soon as a file is there."""
 
     @asynccontextmanager
     async def open_tools(held: ToolProxyContext) -> AsyncIterator[Place]:
         async def act() -> None:
             await asyncio.to_thread(until, "the agent is ready", when.exists)
-            await deed(held)
+            await function(held)
 
         acting = asyncio.create_task(act())
         try:

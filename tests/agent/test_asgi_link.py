@@ -175,8 +175,8 @@ async def test_requests_in_flight_are_waited_for_before_the_agent_is_gone(direct
 @in_directory
 async def test_a_registry_that_is_away_keeps_no_app_from_starting_serving_and_ending(directory: str) -> None:
     async with scripted_registry() as registry:
-        for deed in ("POST", "beat", "GET", "DELETE"):
-            registry.answers(deed, *[refusal(503, "unavailable")] * 10_000)
+        for function in ("POST", "beat", "GET", "DELETE"):
+            registry.answers(function, *[refusal(503, "unavailable")] * 10_000)
         link = link_to(registry, Desk().app, directory)
         server = Server(link)
         assert await server.start() == "lifespan.startup.complete"
@@ -291,7 +291,7 @@ async def test_of_several_workers_one_beats_for_all_and_another_goes_on_with_the
         await servers[0].stop()
         assert registry.status == "active"
         await registry.until_beats(2)
-        assert registry.deeds().count("POST") == 1
+        assert registry.functions().count("POST") == 1
         await servers[2].stop()
         assert registry.status == "active"
         await servers[1].stop()

@@ -102,7 +102,7 @@ def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) 
     script = (
         "import sys, time; from pathlib import Path\n"
         "from lifesign.agent.beat_election import BeatElection\n"
-        "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_life(7)\n"
+        "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_incarnation(7)\n"
         "print('leads', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
@@ -114,27 +114,27 @@ def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) 
         killed.send_signal(signal.SIGKILL)
         killed.wait(PATIENCE_SECONDS)
         assert (crew.lead(), crew.total_load(), crew.is_alone()) == (True, 2, True)
-        assert crew.life() == 7
+        assert crew.incarnation() == 7
     assert [path.name for path in tmp_path.glob("load-*")] == [crew._own.name]
     assert crew.leave()
 
 
 def test_a_life_is_told_to_later_workers_and_forgotten_with_the_last(tmp_path: Path) -> None:
     first = BeatElection.join(tmp_path)
-    assert first.life() is None
-    first.note_life(4)
+    assert first.incarnation() is None
+    first.note_incarnation(4)
     second = BeatElection.join(tmp_path)
-    assert second.life() == 4
-    first.note_life(HAS_LEFT)
-    assert second.life() == HAS_LEFT
+    assert second.incarnation() == 4
+    first.note_incarnation(HAS_LEFT)
+    assert second.incarnation() == HAS_LEFT
     assert not first.leave()
     assert second.leave()
     # All were started anew, or all were killed: what was true then may not be now.
     third = BeatElection.join(tmp_path)
-    assert third.life() is None
-    third.note_life(5)
-    third.note_life(None)
-    assert third.life() is None
+    assert third.incarnation() is None
+    third.note_incarnation(5)
+    third.note_incarnation(None)
+    assert third.incarnation() is None
     third.leave()
 
 
@@ -148,7 +148,7 @@ def test_of_workers_that_go_at_once_exactly_one_is_the_last(tmp_path: Path) -> N
 def test_whatever_stands_in_a_life_that_is_none_is_none(tmp_path: Path) -> None:
     crew = BeatElection.join(tmp_path)
     (tmp_path / "life").write_bytes(b"\xff" * 100)
-    assert crew.life() is None
+    assert crew.incarnation() is None
     crew.leave()
 
 

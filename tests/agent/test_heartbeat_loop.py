@@ -50,10 +50,10 @@ class Living:
         self.told.append(("drain", why, timeout_s))
         self.loop.begin_drain()
 
-    def life_begun(self, incarnation: int) -> None:
+    def on_registered(self, incarnation: int) -> None:
         self.told.append(("life", incarnation))
 
-    def life_lost(self, why: str) -> None:
+    def on_incarnation_lost(self, why: str) -> None:
         self.told.append(("lost", why))
 
     def stood_aside(self) -> None:
@@ -83,7 +83,7 @@ def gaps(agent: Living) -> list[float]:
 async def test_it_registers_and_then_beats_a_little_early_each_interval() -> None:
     async with living() as agent:
         await agent.registry.until_beats(4)
-        assert agent.registry.deeds() == ["POST", *["beat"] * 4]
+        assert agent.registry.functions() == ["POST", *["beat"] * 4]
         assert agent.told == [("life", 1)]
         # By half of the fifth that a beat may be early.
         assert gaps(agent) == [27.0, 27.0, 27.0]
@@ -93,10 +93,10 @@ async def test_it_registers_and_then_beats_a_little_early_each_interval() -> Non
 async def test_it_speaks_by_its_own_key_once_it_has_one_and_names_its_life() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
-        first, beat = agent.registry.asked
+        first, send_heartbeat = agent.registry.asked
         assert first.headers["X-API-Key"] == KEY
-        assert beat.headers["X-API-Key"] == OWN_KEY
-        assert beat.headers["X-Agent-Incarnation"] == "1"
+        assert send_heartbeat.headers["X-API-Key"] == OWN_KEY
+        assert send_heartbeat.headers["X-Agent-Incarnation"] == "1"
 
 
 @in_virtual_time
@@ -120,10 +120,10 @@ async def test_a_drain_that_is_asked_for_is_honoured_once_and_at_once() -> None:
             {"id": "c1", "command": "drain", "reason": "new version", "drain_timeout_seconds": 9.0}
         ]
         # Told again although it was honoured: another server process was not told yet.
-        beat = agent.registry._lawful
+        send_heartbeat = agent.registry._lawful
 
         def forgetful(asked: Any) -> Any:
-            status, body = beat(asked)
+            status, body = send_heartbeat(asked)
             return status, {**body, "pending_commands": [COMMAND]} if "pending_commands" in body else body
 
         agent.registry._lawful = forgetful  # type: ignore[method-assign]
@@ -164,9 +164,9 @@ async def test_who_was_given_up_drops_its_work_and_registers_again() -> None:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
         await agent.registry.until_beats(2)
-        assert agent.registry.deeds() == ["POST", "beat", "beat", "GET", "POST", "beat"]
+        assert agent.registry.functions() == ["POST", "beat", "beat", "GET", "POST", "beat"]
         assert [told[0] for told in agent.told] == ["life", "lost", "life"]
-        first, again = (asked for asked in agent.registry.asked if asked.deed == "POST")
+        first, again = (asked for asked in agent.registry.asked if asked.function == "POST")
         # The first life of a process ends its own former one; a later one takes nobody's place.
         assert (first.body.get("supersede"), again.body.get("supersede")) == (True, None)
         assert agent.registry.beats()[-1].headers["X-Agent-Incarnation"] == "2"
@@ -179,7 +179,7 @@ async def test_who_was_drained_by_others_before_it_heard_of_it_leaves_and_does_n
         # It had nothing to do: the next sweep has taken it off the list.
         agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
         await agent.loop.has_left.wait()
-        assert agent.registry.deeds().count("POST") == 1
+        assert agent.registry.functions().count("POST") == 1
         assert [told[0] for told in agent.told] == ["life", "lost", "drain"]
 
 
@@ -211,7 +211,7 @@ async def test_of_two_processes_the_later_has_the_place_and_the_other_stands_asi
             assert "another process lives as this agent" in told[0]
             warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
             assert warned[0].startswith("a: another process has registered as this agent; hint: give each")
-            claims = [asked for asked in older.registry.asked if asked.deed == "POST"][2:]
+            claims = [asked for asked in older.registry.asked if asked.function == "POST"][2:]
             # Far less often than it beats.
             assert 1 <= len(claims) <= 5
         finally:
@@ -361,7 +361,7 @@ async def test_a_drain_is_over_when_the_registry_says_so_and_no_life_follows() -
         await agent.registry.until_beats(1)
         agent.registry.status = "deregistered"
         await agent.loop.has_left.wait()
-        assert agent.registry.deeds().count("POST") == 1
+        assert agent.registry.functions().count("POST") == 1
         assert agent.told == [("life", 1)]
 
 
@@ -371,7 +371,7 @@ async def test_who_beats_by_hand_is_silent_otherwise() -> None:
         await agent.loop.is_registered.wait()
         await asyncio.sleep(1000)
         assert agent.registry.beats() == []
-        await agent.loop.beat()
+        await agent.loop.send_heartbeat()
         await asyncio.sleep(1000)
         assert len(agent.registry.beats()) == 1
 
@@ -381,14 +381,14 @@ async def test_nobody_waits_for_a_beat_that_will_not_come() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         # An answer that never comes.
-        agent.place.beat = lambda *_, **__: asyncio.Event().wait()  # type: ignore[method-assign, assignment]
-        under_way = asyncio.create_task(agent.loop.beat())
+        agent.place.send_heartbeat = lambda *_, **__: asyncio.Event().wait()  # type: ignore[method-assign, assignment]
+        under_way = asyncio.create_task(agent.loop.send_heartbeat())
         await asyncio.sleep(0.01)
-        late = asyncio.create_task(agent.loop.beat())
+        late = asyncio.create_task(agent.loop.send_heartbeat())
         await asyncio.sleep(0.01)
         assert not under_way.done()
     await asyncio.gather(under_way, late)
-    await agent.loop.beat()
+    await agent.loop.send_heartbeat()
 
 
 @in_virtual_time
@@ -398,7 +398,7 @@ async def test_a_life_that_another_worker_began_goes_on() -> None:
         agent.registry.status, agent.registry.incarnation = "active", 4
         agent.loop.resume(4)
         await agent.registry.until_beats(2)
-        assert agent.registry.deeds() == ["beat", "beat"]
+        assert agent.registry.functions() == ["beat", "beat"]
 
 
 @in_virtual_time

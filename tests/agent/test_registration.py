@@ -39,7 +39,7 @@ async def test_who_leaves_does_not_end_the_life_of_another_process() -> None:
         registry.incarnation += 1
         await place.leave()
         assert registry.status == "active"
-        assert "DELETE" not in registry.deeds()
+        assert "DELETE" not in registry.functions()
 
 
 @in_virtual_time
@@ -52,7 +52,7 @@ async def test_a_record_that_was_changed_just_then_is_looked_at_again() -> None:
         await place.register(supersede=True)
         registry.answers("DELETE", *[refusal(412, "stale_version")] * 100)
         await place.leave()
-        assert registry.deeds().count("DELETE") == 2 + MAX_LEAVE_TRIES
+        assert registry.functions().count("DELETE") == 2 + MAX_LEAVE_TRIES
 
 
 @pytest.mark.parametrize("answer", [(409, "no_transition"), (410, "agent_gone"), (404, "agent_not_found")])

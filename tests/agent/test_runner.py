@@ -72,7 +72,7 @@ async def test_an_agent_lives_in_a_real_registry_and_leaves_it(registry: Registr
             )
             working = asyncio.create_task(runner.assign("invoice 7"))
             await asyncio.sleep(0)
-            await runner.beat()
+            await runner.send_heartbeat()
             assert (await admin.agents.get("billing-1")).capacity.current_load == 1
             desk.may_end.set()
             assert await working == "invoice 7"
@@ -133,7 +133,7 @@ async def test_an_idle_agent_that_somebody_drained_leaves_and_does_not_come_back
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (await admin.agents.get("a")).status is not Status.DEREGISTERED:  # noqa: ASYNC110 - the sweep
                 await asyncio.sleep(0.02)
-        await runner.beat()
+        await runner.send_heartbeat()
         assert await runner.wait() is AgentEnd.FINISHED
         record = await admin.agents.get("a")
         assert (record.status, record.incarnation) == (Status.DEREGISTERED, 1)
@@ -164,7 +164,7 @@ async def test_a_drain_takes_nothing_new_finishes_what_runs_and_deregisters() ->
         assert desk.begun == [1]
         assert desk.farewells == 1
         assert registry.status == "deregistered"
-        assert registry.deeds()[-1] == "DELETE"
+        assert registry.functions()[-1] == "DELETE"
 
 
 @in_virtual_time
@@ -282,7 +282,7 @@ async def test_who_stands_aside_takes_no_work() -> None:
         async with runner:
             await registry.until_beats(1)
             registry.incarnation = 2
-            await registry.until(lambda: registry.deeds().count("POST") == 2)
+            await registry.until(lambda: registry.functions().count("POST") == 2)
             with pytest.raises(WorkRefused, match="another process lives"):
                 await runner.assign(1)
             # Nor does it take what comes from anywhere else.
@@ -301,7 +301,7 @@ async def test_a_life_that_another_process_began_is_not_ended_by_the_one_that_le
             await registry.until_beats(1)
             registry.incarnation = 2
         assert registry.status == "active"
-        assert "DELETE" not in registry.deeds()
+        assert "DELETE" not in registry.functions()
 
 
 @in_virtual_time
@@ -310,8 +310,8 @@ async def test_a_registry_that_is_away_stops_neither_work_nor_the_end() -> None:
     desk.may_end.set()
     async with scripted_registry() as registry:
         away = [refusal(503, "unavailable")] * 10_000
-        for deed in ("POST", "beat", "GET", "DELETE"):
-            registry.answers(deed, *away)
+        for function in ("POST", "beat", "GET", "DELETE"):
+            registry.answers(function, *away)
         runner = runner_at(registry, desk)
         runner.start()
         assert await runner.assign(1) == 1
@@ -351,7 +351,7 @@ async def test_whoever_does_not_wait_for_work_any_more_stops_it() -> None:
         await registry.until_beats(1)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await runner.beat()
+        await runner.send_heartbeat()
         assert registry.beats()[-1].body["current_load"] == 0
 
 
@@ -370,7 +370,7 @@ async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
         await runner.registered()
         running = asyncio.create_task(runner.assign(1))
         await asyncio.sleep(0)
-        await runner.beat()
+        await runner.send_heartbeat()
         async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
             assert (await admin.agents.get("a")).capacity.current_load == 1
         may_end.set()

@@ -118,7 +118,7 @@ async def test_as_many_tasks_as_there_is_room_for_are_held_and_no_more(
     async with working(registry, "roomy", bench.work, capacity=2) as runner:
         held = [await bench.begun.get() for _ in range(2)]
         assert [task.task_id for task in held] == [task.task_id for task in made[:2]]
-        await runner.beat()
+        await runner.send_heartbeat()
         record = await admin.agents.get("roomy")
         assert record.capacity.current_load == 2
         assert (await admin.tasks.get(made[2].task_id)).status == "queued"
@@ -252,10 +252,10 @@ async def test_who_works_at_a_cancelled_task_is_stopped_with_its_next_heartbeat(
     made = await admin.tasks.create("cancelled", agent_id="told")
     async with working(registry, "told", bench.work) as runner:
         await bench.begun.get()
-        await runner.beat()
+        await runner.send_heartbeat()
         await admin.tasks.cancel(made.task_id)
         # The lease is good for minutes yet.
-        await runner.beat()
+        await runner.send_heartbeat()
         await asyncio.wait_for(bench.was_cancelled.wait(), PATIENCE_SECONDS)
 
 
@@ -287,7 +287,7 @@ async def test_a_drain_takes_nothing_new_and_finishes_what_is_begun(
     async with working(registry, "drained", bench.work, drain_timeout_seconds=30) as runner:
         await bench.begun.get()
         await admin.agents.send_command("drained", "drain")
-        await runner.beat()
+        await runner.send_heartbeat()
         bench.may_end.set()
         assert await runner.wait() is AgentEnd.FINISHED
     assert (await admin.tasks.get(made[0].task_id)).status == "review"
@@ -316,7 +316,7 @@ async def test_who_was_given_up_drops_its_task_and_gets_it_again_in_its_next_lif
     async with working(registry, "reborn", bench.work) as runner:
         first = await bench.begun.get()
         await admin.agents.deregister("reborn")
-        await runner.beat()
+        await runner.send_heartbeat()
         await asyncio.wait_for(bench.was_cancelled.wait(), PATIENCE_SECONDS)
         second = await asyncio.wait_for(bench.begun.get(), PATIENCE_SECONDS)
         assert second.run.fencing_token > first.run.fencing_token
@@ -375,7 +375,7 @@ async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_ther
         "of-another-key", on_assignment=Bench().work, tasks=True, registry=registry.url, key=ADMIN_KEY
     )
     async with runner:
-        await runner.beat()
+        await runner.send_heartbeat()
         assert runner.incarnation is None
     assert "refused, and asked again: HTTP 403: this admin key may not work tasks" in caplog.text
     record = await admin.agents.get("of-another-key")

@@ -9,7 +9,7 @@ from lifesign.census.report import CensusFacts, HostCount, RunFacts, take_census
 from lifesign.census.result_groups import Group
 from lifesign.census.tables import (
     GROUP_WORDS,
-    OWN_NETWORK,
+    PROBER_NETWORK_WARNING,
     RESULT_WORDS,
     duration,
     headline,
@@ -91,7 +91,7 @@ def test_where_nothing_answered_the_first_line_names_the_probers_own_network(
     results: list[ResultClass | None], *, is_told: bool
 ) -> None:
     hosts = [HostCount("a.example", result, None, 1) for result in results]
-    assert (OWN_NETWORK in headline(take_census(facts(hosts=hosts, runs=())))) is is_told
+    assert (PROBER_NETWORK_WARNING in headline(take_census(facts(hosts=hosts, runs=())))) is is_told
 
 
 @pytest.mark.parametrize(("measured", "is_told"), [(0, True), (1, False)])
@@ -99,7 +99,7 @@ def test_a_last_run_in_which_nothing_answered_is_told_too(measured: int, *, is_t
     hosts = [HostCount("a.example", ResultClass.OK, None, 5)]
     counts: dict[ResultClass | None, int] = {ResultClass.NOT_MEASURED: 5 - measured, ResultClass.OK: measured}
     run = RunFacts(began_at_s=MADE_AT_S - 60, ended_at_s=MADE_AT_S - 1, counts=counts)
-    assert (OWN_NETWORK in headline(take_census(facts(hosts=hosts, runs=[run])))) is is_told
+    assert (PROBER_NETWORK_WARNING in headline(take_census(facts(hosts=hosts, runs=[run])))) is is_told
 
 
 def test_all_rows_of_a_table_have_its_columns() -> None:

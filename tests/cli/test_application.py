@@ -243,7 +243,7 @@ def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
         return len((tmp_path / "absent").read_bytes())
 
     monkeypatch.setattr("lifesign.cli.application.run", refused)
-    monkeypatch.setattr("lifesign.cli.write_nothing_more", lambda: None)
+    monkeypatch.setattr("lifesign.cli.discard_remaining_output", lambda: None)
     assert main(["check"]) == 3
     err = capsys.readouterr().err
     path = str(tmp_path / "absent")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.support.agent_check import card
 from yarl import URL
 
-from lifesign.client.candidate_urls import Announced, announced_health, health_places, read_place
+from lifesign.client.candidate_urls import Announced, announced_health, health_places, parse_agent_url
 from lifesign.domain.a2a.agent_card import interpret_agent_card
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.errors import InvalidValue
@@ -18,13 +18,13 @@ HEALTH = "/.well-known/agent-health"
 
 
 def paths_of_cards(path: str) -> list[str]:
-    return [url.path for url in read_place(ORIGIN + path).card_urls]
+    return [url.path for url in parse_agent_url(ORIGIN + path).card_urls]
 
 
 def paths_of_health(path: str, found: str | None = None, announced: str | None = None) -> list[str]:
     card_url = None if found is None else URL(ORIGIN + found)
     told = Announced(None if announced is None else URL(ORIGIN + announced), None)
-    places = health_places(read_place(ORIGIN + path), card_url, told)
+    places = health_places(parse_agent_url(ORIGIN + path), card_url, told)
     assert all(place.url.origin() == URL(ORIGIN) for place in places)
     return [place.url.path for place in places]
 
@@ -67,7 +67,7 @@ def test_health_is_looked_for_where_it_is_announced_and_then_below_the_prefix(
 
 
 def test_the_query_belongs_to_the_given_address_alone() -> None:
-    place = read_place(ORIGIN + HEALTH + "?agent=1")
+    place = parse_agent_url(ORIGIN + HEALTH + "?agent=1")
     assert [str(found.url) for found in health_places(place, None)] == [
         ORIGIN + HEALTH + "?agent=1",
         ORIGIN + HEALTH,
@@ -123,7 +123,7 @@ def test_a_link_that_says_otherwise_than_the_extension_wins(
 @example("http://agent.example:0/")
 def test_an_address_is_understood_or_refused(url: str) -> None:
     try:
-        place = read_place(url)
+        place = parse_agent_url(url)
     except InvalidValue:
         return
     assert place.url.scheme in {"http", "https"}

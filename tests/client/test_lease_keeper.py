@@ -100,7 +100,7 @@ def keeper_of(
     *,
     chance: Callable[[], float] = lambda: 0.5,
     window_s: float = WINDOW_S,
-    asked_at_s: float | None = None,
+    requested_at_s: float | None = None,
     grace_s: float = 0.0,
     renewed: Callable[[float], None] | None = None,
 ) -> LeaseKeeper:
@@ -108,7 +108,7 @@ def keeper_of(
         client.leases,
         "lease-1",
         fencing_token=17,
-        deadline_s=(now_s() if asked_at_s is None else asked_at_s) + window_s,
+        deadline_s=(now_s() if requested_at_s is None else requested_at_s) + window_s,
         window_s=window_s,
         incarnation=3,
         grace_s=grace_s,
@@ -123,7 +123,7 @@ async def kept(keeper: LeaseKeeper) -> AsyncIterator[LeaseKeeper]:
     try:
         yield keeper
     finally:
-        keeper.let_go()
+        keeper.stop_keeping()
         await keeping
 
 
@@ -148,7 +148,7 @@ async def test_case_16_a_thousand_that_were_granted_together_do_not_renew_togeth
         keeping = [asyncio.create_task(keeper.run()) for keeper in keepers]
         await asyncio.sleep(200)
         for keeper in keepers:
-            keeper.let_go()
+            keeper.stop_keeping()
         await asyncio.gather(*keeping)
         assert len(registry.asked_s) == 1_000
         within_s = [at_s - began_s for at_s in registry.asked_s]
@@ -230,7 +230,9 @@ async def test_work_that_takes_its_time_to_end_is_told_before_the_deadline(
 async def test_a_grant_that_comes_late_is_renewed_though_its_work_would_have_been_told_to_end() -> None:
     async with renewing() as (registry, client):
         deadlines: list[float] = []
-        late = keeper_of(client, window_s=10, asked_at_s=now_s() - 9, grace_s=10, renewed=deadlines.append)
+        late = keeper_of(
+            client, window_s=10, requested_at_s=now_s() - 9, grace_s=10, renewed=deadlines.append
+        )
         async with kept(late) as keeper:
             await asyncio.sleep(20)
             assert keeper.is_held()
@@ -321,13 +323,13 @@ async def test_a_process_that_stood_still_past_its_deadline_has_lost_it_without_
 @in_virtual_time
 async def test_a_grant_that_is_over_by_our_count_when_it_comes_is_held_if_a_renewal_says_so() -> None:
     async with renewing() as (registry, client):
-        asked_at_s = now_s() - 20
-        async with kept(keeper_of(client, window_s=10, asked_at_s=asked_at_s)) as keeper:
+        requested_at_s = now_s() - 20
+        async with kept(keeper_of(client, window_s=10, requested_at_s=requested_at_s)) as keeper:
             assert not keeper.is_held()
             assert await keeper.wait_until_held()
             assert keeper.is_held()
         registry.always = 412
-        async with kept(keeper_of(client, window_s=10, asked_at_s=asked_at_s)) as keeper:
+        async with kept(keeper_of(client, window_s=10, requested_at_s=requested_at_s)) as keeper:
             assert not await keeper.wait_until_held()
 
 
@@ -337,7 +339,7 @@ async def test_who_lets_go_asks_no_more() -> None:
         keeper = keeper_of(client)
         keeping = asyncio.create_task(keeper.run())
         await asyncio.sleep(1)
-        keeper.let_go()
+        keeper.stop_keeping()
         await keeping
         assert registry.asked == []
         assert not keeper.is_held()

@@ -12,7 +12,7 @@ from tests.support.hostile_server import Reply, answer, as_json, serving
 
 from lifesign.crawl import directory_import as module
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of
-from lifesign.crawl.list_identity import told_place
+from lifesign.crawl.list_identity import stored_location
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.crawl.progress import step_text
 from lifesign.domain.access.permissions import Role
@@ -28,7 +28,7 @@ from lifesign.storage.engine.database import Database
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    """SQLite alone: what the deeds do on PostgreSQL is shown elsewhere."""
+    """SQLite alone: what the functions do on PostgreSQL is shown elsewhere."""
     async with opened("sqlite", tmp_path, WoundClock().now_s) as database:
         yield database
 
@@ -69,7 +69,7 @@ async def test_a_list_becomes_targets_and_says_what_was_left_out(
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "https://a.example/", "https://{tenant}.example")
     outcome = await read(database, a_list)
-    assert outcome.told.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 a placeholder")
+    assert outcome.text.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 a placeholder")
     assert (outcome.is_suspended, outcome.has_failed) == (False, False)
     assert await sizes(database) == {"agents.txt": 2}
 
@@ -80,7 +80,7 @@ async def test_what_was_left_out_is_named_by_its_first_examples(
     good = [f"{name}.example" for name in "abcdefg"]
     write_list(tmp_path, *good, "one", "two", "three", "http://u:s3cret@h.example/", "i.example:70000")
     outcome = await read(database, a_list)
-    assert outcome.told == (
+    assert outcome.text == (
         "agents.txt: 7 targets; left out: 3 neither a URL nor a domain (one, two, …), "
         "1 a URL with credentials (http://...@h.example/), 1 a port out of range (i.example:70000)"
     )
@@ -94,14 +94,14 @@ async def test_it_can_be_seen_how_far_a_list_is(
     reading = importer(database, a_list)
     steps: list[str] = []
 
-    def watch(deed: str) -> None:
-        asked = getattr(LocalDirectories, deed)
+    def watch(function: str) -> None:
+        asked = getattr(LocalDirectories, function)
 
         async def watched(*arguments: Any, **named: Any) -> Any:
             steps.append("" if reading.step is None else step_text(reading.step))
             return await asked(*arguments, **named)
 
-        monkeypatch.setattr(LocalDirectories, deed, watched)
+        monkeypatch.setattr(LocalDirectories, function, watched)
 
     watch("put_page")
     watch("apply")
@@ -123,7 +123,7 @@ async def test_where_a_file_lies_is_nobody_elses_concern(
     write_list(tmp_path, "a.example")
     definition = defined(Path(), directories=[{"file": "agents.txt"}])
     lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    shared = told_place("agents.txt", definition.directories[0], is_shared=True)
+    shared = stored_location("agents.txt", definition.directories[0], is_shared=True)
     assert str(tmp_path) not in shared
     for is_shared, place in ((True, shared), (False, str(tmp_path / "agents.txt"))):
         reading = DirectoryImporter(definition, lists, nobody, is_shared=is_shared)
@@ -140,7 +140,7 @@ async def test_this_machine_is_told_of_only_if_it_is_not_asked(
     write_list(tmp_path, "http://127.0.0.1:1/", "http://localhost:1/")
     source = {"file": "agents.txt"}
     outcome = await read(database, defined(tmp_path, directories=[source], networks={"allow": networks}))
-    assert ("on this machine itself" in outcome.told) is (not networks)
+    assert ("on this machine itself" in outcome.text) is (not networks)
 
 
 async def test_what_did_not_change_is_not_handed_over_again(
@@ -153,7 +153,7 @@ async def test_what_did_not_change_is_not_handed_over_again(
         raise AssertionError("it is handed over again")
 
     monkeypatch.setattr(LocalDirectories, "put_page", handed_over)
-    assert (await read(database, a_list)).told == (
+    assert (await read(database, a_list)).text == (
         "agents.txt: unchanged, 2 targets, 1 listed again; left out: 1 neither http nor https (...@d.example)"
     )
 
@@ -164,7 +164,7 @@ async def test_what_comes_and_what_leaves_is_told(
     write_list(tmp_path, "a.example", "b.example", "c.example")
     await read(database, a_list)
     write_list(tmp_path, "a.example", "b.example", "d.example", "e.example")
-    assert (await read(database, a_list)).told == "agents.txt: 4 targets, 2 new, 1 left"
+    assert (await read(database, a_list)).text == "agents.txt: 4 targets, 2 new, 1 left"
 
 
 async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
@@ -178,7 +178,7 @@ async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
         # It is not handed over again, and still held.
         outcome = await read(database, a_list)
         assert outcome.is_suspended
-        assert "held" in outcome.told
+        assert "held" in outcome.text
         assert await sizes(database) == {"agents.txt": 40}
     write_list(tmp_path, *hosts)
     assert not (await read(database, a_list)).is_suspended
@@ -190,7 +190,7 @@ async def test_a_list_that_may_shrink_does(database: Database, tmp_path: Path) -
     write_list(tmp_path, *(f"a{number}.example" for number in range(40)))
     await read(database, definition)
     write_list(tmp_path, "a1.example")
-    assert (await read(database, definition)).told == "agents.txt: 1 target, 0 new, 39 left"
+    assert (await read(database, definition)).text == "agents.txt: 1 target, 0 new, 39 left"
 
 
 async def test_mcp_servers_are_targets_only_if_the_definition_wants_them(
@@ -209,12 +209,12 @@ async def test_a_list_that_cannot_be_read_leaves_what_was_known(
 ) -> None:
     outcome = await read(database, a_list)
     assert outcome.has_failed
-    assert "agents.txt: not read" in outcome.told
+    assert "agents.txt: not read" in outcome.text
     write_list(tmp_path, "a.example")
     await read(database, a_list)
     (tmp_path / "agents.txt").unlink()
     outcome = await read(database, a_list)
-    assert outcome.told.endswith("what it listed before is kept (1 target)")
+    assert outcome.text.endswith("what it listed before is kept (1 target)")
     assert await sizes(database) == {"agents.txt": 1}
 
 
@@ -230,7 +230,7 @@ async def test_who_opted_out_is_no_target_even_of_a_list_that_is_unchanged(
         opt_out={"hosts": ["b.example"], "files": ["opted-out.txt"]},
     )
     outcome = await read(database, stricter)
-    assert outcome.told == "agents.txt: 1 target, 0 new, 2 left, 2 opted out"
+    assert outcome.text == "agents.txt: 1 target, 0 new, 2 left, 2 opted out"
 
 
 def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
@@ -247,11 +247,11 @@ def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path)
 async def test_targets_in_the_definition_itself_follow_it(database: Database, tmp_path: Path) -> None:
     first = importer(database, defined(tmp_path, targets=["a.example", "b.example"]))
     assert (
-        await first.import_inline() or ImportOutcome(directory="", told="")
-    ).told == "test.Targets: 2 targets"
+        await first.import_inline() or ImportOutcome(directory="", text="")
+    ).text == "test.Targets: 2 targets"
     again = await first.import_inline()
     assert again is not None
-    assert again.told == "test.Targets: unchanged, 2 targets"
+    assert again.text == "test.Targets: unchanged, 2 targets"
     fewer = importer(database, defined(tmp_path, targets=["b.example"]))
     await fewer.import_inline()
     assert await sizes(database) == {"test.Targets": 1}
@@ -264,7 +264,7 @@ async def test_what_is_odd_about_targets_in_the_definition_is_told(
     odd = importer(database, defined(tmp_path, targets=["javascript:1", "a.example"]))
     outcome = await odd.import_inline()
     assert outcome is not None
-    assert outcome.told == (
+    assert outcome.text == (
         "test.Targets: 2 targets; 1 at a host of a single word, which only a network of its own would know: "
         "https://javascript:1/"
     )
@@ -279,13 +279,13 @@ async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
 ) -> None:
     (tmp_path / name).write_text('["a.example"]' if name.endswith("json") else "url,name\na.example,A\n")
     listed = defined(tmp_path, directories=[{"file": name, "allow_shrink": True}])
-    assert (await read(database, listed)).told == f"{name}: 1 target"
+    assert (await read(database, listed)).text == f"{name}: 1 target"
     (tmp_path / name).write_text(text)
     outcome = await read(database, listed)
     assert outcome.has_failed
     assert (
         "empty: it names nobody, as a broken export does; what it listed before is kept (1 target)"
-        in outcome.told
+        in outcome.text
     )
 
 
@@ -308,7 +308,7 @@ async def test_a_long_list_goes_in_pages(
 ) -> None:
     monkeypatch.setattr(module, "MAX_PAGE_URLS", 7)
     write_list(tmp_path, *(f"a{number}.example" for number in range(20)))
-    assert (await read(database, a_list)).told == "agents.txt: 20 targets"
+    assert (await read(database, a_list)).text == "agents.txt: 20 targets"
 
 
 async def test_all_directories_together_list_no_more_than_the_definition_allows(
@@ -322,7 +322,7 @@ async def test_all_directories_together_list_no_more_than_the_definition_allows(
     assert not (await reading.import_directory(definition.directories[0])).has_failed
     outcome = await reading.import_directory(definition.directories[1])
     assert outcome.has_failed
-    assert "8" in outcome.told
+    assert "8" in outcome.text
     assert await sizes(database) == {"few.txt": 2}
 
 
@@ -344,9 +344,9 @@ async def test_a_directory_at_a_url_is_asked_conditionally(database: Database, t
             lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
             reading = DirectoryImporter(definition, lists, fetching_with(fetcher))
             source = definition.directories[0]
-            assert (await reading.import_directory(source)).told == "there: 1 target"
+            assert (await reading.import_directory(source)).text == "there: 1 target"
             server.replies["/list.json"] = answer(304)
-            assert (await reading.import_directory(source)).told == "there: unchanged, 1 target"
+            assert (await reading.import_directory(source)).text == "there: unchanged, 1 target"
             assert server.asked("/list.json")["if-none-match"] == '"one"'
             server.replies["/list.json"] = as_json({"nothing": "here"})
             assert (await reading.import_directory(source)).has_failed

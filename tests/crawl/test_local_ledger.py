@@ -85,12 +85,12 @@ async def test_a_target_whose_memory_cannot_be_read_begins_anew_and_no_other_wai
     for url in URLS[:2]:
         report = report_on(url, ResultClass.REFUSED, 1.0)
         await ledger.report([batch_of(by_shard[shard_of(host_of(url))], [report])], 300.0)
-    spoilt = text("UPDATE probed SET memory = :stored WHERE target = 1")
+    spoilt = text("UPDATE probe_results SET memory = :stored WHERE target = 1")
     await database.write(lambda transaction: transaction.connection.execute(spoilt, {"stored": stored}))
     entries = await all_entries(ledger, claims)
     assert sorted(entries) == URLS
-    (told,) = caplog.messages
-    (anew,) = [url for url in URLS if target_id(url) in told]
+    (message,) = caplog.messages
+    (anew,) = [url for url in URLS if target_id(url) in message]
     assert entries[anew].memory == ProbeMemory()
     assert sum(entry.memory != ProbeMemory() for entry in entries.values()) == 1
 

@@ -10,7 +10,7 @@ from tests.support.mixed_directory import mixed_directory
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.cli import main
-from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.metric_families import PREFIX, crawl_families
 from lifesign.crawl.metrics_server import place_in, serving_metrics
 from lifesign.crawl.run import Crawl
@@ -27,7 +27,10 @@ def fetch(port: int, path: str = "/metrics") -> str:
 
 async def test_a_crawl_tells_how_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    async with mixed_directory(tmp_path), open_local_home("sqlite:///mixed.db", None, is_once=True) as home:
+    async with (
+        mixed_directory(tmp_path),
+        open_local_backend("sqlite:///mixed.db", None, is_once=True) as home,
+    ):
         crawl = Crawl(read_definition_file(Path("mixed.yml")), home, Shown(), asyncio.Event())
         async with serving_metrics("127.0.0.1:0", lambda: crawl_families(crawl)) as port:
             assert port is not None

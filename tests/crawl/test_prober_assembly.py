@@ -36,6 +36,6 @@ async def test_second_request_does_not_repeat_a_remembered_dns_failure() -> None
             absent = await opened.prober.probe(target, AT_S)
             dns.names["back.example"] = ("127.0.0.2",)
             remembered = await opened.prober.probe(target, AT_S)
-            second = await opened.prober.probe(replace(target, is_asked_again=True), AT_S)
+            second = await opened.prober.probe(replace(target, is_repeat=True), AT_S)
     assert [absent.result, remembered.result] == [ResultClass.DNS_FAILURE] * 2
     assert second.result is ResultClass.NOT_AN_AGENT

@@ -11,7 +11,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.crawl import process_pool as module
 from lifesign.crawl.errors import CrawlStopped
-from lifesign.crawl.process_pool import Standings, probe_all
+from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress import line_of
 from lifesign.crawl.run import worth_starting
 from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus, worker_name
@@ -47,11 +47,11 @@ class Heard:
         self.died: list[str] = []
         self.news = asyncio.Event()
 
-    def tell(self, worker: str, said: WorkerStatus) -> None:
-        if said.progress is not None:
-            self.progress[worker] = said.progress
-        if said.line is not None:
-            self.lines.append(said.line)
+    def report(self, worker: str, status: WorkerStatus) -> None:
+        if status.progress is not None:
+            self.progress[worker] = status.progress
+        if status.line is not None:
+            self.lines.append(status.line)
         self.news.set()
 
     async def until_lines(self, count: int) -> None:
@@ -62,73 +62,73 @@ class Heard:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+def on_signal(monkeypatch: pytest.MonkeyPatch) -> Heard:
     monkeypatch.setattr(module, "MAX_EARLY_DEATHS", 2)
     monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(module, "MAX_WAIT_SECONDS", 0.01)
     return Heard()
 
 
-async def test_one_that_was_asked_to_end_before_is_not_done(tmp_path: Path, heard: Heard) -> None:
+async def test_one_that_was_asked_to_end_before_is_not_done(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "finish", "unfinished")
-    assert not await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
+    assert not await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
 
 
-async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Path, heard: Heard) -> None:
+async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "finish", "die once")
-    assert await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
-    assert heard.progress == {"worker-0": STANDING, "worker-1": STANDING}
-    assert heard.died == ["worker-1"]
-    assert heard.lines == ["worker-1 died (signal 9) and is replaced in 0.01 s"]
+    assert await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
+    assert on_signal.progress == {"worker-0": STANDING, "worker-1": STANDING}
+    assert on_signal.died == ["worker-1"]
+    assert on_signal.lines == ["worker-1 died (signal 9) and is replaced in 0.01 s"]
 
 
-async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path, heard: Heard) -> None:
+async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "die always")
     with pytest.raises(CrawlStopped, match="worker-1 died 2 times in a row"):
-        await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
-    assert "worker-1 died (exit code 1) and is replaced in 0.01 s" in heard.lines
+        await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
+    assert "worker-1 died (exit code 1) and is replaced in 0.01 s" in on_signal.lines
 
 
-async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, heard: Heard) -> None:
+async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "sleep", "held up")
     with pytest.raises(PassDelayed, match=r"for 120 s nothing could be stored \(the disk is full\)"):
-        await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
-    assert heard.died == []
+        await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
+    assert on_signal.died == []
 
 
 async def test_those_who_do_not_end_when_asked_are_killed(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, on_signal: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
     parts = cast(tmp_path, "sleep", "ignore")
     stop = asyncio.Event()
-    crawling = asyncio.create_task(probe_all(parts, stop, heard.tell, heard.died.append, act))
-    await heard.until_lines(2)
+    crawling = asyncio.create_task(probe_all(parts, stop, on_signal.report, on_signal.died.append, act))
+    await on_signal.until_lines(2)
     stop.set()
     assert not await crawling
-    assert heard.died == []
+    assert on_signal.died == []
 
 
 def test_the_sums_of_a_process_that_died_stay() -> None:
-    standings = Standings(total=200)
-    standings.note("a", replace(STANDING, unanswered=5, missed=3000, given_up=4))
-    standings.note("b", replace(STANDING, unanswered=2, missed=400))
-    standings.let_go("a")
-    standings.let_go("unknown")
-    standings.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
-    state = standings.state
+    statuses = WorkerStatuses(total=200)
+    statuses.note("a", replace(STANDING, unanswered=5, missed=3000, given_up=4))
+    statuses.note("b", replace(STANDING, unanswered=2, missed=400))
+    statuses.keep_totals("a")
+    statuses.keep_totals("unknown")
+    statuses.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
+    state = statuses.state
     assert (state.probed, state.total, state.unanswered) == (21, 200, 7)
     assert state.note == "4 results were lost; 3,400 due probes missed"
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
 
 
 def test_what_has_to_be_known_is_noted() -> None:
-    standings = Standings(total=None)
-    standings.note("a", replace(STANDING, is_ledger_unreachable=True, held=70, given_up=5, missed=3))
+    statuses = WorkerStatuses(total=None)
+    statuses.note("a", replace(STANDING, is_ledger_unreachable=True, held=70, given_up=5, missed=3))
     unreached = ("public_ipv6", "public_ipv4")
     slow = replace(STANDING, slowness="the event loop is 1.2 s late", unreached_classes=unreached)
-    standings.note("b", replace(slow, start_error_p99_ms=1200.0))
-    assert standings.state.note == (
+    statuses.note("b", replace(slow, start_error_p99_ms=1200.0))
+    assert statuses.state.note == (
         "results cannot be stored: 70 wait; 5 results were lost; timeouts are not measured: the event loop "
         "is 1.2 s late; no witness answers in public_ipv4, public_ipv6: failures there are not measured; "
         "begun 1,200 ms late at most (p99); 3 due probes missed"
@@ -136,53 +136,53 @@ def test_what_has_to_be_known_is_noted() -> None:
 
 
 def test_a_crawl_without_an_end_counts_each_target_once_however_often_it_was_probed() -> None:
-    standings = Standings(total=None)
+    statuses = WorkerStatuses(total=None)
     often = replace(STANDING, probed=300, classes={ResultClass.OK: 300})
-    standings.note("a", replace(often, latest={ResultClass.OK: 20, None: 1}))
-    standings.note("b", replace(often, latest={ResultClass.OK: 10, ResultClass.REFUSED: 4}))
-    state = standings.state
+    statuses.note("a", replace(often, latest={ResultClass.OK: 20, None: 1}))
+    statuses.note("b", replace(often, latest={ResultClass.OK: 10, ResultClass.REFUSED: 4}))
+    state = statuses.state
     assert (state.probed, state.results) == (600, {ResultClass.OK: 30, ResultClass.REFUSED: 4, None: 1})
-    standings.let_go("a")
-    assert standings.state.results == {ResultClass.OK: 10, ResultClass.REFUSED: 4}
+    statuses.keep_totals("a")
+    assert statuses.state.results == {ResultClass.OK: 10, ResultClass.REFUSED: 4}
 
 
 def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
-    standings = Standings(total=None, workers=2)
+    statuses = WorkerStatuses(total=None, workers=2)
     half = replace(STANDING, shards=SHARDS // 2, has_begun=True)
-    standings.note("a", half)
-    assert standings.elsewhere == 0, "the other one has not begun"
-    standings.note("b", replace(half, shards=0, has_begun=False))
-    assert standings.elsewhere == 0, "the other one has not asked"
-    standings.note("b", replace(half, shards=0, targets=0))
+    statuses.note("a", half)
+    assert statuses.elsewhere == 0, "the other one has not begun"
+    statuses.note("b", replace(half, shards=0, has_begun=False))
+    assert statuses.elsewhere == 0, "the other one has not asked"
+    statuses.note("b", replace(half, shards=0, targets=0))
     why = "are another crawl's; those of one that was killed come within 489 s"
-    assert standings.state.note.startswith(f"512 of 1,024 shards {why}")
-    standings.listed = 117
-    assert standings.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")
-    standings.note("b", half)
-    assert "shards" not in standings.state.note
+    assert statuses.state.note.startswith(f"512 of 1,024 shards {why}")
+    statuses.listed = 117
+    assert statuses.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")
+    statuses.note("b", half)
+    assert "shards" not in statuses.state.note
 
 
 def test_until_all_processes_have_begun_it_is_told_how_many_are_starting() -> None:
     begun = replace(STANDING, shards=342, has_begun=True, latest={None: 100})
-    standings = Standings(total=None, workers=3, is_alone=True, listed=300)
-    assert standings.state.note == "3 of 3 processes are starting"
-    assert line_of(standings.state, None).startswith("0 probes; 300 targets; ")
-    standings.note("a", begun)
-    standings.note("b", begun)
-    standings.note("c", replace(begun, shards=340, has_begun=False, latest={}))
-    assert standings.state.note.startswith("1 of 3 processes is starting")
-    assert "; 300 targets: 200 never probed; 1 of 3" in line_of(standings.state, None)
-    standings.note("c", replace(begun, shards=340, latest={None: 99}))
-    assert "; 299 targets: 299 never probed; begun" in line_of(standings.state, None)
-    standings.let_go("c")
-    assert standings.state.note.startswith("1 of 3 processes is starting")
+    statuses = WorkerStatuses(total=None, workers=3, is_alone=True, listed=300)
+    assert statuses.state.note == "3 of 3 processes are starting"
+    assert line_of(statuses.state, None).startswith("0 probes; 300 targets; ")
+    statuses.note("a", begun)
+    statuses.note("b", begun)
+    statuses.note("c", replace(begun, shards=340, has_begun=False, latest={}))
+    assert statuses.state.note.startswith("1 of 3 processes is starting")
+    assert "; 300 targets: 200 never probed; 1 of 3" in line_of(statuses.state, None)
+    statuses.note("c", replace(begun, shards=340, latest={None: 99}))
+    assert "; 299 targets: 299 never probed; begun" in line_of(statuses.state, None)
+    statuses.keep_totals("c")
+    assert statuses.state.note.startswith("1 of 3 processes is starting")
 
 
 def test_who_crawls_alone_calls_nothing_another_crawls() -> None:
-    standings = Standings(total=None, workers=1, is_alone=True)
-    assert "starting" not in standings.state.note, "it is this one"
-    standings.note("a", replace(STANDING, shards=SHARDS - 340, has_begun=True))
-    assert (standings.elsewhere, "shards" in standings.state.note) == (0, False)
+    statuses = WorkerStatuses(total=None, workers=1, is_alone=True)
+    assert "starting" not in statuses.state.note, "it is this one"
+    statuses.note("a", replace(STANDING, shards=SHARDS - 340, has_begun=True))
+    assert (statuses.elsewhere, "shards" in statuses.state.note) == (0, False)
 
 
 def test_a_pass_starts_no_more_processes_than_it_has_use_for() -> None:
@@ -193,11 +193,11 @@ def test_a_pass_starts_no_more_processes_than_it_has_use_for() -> None:
 
 
 def test_results_that_were_handed_over_are_counted_over_deaths() -> None:
-    standings = Standings(total=None)
-    standings.note("a", replace(STANDING, reported=3))
-    standings.let_go("a")
-    standings.note("a", replace(STANDING, reported=2))
-    assert standings.reported == 5
+    statuses = WorkerStatuses(total=None)
+    statuses.note("a", replace(STANDING, reported=3))
+    statuses.keep_totals("a")
+    statuses.note("a", replace(STANDING, reported=2))
+    assert statuses.reported == 5
 
 
 def test_a_worker_that_is_alone_keeps_its_name_over_restarts() -> None:

@@ -46,8 +46,8 @@ class Terminal(io.StringIO):
 
 
 def test_probes_are_told_by_group_and_by_class() -> None:
-    told = "12 alive, 1,503 not alive (refused 1,500, ok 12, timeout 3)"
-    assert counts_text(RESULTS) == told
+    text = "12 alive, 1,503 not alive (refused 1,500, ok 12, timeout 3)"
+    assert counts_text(RESULTS) == text
     assert counts_text({}) == "nothing yet"
     silent: dict[ResultClass | None, int] = {
         ResultClass.STALE_DOCUMENT: 7,
@@ -73,9 +73,9 @@ def test_of_nobody_no_share_is_told() -> None:
 
 def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
     latest = {ResultClass.OK: 30, ResultClass.REFUSED: 3, None: 2}
-    told = line_of(CrawlState(probed=302, total=None, results=latest, note="3 missed"), 0.5)
+    text = line_of(CrawlState(probed=302, total=None, results=latest, note="3 missed"), 0.5)
     targets = "35 targets: 30 alive, 3 not alive, 2 never probed (ok 30, refused 3)"
-    assert told == f"302 probes, 0.5/s; {targets}; 3 missed"
+    assert text == f"302 probes, 0.5/s; {targets}; 3 missed"
     assert line_of(CrawlState(probed=1, total=None, results={None: 1}), None) == (
         "1 probe; 1 target: 1 never probed"
     )
@@ -132,15 +132,15 @@ def test_for_programs_every_line_is_a_record_of_the_log() -> None:
         progress.say("a%s directory\n\x1b changed")
         progress.show(CrawlState(probed=22, total=100))
         logging.getLogger("lifesign.prober").warning("x" * 3000, extra={"worker": "worker-1"})
-    told = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [(line["level"], line["logger"]) for line in told] == [
+    text = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["logger"]) for line in text] == [
         ("INFO", "lifesign.crawl"),
         ("WARNING", "lifesign.prober"),
         ("INFO", "lifesign.crawl"),
     ]
-    assert told[0]["event"] == "a%s directory\n\x1b changed"
-    assert (told[1]["event"], told[1]["worker"]) == ("x" * 3000, "worker-1")
-    assert told[2]["event"].startswith("22 of 100 probed in 0 s")
+    assert text[0]["event"] == "a%s directory\n\x1b changed"
+    assert (text[1]["event"], text[1]["worker"]) == ("x" * 3000, "worker-1")
+    assert text[2]["event"].startswith("22 of 100 probed in 0 s")
 
 
 def fail_deep_down(calls: int) -> None:

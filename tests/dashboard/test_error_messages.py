@@ -78,7 +78,7 @@ def test_who_is_to_come_again_is_told_when(
     assert (seen.status, seen.headers["retry-after"], is_our_page(seen)) == (status, after, True)
 
 
-def test_what_fails_outside_of_any_deed_is_a_page_too(
+def test_what_fails_outside_of_any_transaction_is_a_page_too(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = assets.asset_path("icon.svg")

@@ -206,7 +206,9 @@ def keep_busy(served: Sample, agent_id: str) -> None:
 
     file = served.server.directory / "registry.db"
     with closing(sqlite3.connect(file, timeout=PATIENCE_SECONDS)) as database, database:
-        wanted = "UPDATE beats SET current_load = 1 WHERE agent = (SELECT id FROM agents WHERE agent_id = ?)"
+        wanted = (
+            "UPDATE heartbeats SET current_load = 1 WHERE agent = (SELECT id FROM agents WHERE agent_id = ?)"
+        )
         assert database.execute(wanted, (agent_id,)).rowcount == 1
 
 

@@ -47,8 +47,8 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
 
 
 def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
-    asked_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
-    absent = ObservedLayer(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
+    requested_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
+    absent = ObservedLayer(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=requested_at)
     seen = ObservedState(failures_in_row=0, recent_interactions="", readiness=absent)
     assert label_of_observed(seen) == ProbeLabel("unknown", "HTTP 404; its card could not be asked")
 

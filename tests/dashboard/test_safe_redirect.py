@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lifesign.dashboard.safe_redirect import HOME, MAX_CHARACTERS, own_path
+from lifesign.dashboard.safe_redirect import HOME_PATH, MAX_CHARACTERS, local_path
 
 SITE = "https://registry.example"
 
@@ -30,7 +30,7 @@ def as_browsers_read_it(text: str) -> str:
     ],
 )
 def test_a_path_of_ours_is_gone_back_to_as_it_was(path: str) -> None:
-    assert own_path(path) == path
+    assert local_path(path) == path
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_path_of_ours_is_gone_back_to_as_it_was(path: str) -> None:
     ],
 )
 def test_everything_else_leads_home(said: str) -> None:
-    assert own_path(said) == HOME
+    assert local_path(said) == HOME_PATH
 
 
 @given(st.text(alphabet="/\\:@.?#%25fFevil \t\r\n\u2215", max_size=20))
@@ -75,7 +75,7 @@ def test_everything_else_leads_home(said: str) -> None:
 @example("/.//evil.example")
 @example("/..//evil.example")
 def test_whatever_is_said_one_stays_at_this_server(said: str) -> None:
-    path = own_path(said)
+    path = local_path(said)
     assert path.isascii()
     assert path.isprintable()
     assert urlsplit(urljoin(f"{SITE}/login", as_browsers_read_it(path))).netloc == urlsplit(SITE).netloc

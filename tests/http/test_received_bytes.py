@@ -24,7 +24,7 @@ from yarl import URL
 
 from lifesign.activity import opencode
 from lifesign.activity.opencode import NotOpencode, OpencodeServer, OpencodeUnreachable
-from lifesign.cli.doctor.http import answer_of
+from lifesign.cli.doctor.http import fetch
 from lifesign.client import RegistryClient, fetch_health, registry_connection
 from lifesign.client.event_stream import MAX_MESSAGE_BYTES
 from lifesign.client.registry_errors import RegistryError
@@ -138,13 +138,13 @@ async def by_a_registry_client(server: FloodingServer) -> None:
 
 
 async def by_doctor(server: FloodingServer) -> None:
-    await asyncio.to_thread(answer_of, f"{server.url}/healthz")
+    await asyncio.to_thread(fetch, f"{server.url}/healthz")
 
 
 async def by_watch_activity(server: FloodingServer) -> None:
     async with OpencodeServer(server.url) as asked:
         with contextlib.suppress(OpencodeUnreachable, NotOpencode):
-            await asked.standings(["ses_1"])
+            await asked.session_statuses(["ses_1"])
         await ended(server)
 
 

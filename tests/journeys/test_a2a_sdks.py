@@ -257,7 +257,7 @@ class Normalised:
     status_line: bytes
     headers: list[bytes]
     chunks: list[bytes]
-    is_whole: bool
+    is_complete: bool
 
 
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -270,9 +270,9 @@ def normalised(raw: bytes) -> Normalised:
     lengths = [int(header[15:]) for header in headers if header.lower().startswith(b"content-length:")]
     if lengths:
         assert lengths[0] == len(rest) or not rest
-        chunks, is_whole = [rest], True
+        chunks, is_complete = [rest], True
     else:
-        chunks, is_whole = _chunks(rest)
+        chunks, is_complete = _chunks(rest)
     names: dict[bytes, bytes] = {}
 
     def name(found: re.Match[bytes]) -> bytes:
@@ -280,7 +280,7 @@ def normalised(raw: bytes) -> Normalised:
 
     kept = [header for header in headers if not header.lower().startswith((b"date:", b"content-length:"))]
     same = [_UUID.sub(name, _TIME.sub(b"<time>", chunk)) for chunk in chunks]
-    return Normalised(status_line, kept, same, is_whole)
+    return Normalised(status_line, kept, same, is_complete)
 
 
 def _chunks(body: bytes) -> tuple[list[bytes], bool]:

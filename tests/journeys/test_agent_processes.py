@@ -37,10 +37,10 @@ def registry(tmp_path: Path) -> Iterator[RegistryServer]:
         yield server
 
 
-def ask(registry: RegistryServer, deed: Callable[[RegistryClient], Awaitable[T]]) -> T:
+def ask(registry: RegistryServer, function: Callable[[RegistryClient], Awaitable[T]]) -> T:
     async def asked() -> T:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
-            return await deed(client)
+            return await function(client)
 
     return asyncio.run(asked())
 

@@ -83,8 +83,8 @@ def assert_refused(answer: RawAnswer, status: int, code: str) -> None:
 
 # ── keys ──
 
-BEAT = b'{"status": "active", "client_timestamp": "2026-02-08T10:30:00Z"}'
-GOOD = {f"{AGENTS}/one/heartbeat": BEAT, LEASES: b'{"resource": "r"}'}
+HEARTBEAT = b'{"status": "active", "client_timestamp": "2026-02-08T10:30:00Z"}'
+GOOD = {f"{AGENTS}/one/heartbeat": HEARTBEAT, LEASES: b'{"resource": "r"}'}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_body_that_does_not_end_is_given_up(
     target: Attacked, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body_timeout, "MAX_BODY_SECONDS", 0.3)
-    monkeypatch.setattr(body_timeout, "LOOK_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(body_timeout, "CHECK_SECONDS", 0.1)
     head = request("POST", path, key=ADMIN_KEY, headers=(b"Content-Length: 100",))
     assert_refused(target.ask(head, b"{"), 408, "body_too_slow")
     head = request("POST", path, key=ADMIN_KEY, headers=(b"Transfer-Encoding: chunked",))
@@ -351,7 +351,7 @@ def test_a_path_that_is_not_there_is_not_found_whatever_it_hides(target: Attacke
     ],
 )
 def test_nobody_of_an_impossible_name_beats(target: Attacked, path: str) -> None:
-    answer = target.post(path, BEAT)
+    answer = target.post(path, HEARTBEAT)
     assert answer.status == 404
     assert_refused(answer, 404, answer.code)
 
@@ -424,7 +424,7 @@ def test_an_odd_version_is_a_stale_one(target: Attacked, header: bytes) -> None:
 
 @pytest.mark.parametrize("value", [b"-1", b"1e3", b"\xb2", b"9" * 5_000, b"", b"1, 1", b"0x1"])
 def test_an_odd_incarnation_is_refused(target: Attacked, value: bytes) -> None:
-    answer = target.post(f"{AGENTS}/one/heartbeat", BEAT, b"X-Agent-Incarnation: " + value)
+    answer = target.post(f"{AGENTS}/one/heartbeat", HEARTBEAT, b"X-Agent-Incarnation: " + value)
     assert_refused(answer, 422, "invalid_request")
     answer = target.post(LEASES, b'{"resource": "r"}', b"X-Agent-Incarnation: " + value)
     assert_refused(answer, 422, "invalid_request")

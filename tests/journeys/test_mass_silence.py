@@ -29,7 +29,7 @@ class Fleet:
         key = self.api.keys[Role.ADMIN]
         for second in range(0, seconds, 10):
             if second % BEAT_S == 0:
-                answers = await asyncio.gather(*(self.api.beat(name, key) for name in beating))
+                answers = await asyncio.gather(*(self.api.send_heartbeat(name, key) for name in beating))
                 assert {answer.status for answer in answers} == {200}
             self.api.clock.advance(10)
             await self.api.registry.sweeper.sweep_once()

@@ -130,9 +130,9 @@ async def test_each_success_of_the_tools_reaches_the_client(
         ]
         plan = Plan(of_holder, command=server, environment=settings(registry.url, holder.key))
         inside = await asyncio.to_thread(ask, client, plan, tmp_path)
-    beat, checked, found = successes(outside.answers)
+    send_heartbeat, checked, found = successes(outside.answers)
     reported, delegated, completed = successes(inside.answers)
-    assert (beat["success"], beat["agentStatus"]) == (True, "idle")
+    assert (send_heartbeat["success"], send_heartbeat["agentStatus"]) == (True, "idle")
     assert checked["decision"]["action"] == "proceed"
     assert [one["agent_id"] for one in found["agents"]] == [f"{name}-worker"]
     assert (reported["report"], delegated["childId"][:5], completed["status"]) == (1, "task_", "review")

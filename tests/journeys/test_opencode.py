@@ -146,7 +146,7 @@ def test_a_real_sessions_work_is_a_heartbeat_of_its_agent(tmp_path: Path, *, is_
         options = ["--registry", registry.url, "--key-file", f"worker-1={key_file}"]
         options += ["--directory", str(project)] if is_one_directory else []
         with watching(server.url, *options, env={PASSWORD_VARIABLE: PASSWORD}) as seen:
-            seen.until("server_away", "no connection")
+            seen.until("server_unreachable", "no connection")
             with opencode(home, server):
                 seen.until("heartbeat", "idle, and the server lives")
                 server.ask(
@@ -159,10 +159,10 @@ def test_a_real_sessions_work_is_a_heartbeat_of_its_agent(tmp_path: Path, *, is_
                 model, hello = {"providerID": "nope", "modelID": "nope"}, [{"type": "text", "text": "hello"}]
                 server.ask(f"/session/{session_id}/prompt_async", {"model": model, "parts": hello})
                 seen.until("session_error", "Model not found: nope/nope")
-            seen.until("server_away", times=2)
+            seen.until("server_unreachable", times=2)
             sent = len(seen.texts("heartbeat"))
             with opencode(home, server):
-                seen.until("server_heard", times=2)
+                seen.until("server_reachable", times=2)
                 until("it beats again", lambda: len(seen.texts("heartbeat")) > sent, PATIENCE_SECONDS)
                 assert seen.ended() == 0
         record = answer_to(f"{registry.url}/api/v1/agents/worker-1", {"X-API-Key": ADMIN_KEY})

@@ -90,8 +90,8 @@ async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
             told += now
             slowest_s, recovery_s = max(slowest_s, waited_s), max(recovery_s, well_after_s)
         await load.until_acknowledged(FACTS_BETWEEN)
-        for beat in beats:
-            beat.cancel()
+        for send_heartbeat in beats:
+            send_heartbeat.cancel()
     report = await with_database(url, ledger.check)
     assert ledger.unanswered == 0, "the servers themselves stay"
     steps = await with_database(url, lambda database: database.read(_steps_of_strict))

@@ -30,7 +30,7 @@ async def _beat_at_the_last_moment(servers: list[Server], names: list[str]) -> d
         await asyncio.sleep(place * 0.004)
         registered_at_s = await voices.register(place, name)
         await sleep_until(registered_at_s + DEAD_S + random.uniform(-0.05, 0.2))  # noqa: S311 - no secret
-        return await voices.beat(place + 1, name)
+        return await voices.send_heartbeat(place + 1, name)
 
     async with Voices(servers) as voices:
         said = await asyncio.gather(*(live(place, name) for place, name in enumerate(names)))

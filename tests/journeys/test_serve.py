@@ -99,7 +99,7 @@ class Serving:
         assert status == 201, record
         return str(record["agent_key"])
 
-    def beat(self, agent_id: str, key: str) -> int:
+    def send_heartbeat(self, agent_id: str, key: str) -> int:
         body = {"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}
         return self.ask("POST", f"/api/v1/agents/{agent_id}/heartbeat", body, key=key)[0]
 
@@ -173,13 +173,13 @@ def test_the_first_start_shows_a_key_once_and_a_restart_keeps_everything(
     first = start(on_terminal=True)
     admin = first.admin_key
     agent = first.register("agent-1", admin)
-    assert first.beat("agent-1", agent) == 200
+    assert first.send_heartbeat("agent-1", agent) == 200
     assert first.end() == 0
     second = start(on_terminal=True)
     assert KEY.search(second.said) is None
     status, record = second.ask("GET", "/api/v1/agents/agent-1", key=admin)
     assert (status, record["status"]) == (200, "active")
-    assert second.beat("agent-1", agent) == 200
+    assert second.send_heartbeat("agent-1", agent) == 200
     assert second.end() == 0
     for log in tmp_path.glob("log-*"):
         assert KEY.search(log.read_text()) is None
@@ -208,7 +208,7 @@ def test_two_workers_serve_and_the_death_of_one_is_survived(start: Start, tmp_pa
     os.kill(min(before), signal.SIGKILL)
     until("another one takes its place", lambda: len(server.workers) == 2 and server.workers != before)
     with ThreadPoolExecutor(8) as executor:
-        assert list(executor.map(server.beat, names, keys)) == [200] * 20
+        assert list(executor.map(server.send_heartbeat, names, keys)) == [200] * 20
     status, listed = server.ask("GET", "/api/v1/agents?limit=100", key=admin)
     assert (status, listed["total"]) == (200, 20)
     assert server.end() == 0
@@ -332,7 +332,7 @@ def test_callers_who_never_finish_are_let_go_and_keep_nobody_waiting(start: Star
                     caller.send(b"x")
                 except OSError:
                     dripping.discard(caller)
-            assert server.beat("agent-1", agent) == 200
+            assert server.send_heartbeat("agent-1", agent) == 200
             return not dripping
 
         until("all of them are let go", drip)
@@ -508,7 +508,7 @@ def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Pa
     assert command(tmp_path, "restore", "registry.gz", database=url).returncode == 0
     assert command(tmp_path, "restore", "registry.gz", database=url).returncode == 1
     second = start(database=url)
-    assert second.beat("agent-1", agent) == 200
+    assert second.send_heartbeat("agent-1", agent) == 200
     status, granted = second.ask("POST", "/api/v1/leases", lease, key=agent)
     assert status == 201, second.log.read_text()
     assert granted["fencing_token"] > token

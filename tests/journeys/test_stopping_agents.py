@@ -38,12 +38,12 @@ DEEDS = ("register", "beat", "claim", "renew", "complete", "release", "leave")
 class Case:
     """What an agent is about to ask for when it is stopped, and how."""
 
-    deed: str
+    function: str
     stop: str
     moment: Moment
 
     def __str__(self) -> str:
-        return f"{self.deed}-{self.stop}-{self.moment}"
+        return f"{self.function}-{self.stop}-{self.moment}"
 
 
 def cases(stops: Collection[str], every: int) -> list[object]:
@@ -110,9 +110,9 @@ async def live(standing: Gate, name: str, key_file: Path, case: Case) -> None:
     leaves = asyncio.Event()
 
     async def work(task: ClaimedTask) -> None:
-        if case.deed == "complete":
+        if case.function == "complete":
             return
-        if case.deed != "release":
+        if case.function != "release":
             await leaves.wait()
         raise ValueError(task.title)
 
@@ -137,8 +137,8 @@ async def live(standing: Gate, name: str, key_file: Path, case: Case) -> None:
         "thread": runner.drain,
         "cancel": lambda: loop.call_soon_threadsafe(living.cancel),
     }
-    standing.arm(case.deed, case.moment, stops[case.stop])
-    if case.deed == "leave":
+    standing.arm(case.function, case.moment, stops[case.stop])
+    if case.function == "leave":
         loop.call_later(0.3, runner.drain)
     async with asyncio.timeout(2 * PATIENCE_SECONDS):
         await runner.run()
@@ -158,8 +158,8 @@ def test_an_agent_that_is_stopped_at_any_moment_ends_and_holds_nothing(
 # --- an adapter --------------------------------------------------------------------------------------------
 
 
-def command_for(deed: str, directory: Path) -> tuple[str, ...]:
-    last = {"complete": "exit 0", "release": "exit 3"}.get(deed, "exec sleep 1000")
+def command_for(function: str, directory: Path) -> tuple[str, ...]:
+    last = {"complete": "exit 0", "release": "exit 3"}.get(function, "exec sleep 1000")
     return shell(f"echo $$ > {directory}/pid; {last}")
 
 
@@ -174,18 +174,18 @@ async def adapt(standing: Gate, wanted: TaskSelection, directory: Path, case: Ca
         else:
             lives[0].adapter.drain("it is stopped")
 
-    standing.arm(case.deed, case.moment, lambda: loop.call_soon_threadsafe(stop))
+    standing.arm(case.function, case.moment, lambda: loop.call_soon_threadsafe(stop))
     async with adapting(
         standing,
         directory,
-        *command_for(case.deed, directory),
+        *command_for(case.function, directory),
         agent_id=wanted.role_id,
         wanted=wanted,
         drain_s=0.0,
         grace_s=0.1,
     ) as adapter:
         lives.append(adapter)
-        if case.deed == "leave":
+        if case.function == "leave":
             loop.call_later(0.3, adapter.adapter.drain, "it has to leave")
         _, waiting = await asyncio.wait({adapter.living}, timeout=2 * PATIENCE_SECONDS)
         assert not waiting, adapter.said()
@@ -207,19 +207,19 @@ def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
 
 @pytest.mark.long
 @pytest.mark.parametrize("moment", Moment)
-@pytest.mark.parametrize("deed", DEEDS[:-1])
+@pytest.mark.parametrize("function", DEEDS[:-1])
 def test_the_command_ends_when_it_is_told_to_at_any_moment(
-    registry: RegistryServer, standing: Gate, tmp_path: Path, deed: str, moment: Moment
+    registry: RegistryServer, standing: Gate, tmp_path: Path, function: str, moment: Moment
 ) -> None:
     name = f"stopped-{next(NUMBERS)}"
     task_id = asyncio.run(asked_for(registry, name))
     lives: list[int] = []
-    standing.arm(deed, moment, lambda: os.kill(lives[0], signal.SIGTERM))
+    standing.arm(function, moment, lambda: os.kill(lives[0], signal.SIGTERM))
     options = ("--pool", name, "--agent-id", name, "--drain-timeout", "0s", "--grace", "1s")
-    with adapter_process(standing, tmp_path, *options, "--", *command_for(deed, tmp_path)) as adapter:
+    with adapter_process(standing, tmp_path, *options, "--", *command_for(function, tmp_path)) as adapter:
         lives.append(adapter.process.pid)
         # Without an answer to its first question it has nothing to leave.
-        is_nobody = (deed, moment) == ("register", Moment.LOST)
+        is_nobody = (function, moment) == ("register", Moment.LOST)
         assert adapter.end() == (2 if is_nobody else 0)
     assert standing.has_fired.is_set()
     assert len(adapter.errors) == is_nobody, adapter.errors

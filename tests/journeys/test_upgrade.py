@@ -23,7 +23,7 @@ from lifesign.storage.events import event_log
 AGENTS = [f"agent-{number}" for number in range(8)]
 QUIET = "agent-that-beats-every-second"
 """Silence of a few seconds makes it unhealthy, unless nobody was there to hear it."""
-BEAT = {"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}
+HEARTBEAT = {"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}
 FACTS = 30
 """So many changes are acknowledged before the upgrade, and after it."""
 
@@ -56,7 +56,7 @@ def set_up_quiet(server: Server) -> dict[str, Any]:
     heartbeat = {"interval_seconds": 1, "unhealthy_after_seconds": 4, "dead_after_seconds": 8}
     status, answer = told(server, "POST", "/agents", {"agent_id": QUIET, "heartbeat_config": heartbeat})
     assert status == 201, answer
-    assert told(server, "POST", f"/agents/{QUIET}/heartbeat", BEAT)[0] == 200
+    assert told(server, "POST", f"/agents/{QUIET}/heartbeat", HEARTBEAT)[0] == 200
     status, lease = told(server, "POST", "/leases", {"resource": "task:kept", "ttl_seconds": 600})
     assert status == 201, lease
     return dict(lease)
@@ -80,7 +80,7 @@ async def drill(url: str, directory: Path, package: Path) -> None:
         assert server.process.returncode == 0
         await asyncio.to_thread(upgrade, url, port, package)
         with registry(url, directory, port=port, settings=_version(package)) as server:
-            beaten = await asyncio.to_thread(told, server, "POST", f"/agents/{QUIET}/heartbeat", BEAT)
+            beaten = await asyncio.to_thread(told, server, "POST", f"/agents/{QUIET}/heartbeat", HEARTBEAT)
             assert beaten[0] == 200, beaten
             path = f"/leases/{granted['lease_id']}/renew"
             mine = {"fencing_token": granted["fencing_token"], "ttl_seconds": 600}

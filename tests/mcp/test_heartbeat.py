@@ -42,7 +42,7 @@ async def register(known: RegistryClient, agent_id: str, **more: Any) -> AgentRe
     return await known.agents.register(agent_id, role_id="team-1", heartbeat_config=CONTRACT, **more)
 
 
-async def beat(model: Model, agent_id: str, **more: Any) -> dict[str, Any]:
+async def send_heartbeat(model: Model, agent_id: str, **more: Any) -> dict[str, Any]:
     result = await model.call("heartbeat", **{"agentId": agent_id, "teamName": "team-1", **more})
     answer = result.structured_content
     assert isinstance(answer, dict)
@@ -93,7 +93,7 @@ async def test_whoever_cannot_beat_is_told_why_and_no_times(
         await known.agents.deregister(agent_id)
     if state == "dead":
         await die(registry, agent_id)
-    answer = await beat(model, agent_id, teamName=team)
+    answer = await send_heartbeat(model, agent_id, teamName=team)
     assert answer == {"success": False, "error": error}
 
 
@@ -109,10 +109,10 @@ async def test_nobody_beats_with_the_key_of_another(registry: RegistryServer, kn
     other = await register(known, "other")
     assert other.agent_key is not None
     model = Model(registry.url, other.agent_key)
-    assert (await beat(model, "other"))["success"]
-    assert (await beat(model, "victim"))["error"] == "Agent 'victim' not found"
+    assert (await send_heartbeat(model, "other"))["success"]
+    assert (await send_heartbeat(model, "victim"))["error"] == "Agent 'victim' not found"
     for role in (Role.READER, Role.ENROLL):
-        refused = await beat(Model(registry.url, KEYS[role]), "victim")
+        refused = await send_heartbeat(Model(registry.url, KEYS[role]), "victim")
         assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
         assert refused["error"].endswith("whoever runs this server must give it the agent's own key")
         assert KEYS[role] not in refused["error"]
@@ -123,7 +123,7 @@ async def test_unknown_agent_is_not_found_with_an_agents_own_key(
 ) -> None:
     own = await register(known, "finder")
     assert own.agent_key is not None
-    answer = await beat(Model(registry.url, own.agent_key), "nobody")
+    answer = await send_heartbeat(Model(registry.url, own.agent_key), "nobody")
     assert answer == {"success": False, "error": "Agent 'nobody' not found"}
 
 
@@ -132,7 +132,7 @@ async def test_unknown_agent_is_not_found_with_an_agents_own_key(
 
 async def test_it_counts_in_the_registry_and_says_until_when(known: RegistryClient, model: Model) -> None:
     before = await register(known, "worker")
-    answer = await beat(model, "worker")
+    answer = await send_heartbeat(model, "worker")
     after = await known.agents.get("worker")
     assert answer.keys() == {"success", "agentStatus", *TIMES}
     assert answer["agentStatus"] == "active"
@@ -149,7 +149,7 @@ async def test_it_counts_in_the_registry_and_says_until_when(known: RegistryClie
 async def test_idle_is_kept_until_it_is_active_again(known: RegistryClient, model: Model) -> None:
     await register(known, "resting")
     statuses = [
-        (await beat(model, "resting", **more))["agentStatus"]
+        (await send_heartbeat(model, "resting", **more))["agentStatus"]
         for more in ({"status": "idle"}, {}, {"status": "idle"}, {"status": "active"}, {})
     ]
     assert statuses == ["idle", "idle", "idle", "active", "active"]
@@ -161,8 +161,8 @@ async def test_idle_is_kept_until_it_is_active_again(known: RegistryClient, mode
 
 async def test_metadata_stand_in_the_record_beside_what_is_there(known: RegistryClient, model: Model) -> None:
     await register(known, "busy", metadata={"opencode_session": "ses_1"})
-    await beat(model, "busy", metadata={"task": "t-1", "progress": 0.5})
-    await beat(model, "busy", status="active")
+    await send_heartbeat(model, "busy", metadata={"task": "t-1", "progress": 0.5})
+    await send_heartbeat(model, "busy", status="active")
     assert (await known.agents.get("busy")).metadata == {
         "opencode_session": "ses_1",
         METADATA_MEMBER: {"status": "active", "metadata": {"task": "t-1", "progress": 0.5}},
@@ -173,7 +173,7 @@ async def test_metadata_that_nobody_can_keep_fail_though_the_agent_is_alive(
     known: RegistryClient, model: Model
 ) -> None:
     before = await register(known, "talkative")
-    answer = await beat(model, "talkative", metadata={"log": "x" * 20_000})
+    answer = await send_heartbeat(model, "talkative", metadata={"log": "x" * 20_000})
     assert answer["error"].startswith("Failed to update heartbeat: metadata: expected at most 16384 bytes")
     after = await known.agents.get("talkative")
     assert after.last_heartbeat_at is not None
@@ -187,14 +187,14 @@ async def test_who_is_asked_to_drain_is_told_so(known: RegistryClient, model: Mo
     result = await model.call("heartbeat", agentId="leaving", teamName="team-1")
     assert text_of(result).endswith("the registry asks it to: drain")
     await known.agents.drain("leaving")
-    assert (await beat(model, "leaving", status="idle"))["agentStatus"] == "draining"
+    assert (await send_heartbeat(model, "leaving", status="idle"))["agentStatus"] == "draining"
 
 
 async def test_further_members_are_passed_over_as_in_the_contract(
     known: RegistryClient, model: Model
 ) -> None:
     await register(known, "newer")
-    assert (await beat(model, "newer", color="blue"))["success"]
+    assert (await send_heartbeat(model, "newer", color="blue"))["success"]
 
 
 @pytest.mark.parametrize(

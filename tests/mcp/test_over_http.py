@@ -49,10 +49,10 @@ async def test_a_client_that_has_the_token_calls_each_tool(
         await known.agents.register("worker", role_id="team-1", capabilities=["billing"])
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
     async with serving(replies) as agent, by_http(server, server.token) as model:
-        beat: Any = await model.call_tool("heartbeat", {"agentId": "worker", "teamName": "team-1"})
+        send_heartbeat: Any = await model.call_tool("heartbeat", {"agentId": "worker", "teamName": "team-1"})
         found: Any = await model.call_tool("find_agents", {"capabilities": ["billing"]})
         checked: Any = await model.call_tool("check_agent", {"url": agent.url})
-    assert beat.structured_content["success"]
+    assert send_heartbeat.structured_content["success"]
     assert [agent["agent_id"] for agent in found.structured_content["agents"]] == ["worker"]
     assert checked.structured_content["decision"]["action"] == "proceed"
 

@@ -45,12 +45,12 @@ async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer,
         ) as model,
     ):
         names = [tool.name for tool in (await model.list_tools()).tools]
-        beat: Any = await model.call_tool("heartbeat", {"agentId": "worker", "teamName": "team-1"})
+        send_heartbeat: Any = await model.call_tool("heartbeat", {"agentId": "worker", "teamName": "team-1"})
         found: Any = await model.call_tool("find_agents", {"capabilities": ["billing"]})
         checked: Any = await model.call_tool("check_agent", {"url": agent.url})
         inside = await model.call_tool("check_agent", {"url": "http://169.254.169.254/"})
     assert names == [tool.name for tool in TOOLS]
-    assert beat.structured_content["success"]
+    assert send_heartbeat.structured_content["success"]
     assert [agent["agent_id"] for agent in found.structured_content["agents"]] == ["worker"]
     assert checked.structured_content["decision"]["action"] == "proceed"
     assert inside.is_error

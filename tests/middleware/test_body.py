@@ -21,10 +21,10 @@ from lifesign.middleware.body import (
     KeptBytes,
     RequestBody,
     StreamedBody,
+    classify_json,
     content_of,
     header,
     is_compressed,
-    judge_json,
 )
 
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603}}'
@@ -63,15 +63,15 @@ def test_json_body_is_kept_whole_or_not_at_all(parts: list[bytes], max_bytes: in
         assert (bytes(body._bytes), body.missed) == (whole, None)
     else:
         assert (bytes(body._bytes), body.missed) == (b"", Inspection.OVERSIZED)
-        assert body.judge(b"{}") == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
+        assert body.classify(b"{}") == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
     body.close()
     assert body_module.KEPT.held == 0
 
 
 def test_last_piece_counts_against_the_limit() -> None:
     body = json_body([b'{"a":'], 8)
-    assert body.judge(b"10}") == (Outcome.ANSWERED, Inspection.INSPECTED)
-    assert body.judge(b"100}") == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
+    assert body.classify(b"10}") == (Outcome.ANSWERED, Inspection.INSPECTED)
+    assert body.classify(b"100}") == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
 
 
 def test_bytes_of_all_bodies_together_are_bounded(kept: KeptBytes) -> None:
@@ -81,7 +81,7 @@ def test_bytes_of_all_bodies_together_are_bounded(kept: KeptBytes) -> None:
     other.append(b"data: " + b"x" * 34)
     assert kept.held == 100
     one.append(b"y")
-    assert one.judge(b'"}') == (Outcome.NOT_INSPECTED, Inspection.NO_ROOM)
+    assert one.classify(b'"}') == (Outcome.NOT_INSPECTED, Inspection.NO_ROOM)
     assert kept.held == 40
     other.append(b"x" * 61)
     assert kept.held == 0
@@ -91,7 +91,7 @@ def test_bytes_of_all_bodies_together_are_bounded(kept: KeptBytes) -> None:
     assert kept.held == 0
     # There is room again.
     third = json_body([b"[1,", b"2"], 100)
-    assert third.judge(b"]") == (Outcome.ANSWERED, Inspection.INSPECTED)
+    assert third.classify(b"]") == (Outcome.ANSWERED, Inspection.INSPECTED)
 
 
 def test_a_process_keeps_64_mebibytes_at_most() -> None:
@@ -165,7 +165,7 @@ def answer(headers: dict[str, str], *parts: bytes, max_bytes: int = 32_768, stat
     if body.kept is None:
         return Outcome.NOT_INSPECTED if is_compressed(begin) else Outcome.ANSWERED
     if isinstance(body.kept, JsonBody):
-        return body.kept.judge(b"")[0]
+        return body.kept.classify(b"")[0]
     return body.kept.end(b"").outcome
 
 
@@ -206,11 +206,11 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("declared", "is_whole"), [("6", True), ("7", False), ("x", False), ("", False)])
-def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_whole: bool) -> None:  # noqa: FBT001
+def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_complete: bool) -> None:  # noqa: FBT001
     body = StreamedBody(start(headers={"content-length": declared}), "other", 100)
     body.append(b"abc")
     body.append(b"")
-    assert body.is_as_long_as_declared(b"def") is is_whole
+    assert body.is_as_long_as_declared(b"def") is is_complete
 
 
 def test_a_stream_with_a_longer_event_was_not_inspected() -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_kept_of_what_its_status_decides(status: int, headers: dict[s
 def test_what_is_no_json_is_told() -> None:
     for body in (b"<html>", b"", b" "):
         with pytest.raises(NotJson):
-            judge_json(body, 100)
+            classify_json(body, 100)
 
 
 @pytest.mark.parametrize("headers", [PLAIN, {}, {"content-type": "text/html; charset=utf-8"}])

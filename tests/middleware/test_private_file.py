@@ -12,7 +12,7 @@ import pytest
 from lifesign.middleware.private_file import (
     allocate,
     is_at,
-    lock_held,
+    lock_if_free,
     map_shared,
     open_private,
     set_aside,
@@ -182,12 +182,12 @@ def test_a_lock_has_one_holder_and_is_given_back(path: Path) -> None:
     with path.open("w") as one, path.open("w") as other:
         assert try_lock(one.fileno())
         assert not try_lock(other.fileno())
-        with lock_held(other.fileno()) as is_held:
+        with lock_if_free(other.fileno()) as is_held:
             assert not is_held
         # Who did not get it does not give it back.
         assert not try_lock(other.fileno())
         unlock(one.fileno())
-        with lock_held(other.fileno()) as is_held:
+        with lock_if_free(other.fileno()) as is_held:
             assert is_held
             assert not try_lock(one.fileno())
         assert try_lock(one.fileno())
@@ -195,7 +195,7 @@ def test_a_lock_has_one_holder_and_is_given_back(path: Path) -> None:
 
 def test_a_lock_is_given_back_though_its_holder_raises(path: Path) -> None:
     def work(fd: int) -> None:
-        with lock_held(fd):
+        with lock_if_free(fd):
             raise LookupError
 
     with path.open("w") as one, path.open("w") as other:

@@ -270,8 +270,8 @@ def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
     assert offset_ns == other.agree_on_offset(7, WALL_NS + 2) == WALL_NS - 5
     os.close(held)
     # The first to hold the lock writes it: a later step of the wall clock changes nothing.
-    one.keep_offset()
-    other.keep_offset()
+    one.write_offset()
+    other.write_offset()
     assert SharedState(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
 
 
@@ -282,5 +282,5 @@ def test_offset_that_another_worker_wrote_meanwhile_stays(path: Path) -> None:
     late.agree_on_offset(0, WALL_NS + 1)
     os.close(held)
     assert SharedState(path).agree_on_offset(0, WALL_NS) == WALL_NS
-    late.keep_offset()
+    late.write_offset()
     assert SharedState(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS

@@ -148,24 +148,24 @@ def test_a_busy_worker_is_never_overlooked_by_one_that_starts(tmp_path: Path) ->
 # --- forked -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deed", ["fork", "fork_while_locked"])
-def test_a_fork_counts_neither_twice_nor_never(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("function", ["fork", "fork_while_locked"])
+def test_a_fork_counts_neither_twice_nor_never(tmp_path: Path, function: str) -> None:
     with worker_processes(tmp_path) as (parent,):
         parent.ask("record 5")
-        assert parent.ask(f"{deed} 7") == "5 12"
+        assert parent.ask(f"{function} 7") == "5 12"
         parent.ask("record 11")
         assert parent.count() == 5 + 7 + 11
-        assert parent.ask(f"{deed} 2") == "23 25"
+        assert parent.ask(f"{function} 2") == "23 25"
         assert parent.count() == 25
         assert files(tmp_path) == 2
     assert counted(tmp_path) == 25
 
 
-@pytest.mark.parametrize("deed", ["fork", "fork_while_locked"])
-def test_in_memory_the_child_starts_empty(deed: str) -> None:
+@pytest.mark.parametrize("function", ["fork", "fork_while_locked"])
+def test_in_memory_the_child_starts_empty(function: str) -> None:
     with worker_processes(IN_MEMORY) as (parent,):
         parent.ask("record 5")
-        assert parent.ask(f"{deed} 7") == "0 7"
+        assert parent.ask(f"{function} 7") == "0 7"
         parent.ask("record 11")
         assert parent.count() == 16
 

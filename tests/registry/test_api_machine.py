@@ -18,7 +18,7 @@ from tests.support.registry_api import AGENTS
 from tests.support.registry_machine import RegistryMachine, drive
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.events.chain import whose
+from lifesign.domain.events.chain import agent_of
 from lifesign.storage.events import event_log
 
 NAMES = ("agent-1", "agent-2")
@@ -91,11 +91,11 @@ class ApiMachine(RegistryMachine):
         said=st.sampled_from(["active", "active", "draining"]),
         life=st.sampled_from([None, 0, 0, -1]),
     )
-    def beat(self, data: st.DataObject, said: str, life: int | None) -> None:
+    def send_heartbeat(self, data: st.DataObject, said: str, life: int | None) -> None:
         agent = self.some_agent(data)
         incarnation = None if life is None else agent.incarnation + life
         headers = {} if incarnation is None else {"x-agent-incarnation": str(incarnation)}
-        status = self.model.beat(agent, said, incarnation)
+        status = self.model.send_heartbeat(agent, said, incarnation)
         body = {"status": said, "client_timestamp": self.api.time_text()}
         path = f"{AGENTS}/{agent.agent_id}/heartbeat"
         answer = self.expect(status, "POST", path, body, key=agent.key, headers=headers)
@@ -314,7 +314,7 @@ class ApiMachine(RegistryMachine):
     def what_an_event_says_tells_whose_it_is(self) -> None:
         new = partial(event_log.with_agents, sequence=self.owned, limit=1_000)
         for event, agent_id in self.run(self.api.database.read(new)):
-            assert whose(event) == agent_id, event
+            assert agent_of(event) == agent_id, event
             self.owned = event.sequence
 
 

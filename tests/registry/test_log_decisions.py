@@ -19,7 +19,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.models.base import moment
 from lifesign.registry import log_decisions
-from lifesign.registry.log_decisions import LEFT_OUT, MAX_LINES, MAX_REFUSALS_PER_SECOND, DecisionLog
+from lifesign.registry.log_decisions import MAX_LINES, MAX_REFUSALS_PER_SECOND, UNLOGGED_EVENTS, DecisionLog
 from lifesign.serving.log_lines import LogLine
 
 FIRST = ["time", "level", "logger", "event"]
@@ -92,7 +92,7 @@ async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: Wound
 async def test_a_refused_call_is_one_line_with_its_reason_and_no_key(api: RegistryApi, log: Log) -> None:
     await api.register("agent-1")
     key = await api.add_agent_key("agent-2")
-    await api.beat("agent-1", key)
+    await api.send_heartbeat("agent-1", key)
     await api.ask("GET", f"{AGENTS}/secret-name", key="ahk_" + "x" * 43)
     await api.ask("POST", "/api/v1/leases", {"resource": ""}, key=key)
     lines = log.lines("call.refused")
@@ -170,5 +170,5 @@ def test_the_document_names_what_is_told_and_what_is_not() -> None:
     text = (REPOSITORY / "docs" / "monitoring.md").read_text()
     words = set(re.findall(r"`([a-z_.]+)`", text))
     assert {"agent.lifecycle", "monitor.suspended", "call.refused", "fenced_write_rejected"} <= words
-    assert {kind.value for kind in LEFT_OUT} <= words
+    assert {kind.value for kind in UNLOGGED_EVENTS} <= words
     assert {*FIRST, "previous_status", "new_status", "reason", "explanation", "client"} <= words

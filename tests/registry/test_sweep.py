@@ -20,7 +20,7 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.tables import agents as agents_table
-from lifesign.storage.engine.tables import beats
+from lifesign.storage.engine.tables import heartbeats
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
@@ -70,7 +70,7 @@ async def test_who_beats_is_put_off_and_nothing_is_told(api: RegistryApi) -> Non
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(8):
         api.clock.advance(30)
-        await api.beat("agent-1", key)
+        await api.send_heartbeat("agent-1", key)
         await api.sweep()
     assert (await api.record("agent-1"))["status"] == "active"
     assert len(await api.lifecycle("agent-1")) == 1
@@ -144,7 +144,7 @@ async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
     await give_lease(database, "agent-0", "task:t1", ttl_s=10)
 
     def name_task(transaction: Transaction) -> None:
-        transaction.connection.execute(update(beats).values(tasks='["t1"]'))
+        transaction.connection.execute(update(heartbeats).values(tasks='["t1"]'))
 
     await database.write(name_task)
     sweeper = _sweeper(database, clock)
@@ -156,7 +156,7 @@ async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
     await sweeper.sweep_once()
     assert await _types(database) == ["lease.expired"]
     assert await count_by_status(database) == {"active": 1}
-    tasks = await database.read(lambda transaction: transaction.connection.scalar(select(beats.c.tasks)))
+    tasks = await database.read(lambda transaction: transaction.connection.scalar(select(heartbeats.c.tasks)))
     assert tasks is None
 
 
@@ -215,10 +215,10 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     assert await count_by_status(slow_api.database) == {"active": 31}
     for _ in range(29):
         await _live(slow_api, 30)
-        await slow_api.beat("survivor", key)
+        await slow_api.send_heartbeat("survivor", key)
     assert await count_by_status(slow_api.database) == {"active": 31}
     await _live(slow_api, 60)
-    await slow_api.beat("survivor", key)
+    await slow_api.send_heartbeat("survivor", key)
     counts = await count_by_status(slow_api.database)
     assert counts == {"active": 1, "unhealthy": 30}
     types = await _types(slow_api.database)
@@ -226,7 +226,7 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     assert "monitor.downtime" not in types
     for _ in range(10):
         await _live(slow_api, 30)
-        await slow_api.beat("survivor", key)
+        await slow_api.send_heartbeat("survivor", key)
     assert await count_by_status(slow_api.database) == {"active": 1, "dead": 30}
     types = await _types(slow_api.database)
     assert [name for name in types if name.startswith("monitor.")] == [
@@ -234,7 +234,7 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("beats", [0, 1])
+@pytest.mark.parametrize("heartbeats", [0, 1])
 async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryApi, beats: int) -> None:
     """A loop registers agents that never beat, or once: a victim is missed all the same."""
     quick = {"interval_seconds": 1, "unhealthy_after_seconds": 3, "dead_after_seconds": 6}
@@ -245,7 +245,7 @@ async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryA
         assert answer.status == 201
         slow_api.clock.advance(0.01)
         for _ in range(beats):
-            await slow_api.beat(f"sybil-{number}", answer.json()["agent_key"])
+            await slow_api.send_heartbeat(f"sybil-{number}", answer.json()["agent_key"])
     await _live(slow_api, 100)
     assert (await slow_api.record("victim-0"))["status"] == "unhealthy"
     assert not [name for name in await _types(slow_api.database) if name.startswith("monitor.")]
@@ -272,7 +272,7 @@ async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api
     await slow_api.sweep()
     for _ in range(8):
         for name, key in zip(names, keys, strict=True):
-            assert (await slow_api.beat(name, key)).json()["agent_status"] == "active"
+            assert (await slow_api.send_heartbeat(name, key)).json()["agent_status"] == "active"
         await _live(slow_api, 30)
     types = await _types(slow_api.database)
     assert types == ["monitor.suspended", "monitor.resuming"]
@@ -300,7 +300,7 @@ async def test_two_agents_that_fall_silent_with_nobody_heard_are_held_up_to_the_
     # The way is open again: both are heard, and nobody ever goes.
     for _ in range(10):
         for name, key in zip(names, keys, strict=True):
-            await slow_api.beat(name, key)
+            await slow_api.send_heartbeat(name, key)
         await _live(slow_api, 30)
     assert await count_by_status(slow_api.database) == {"active": 2}
     assert [event["payload"]["cause"] for event in await slow_api.events(type="monitor.resuming")] == [
@@ -341,7 +341,7 @@ async def test_any_request_of_another_agent_bears_a_silence_out(
     for _ in range(10):
         await _live(slow_api, 10)
         if request_of == "heartbeat":
-            await slow_api.beat("agent-1", key)
+            await slow_api.send_heartbeat("agent-1", key)
         elif request_of == "lease":
             await slow_api.ask("POST", "/api/v1/leases", {"resource": "a"}, key=key)
             await slow_api.ask("POST", "/api/v1/leases", {"resource": f"b{slow_api.clock.at_s}"}, key=key)
@@ -400,7 +400,7 @@ async def test_what_one_process_hears_is_known_to_the_one_that_sweeps(
 
 
 async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None:
-    await add_agents(slow_api.database, 30, "beats")
+    await add_agents(slow_api.database, 30, "heartbeats")
     await add_agents(slow_api.database, 1, "lonely", monitoring="probe")
     failing = Observed(
         last_observed_at_s=slow_api.clock.at_s + 91,
@@ -543,7 +543,7 @@ async def test_a_heartbeat_that_races_the_sweep_ends_in_one_of_two_ways(
     keys = [await api.add_agent_key(name) for name in names]
     clock.advance(301)
     sweeping = asyncio.create_task(api.sweep())
-    beating = [api.beat(name, key) for name, key in zip(names, keys, strict=True)]
+    beating = [api.send_heartbeat(name, key) for name, key in zip(names, keys, strict=True)]
     answers = await asyncio.gather(*beating)
     await sweeping
     for name, answer in zip(names, answers, strict=True):

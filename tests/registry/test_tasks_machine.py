@@ -60,15 +60,15 @@ class TasksMachine(RegistryMachine):
     @precondition(lambda self: self.grants)
     @rule(
         data=st.data(),
-        deed=st.sampled_from(["progress", "complete", "help", "release", "delegate", "calls", "settle"]),
+        function=st.sampled_from(["progress", "complete", "help", "release", "delegate", "calls", "settle"]),
         tokens=amounts,
         is_repeat=st.booleans(),
     )
-    def write(self, data: st.DataObject, deed: str, tokens: int, *, is_repeat: bool) -> None:
+    def write(self, data: st.DataObject, function: str, tokens: int, *, is_repeat: bool) -> None:
         """Write in the name of a run, mostly of one that still lives."""
         one, grant = data.draw(st.sampled_from(self.grants[-2:] * 3 + self.grants))
         self.number += not is_repeat
-        key = {"idempotency_key": f"{deed}-{self.number}"}
+        key = {"idempotency_key": f"{function}-{self.number}"}
         members: dict[str, dict[str, Any]] = {
             "progress": {"report": REPORT, **key},
             "complete": {"output": {}, **key},
@@ -78,14 +78,16 @@ class TasksMachine(RegistryMachine):
             "calls": {"call_id": f"c{self.number % 4}", "tool": "t", "most": {"tokens": tokens}},
             "settle": {"cost": {"tokens": tokens}},
         }
-        path = f"calls/c{self.number % 4}/settle" if deed == "settle" else deed
-        answer = self.run(one.write(grant, path, **members[deed]))
-        assert answer.status in ANSWERS, (deed, answer.status, answer.body)
-        if deed == "delegate" and answer.status == 201 and answer.json()["child_id"] not in self.ids:
+        path = f"calls/c{self.number % 4}/settle" if function == "settle" else function
+        answer = self.run(one.write(grant, path, **members[function]))
+        assert answer.status in ANSWERS, (function, answer.status, answer.body)
+        if function == "delegate" and answer.status == 201 and answer.json()["child_id"] not in self.ids:
             self.ids.append(answer.json()["child_id"])
 
-    @rule(data=st.data(), deed=st.sampled_from(["cancel", "accept", "reject", "requeue", "done", "budget"]))
-    def decide(self, data: st.DataObject, deed: str) -> None:
+    @rule(
+        data=st.data(), function=st.sampled_from(["cancel", "accept", "reject", "requeue", "done", "budget"])
+    )
+    def decide(self, data: st.DataObject, function: str) -> None:
         task_id = data.draw(st.sampled_from(self.ids))
         ways: dict[str, tuple[str, dict[str, Any]]] = {
             "cancel": ("cancel", {}),
@@ -95,18 +97,18 @@ class TasksMachine(RegistryMachine):
             "done": ("resolve", {"resolution": "done"}),
             "budget": ("budget", {"add": {"tokens": 3}}),
         }
-        path, members = ways[deed]
+        path, members = ways[function]
         answer = self.run(steer(self.api, task_id, path, **members))
         assert answer.status in {200, 409}, answer.body
         fix = answer.json().get("fix")
         if fix is not None:
             self.ids.append(fix["task_id"])
 
-    @rule(data=st.data(), deed=st.sampled_from(["give_back", "restart"]))
-    def lose(self, data: st.DataObject, deed: str) -> None:
+    @rule(data=st.data(), function=st.sampled_from(["give_back", "restart"]))
+    def lose(self, data: st.DataObject, function: str) -> None:
         """Give a lease back, or begin a new life."""
         one = data.draw(st.sampled_from(self.workers))
-        if deed == "restart":
+        if function == "restart":
             body = {"agent_id": one.agent_id, "supersede": True}
             assert self.run(self.api.ask("POST", AGENTS, body, key=one.key)).status in {200, 201}
             return
@@ -121,7 +123,7 @@ class TasksMachine(RegistryMachine):
         self.clock.advance(seconds)
         if beats:
             for one in self.workers:
-                self.run(self.api.beat(one.agent_id, one.key))
+                self.run(self.api.send_heartbeat(one.agent_id, one.key))
         self.run(self.api.sweep())
 
     @invariant()

@@ -20,7 +20,7 @@ REGISTRATION = {
     },
     "drain_timeout_seconds": 120,
 }  # fmt: skip
-BEAT = {"status": "active", "current_load": 3, "client_timestamp": CLIENT_TIME}
+HEARTBEAT = {"status": "active", "current_load": 3, "client_timestamp": CLIENT_TIME}
 
 
 def _no_fraction(text: str) -> Any:
@@ -56,9 +56,11 @@ async def test_integers_are_taken_in_every_spelling_and_written_without_a_fracti
     command = _with_fractions({"command": "drain", "drain_timeout_seconds": 7}, suffix).encode()
     sent = _as_integers(await api.ask("POST", f"{path}/commands", raw=command, key=Role.COORDINATOR))
     assert sent["drain_timeout_seconds"] == 7
-    beat = await api.ask("POST", f"{path}/heartbeat", raw=_with_fractions(BEAT, suffix).encode(), key=key)
-    assert beat.status == 200, beat.body
-    assert _as_integers(beat)["pending_commands"][0]["drain_timeout_seconds"] == 7
+    send_heartbeat = await api.ask(
+        "POST", f"{path}/heartbeat", raw=_with_fractions(HEARTBEAT, suffix).encode(), key=key
+    )
+    assert send_heartbeat.status == 200, send_heartbeat.body
+    assert _as_integers(send_heartbeat)["pending_commands"][0]["drain_timeout_seconds"] == 7
     assert _as_integers(await api.ask("GET", path))["capacity"]["current_load"] == 3
     listed = _as_integers(await api.ask("GET", f"{AGENTS}?min_available_capacity=2"))
     assert listed["total"] == 1

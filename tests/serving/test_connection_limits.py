@@ -151,7 +151,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "TAKE_SECONDS", 0.2)
     monkeypatch.setattr(connection_limits, "END_SECONDS", 0.2)
     monkeypatch.setattr(connection_limits, "LINGER_SECONDS", 0.1)
-    monkeypatch.setattr(connection_limits, "LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(connection_limits, "CHECK_SECONDS", 0.02)
 
 
 def told(answer: RawAnswer) -> tuple[int, str]:
@@ -195,7 +195,7 @@ async def test_a_head_that_does_not_end_is_told_that_it_took_too_long(beginning:
         waiting_at_s = await server.until_waiting(1)
         # What comes meanwhile gains no time.
         await server.until_waiting(20 * len(drop))
-        server.connection.look(waiting_at_s + connection_limits.HEAD_SECONDS)
+        server.connection.check(waiting_at_s + connection_limits.HEAD_SECONDS)
         answer = await caller.end()
         if answer.body.startswith(b"well"):
             answer = answer_in(answer.rest)
@@ -214,7 +214,7 @@ async def test_what_follows_an_answer_and_is_no_request_ends_the_connection(drop
         connection = server.connection
         dripping = asyncio.create_task(drip(caller, drop))
         await server.until(lambda: connection._waits_since_s is not None)
-        connection.look(asyncio.get_running_loop().time() + connection_limits.HEAD_SECONDS)
+        connection.check(asyncio.get_running_loop().time() + connection_limits.HEAD_SECONDS)
         answer = await caller.end()
         assert (answer.status, answer.body, answer.rest) == (200, b"well", b"")
         await dripping
@@ -248,7 +248,7 @@ async def test_who_waits_for_an_answer_may_wait() -> None:
     async with served() as server:
         caller = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         await server.asked.wait()
-        server.connection.look(asyncio.get_running_loop().time() + 3_600)
+        server.connection.check(asyncio.get_running_loop().time() + 3_600)
         server.go_on.set()
         assert (await caller.end()).body == b"well"
 
@@ -299,12 +299,12 @@ async def test_requests_follow_one_another_on_one_connection() -> None:
     async with served() as server:
         caller = await server.connect()
         for _ in range(20):
-            asked_at_s = asyncio.get_running_loop().time()
+            requested_at_s = asyncio.get_running_loop().time()
             caller.writer.write(REQUEST)
             assert (await caller.reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
             # The time for a head begins anew with each.
             waits_since_s = server.connection._waits_since_s
-            assert waits_since_s is None or waits_since_s >= asked_at_s
+            assert waits_since_s is None or waits_since_s >= requested_at_s
         caller.writer.close()
 
 
@@ -340,7 +340,7 @@ async def test_over_tls_a_head_that_does_not_end_is_told_so_too(tmp_path: Path) 
     async with served(Authority(tmp_path)) as server:
         caller = await server.connect(b"GET / HTTP/1.1\r\n")
         waiting_at_s = await server.until_waiting(1)
-        server.connection.look(waiting_at_s + connection_limits.HEAD_SECONDS)
+        server.connection.check(waiting_at_s + connection_limits.HEAD_SECONDS)
         assert told(await caller.end()) == (408, "head_too_slow")
         await server.until_alone()
 

@@ -10,7 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
+from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.worker.progress import Progress
 
@@ -51,8 +51,8 @@ def act(share: WorkerConfig, pipe: Connection) -> None:
         case "die always":
             sys.exit(1)
         case "held up":
-            pipe.send(WorkerStatus(held_up=("the disk is full", 120.0)))
-            sys.exit(EXIT_HELD_UP)
+            pipe.send(WorkerStatus(withheld=("the disk is full", 120.0)))
+            sys.exit(EXIT_SHARDS_WITHHELD)
         case "ignore":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe.send(WorkerStatus(line="at work"))

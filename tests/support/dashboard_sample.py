@@ -157,12 +157,12 @@ def month_behind(now_s: float, *, has_gaps: bool = True) -> KeptHistory:
 async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
     """Have a month behind an agent."""
 
-    def deed(transaction: Transaction) -> None:
+    def function(transaction: Transaction) -> None:
         agent = agent_rows.find(transaction, agent_id)
         assert agent is not None
         histories.store(transaction, {agent.id: month_behind(clock.at_s)})
 
-    await api.database.write(deed)
+    await api.database.write(function)
 
 
 def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
@@ -309,7 +309,7 @@ async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
                 agent_id == "support-3" and clock.at_s > time.time() - 200
             )
             if not is_silent:
-                await api.beat(agent_id, key, current_load=len(agent_id + team_of(agent_id)) % 5)
+                await api.send_heartbeat(agent_id, key, current_load=len(agent_id + team_of(agent_id)) % 5)
         await api.sweep()
     for number, agent_id in enumerate(keys):
         if agent_id in {*WATCHED, "worker-1"}:

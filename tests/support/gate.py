@@ -54,10 +54,10 @@ class Gate:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def arm(self, deed: str, moment: Moment, action: Callable[[], object]) -> None:
+    def arm(self, function: str, moment: Moment, action: Callable[[], object]) -> None:
         """Call this at the next request of that kind, in the gate's thread."""
-        assert deed in _DEEDS
-        self._armed = (deed, moment, action)
+        assert function in _DEEDS
+        self._armed = (function, moment, action)
 
     def start(self) -> None:
         self._thread.start()

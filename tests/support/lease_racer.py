@@ -5,7 +5,13 @@ from threading import Barrier
 
 from lifesign.domain.access.permissions import digest_of, key_of
 from lifesign.domain.tasks.lease import Claim
-from lifesign.registry.leases.hold_lease import Acquire, Answer, Asked, LeaseReleaseRequest, hold_leases
+from lifesign.registry.leases.hold_lease import (
+    Acquire,
+    Answer,
+    LeaseOperation,
+    LeaseReleaseRequest,
+    hold_leases,
+)
 from lifesign.storage.engine.database import Database, open_database
 
 RESOURCES = 10
@@ -41,6 +47,6 @@ async def _race(url: str, digest: bytes, races: int, start: Barrier) -> list[tup
     return won
 
 
-async def _hold(database: Database, asked: Asked) -> Answer:
+async def _hold(database: Database, asked: LeaseOperation) -> Answer:
     (answer,) = await database.write(lambda transaction: hold_leases(transaction, [asked]))
     return answer

@@ -1,7 +1,7 @@
 """What should the registry show? The rules once more, in their simplest form, for agents that beat.
 
 Written from RFC-0016 and the protocol's decisions, not from `lifecycle`, `verdict` or `lease`: what both
-tellings get wrong in the same way is not found, all else is. Each deed returns the HTTP status that the
+tellings get wrong in the same way is not found, all else is. Each function returns the HTTP status that the
 registry has to answer. Times are whole or half seconds, so that sums are exact.
 """
 
@@ -137,7 +137,7 @@ class Model:
         self._judge(new, may_fall=False)
         return 201
 
-    def beat(self, agent: Agent, said: str, incarnation: int | None) -> int:
+    def send_heartbeat(self, agent: Agent, said: str, incarnation: int | None) -> int:
         if agent.status not in ALIVE or incarnation not in {None, agent.incarnation}:
             return 410
         agent.last_beat_s = self.now_s

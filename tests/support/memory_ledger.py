@@ -15,7 +15,7 @@ from lifesign.domain.observation.results import Observation
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
     NO_NEWS,
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
     LedgerUnreachable,
     ProbeReport,
@@ -25,7 +25,7 @@ from lifesign.prober.results.ledger import (
     TargetEntry,
     TargetPage,
     WitnessNews,
-    WitnessStanding,
+    WitnessReport,
 )
 
 
@@ -83,7 +83,7 @@ class MemoryLedger:
     """How many results each report had."""
     received: dict[str, list[Received]] = field(default_factory=dict)
     """The same, with what the ledger knows of it."""
-    standings: list[tuple[str, WitnessStanding]] = field(default_factory=list)
+    standings: list[tuple[str, WitnessReport]] = field(default_factory=list)
     """What workers told with their claims."""
     news: WitnessNews = NO_NEWS
     """Told with each answer."""
@@ -113,7 +113,7 @@ class MemoryLedger:
         self._shards[shard].remove(target_id(url))
         self._gone[target_id(url)] = (shard, self._version)
 
-    def ask_recheck(self, url: str) -> None:
+    def request_recheck(self, url: str) -> None:
         """Ask for a look now."""
         self._put(replace(self.entries[target_id(url)], recheck_at_s=self.now_s()))
 
@@ -148,7 +148,7 @@ class MemoryLedger:
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         self._reach()
         now_s = self.clock.monotonic_s()

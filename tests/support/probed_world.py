@@ -74,7 +74,7 @@ class World:
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         if entry.url in self.addresses:
             host_limiter.admit(self.addresses[entry.url])
-        look = Look(entry.url, at_s, is_second=entry.is_asked_again)
+        look = Look(entry.url, at_s, is_second=entry.is_repeat)
         began_s = self.clock.monotonic_s()
         self.looks.append(look)
         self.under_way += 1
@@ -110,7 +110,7 @@ class World:
         timeout_s: float,
         is_enough: Callable[[Sequence[WitnessReply]], bool],
     ) -> Sequence[WitnessReply]:
-        """Ask witnesses, as `AsksWitnesses` does."""
+        """Ask witnesses, as `WitnessRequester` does."""
         self.asked.append((self.clock.monotonic_s(), network_class, urls))
         results = [self.result_of(url) for url in urls]
         is_late = any(result is ResultClass.TIMEOUT for result in results)

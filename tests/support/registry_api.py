@@ -97,7 +97,7 @@ class RegistryApi:
         assert answer.status == 201, answer.body
         return dict(answer.json())
 
-    async def beat(self, agent_id: str, key: str, **members: object) -> Answer:
+    async def send_heartbeat(self, agent_id: str, key: str, **members: object) -> Answer:
         """Send a heartbeat."""
         body = {"status": "active", "client_timestamp": self.time_text(), **members}
         return await self.ask("POST", f"{AGENTS}/{agent_id}/heartbeat", body, key=key)

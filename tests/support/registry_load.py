@@ -100,8 +100,8 @@ class Agent:
             await self._beat()
             await self._look()
         else:
-            deeds = [self._beat, self._acquire, self._release, self._write, self._drain]
-            await random.choices(deeds, weights=[10, 4, 3, 3, 1])[0]()  # noqa: S311 - no secret
+            functions = [self._beat, self._acquire, self._release, self._write, self._drain]
+            await random.choices(functions, weights=[10, 4, 3, 3, 1])[0]()  # noqa: S311 - no secret
 
     async def _look(self) -> None:
         status, answer = await self._ask("GET", f"/agents/{self.agent_id}")

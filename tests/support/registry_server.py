@@ -82,13 +82,13 @@ class RegistryServer:
 
         self.write(end)
 
-    def write(self, deed: Callable[[Transaction], None]) -> None:
+    def write(self, function: Callable[[Transaction], None]) -> None:
         """Change the database past the server."""
 
         async def write() -> None:
             database = open_database(self.database_url)
             try:
-                await database.write(deed)
+                await database.write(function)
             finally:
                 await database.close()
 

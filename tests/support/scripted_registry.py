@@ -45,7 +45,7 @@ class Asked:
     headers: dict[str, str]
 
     @property
-    def deed(self) -> str:
+    def function(self) -> str:
         """What it was for."""
         return "beat" if self.path.endswith("heartbeat") else self.method
 
@@ -57,7 +57,7 @@ class ScriptedRegistry:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     scripted: dict[str, deque[Answer]] = field(default_factory=dict)
-    """What to answer instead, by deed: "POST" registers, then "beat", "GET", "DELETE"."""
+    """What to answer instead, by function: "POST" registers, then "beat", "GET", "DELETE"."""
     incarnation: int = 0
     status: str = "deregistered"
     reason: str = "registered"
@@ -67,17 +67,17 @@ class ScriptedRegistry:
     """By which its clock is ahead of the agent's."""
     _has_come: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def answers(self, deed: str, *answers: Answer) -> None:
+    def answers(self, function: str, *answers: Answer) -> None:
         """Give these answers, one after another, to the next requests of this kind."""
-        self.scripted.setdefault(deed, deque()).extend(answers)
+        self.scripted.setdefault(function, deque()).extend(answers)
 
-    def deeds(self) -> list[str]:
+    def functions(self) -> list[str]:
         """What was asked for, in order."""
-        return [asked.deed for asked in self.asked]
+        return [asked.function for asked in self.asked]
 
     def beats(self) -> list[Asked]:
         """The heartbeats."""
-        return [asked for asked in self.asked if asked.deed == "beat"]
+        return [asked for asked in self.asked if asked.function == "beat"]
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait until something is true, looking at it whenever a request was answered."""
@@ -103,7 +103,7 @@ class ScriptedRegistry:
             dict(request.headers),
         )
         self.asked.append(asked)
-        scripted = self.scripted.get(asked.deed)
+        scripted = self.scripted.get(asked.function)
         status, body = scripted.popleft() if scripted else self._lawful(asked)
         # After the answer is on its way, not before.
         asyncio.get_running_loop().call_soon(self._has_come.set)
@@ -114,8 +114,8 @@ class ScriptedRegistry:
         return web.json_response(body, status=status) if body or status != 204 else web.Response(status=204)
 
     def _lawful(self, asked: Asked) -> Answer:
-        deeds = {"beat": self._take_beat, "POST": self._register, "DELETE": self._end}
-        return deeds.get(asked.deed, lambda _: (200, self.record()))(asked)
+        functions = {"beat": self._take_beat, "POST": self._register, "DELETE": self._end}
+        return functions.get(asked.function, lambda _: (200, self.record()))(asked)
 
     def _register(self, asked: Asked) -> Answer:
         if self.status in {"active", "draining"} and not asked.body.get("supersede"):

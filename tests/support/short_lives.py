@@ -59,7 +59,7 @@ class Voices:
         assert status == 201, answer
         return time_of(answer["last_heartbeat_at"])
 
-    async def beat(self, number: int, agent_id: str) -> Said:
+    async def send_heartbeat(self, number: int, agent_id: str) -> Said:
         """Send one heartbeat to one of the servers."""
         body = {"status": "active", "client_timestamp": "2025-11-20T12:00:00Z"}
         path = f"/agents/{agent_id}/heartbeat"

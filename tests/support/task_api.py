@@ -39,7 +39,7 @@ class Worker:
     async def write(
         self,
         grant: Mapping[str, Any],
-        deed: str,
+        function: str,
         *,
         task_id: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -47,9 +47,9 @@ class Worker:
     ) -> Answer:
         """Write in the name of a run; `task_id` takes its credentials to another task."""
         shown = {"run_id": grant["run_id"], "fencing_token": grant["lease"]["fencing_token"]}
-        if not deed.startswith("calls"):
-            shown["idempotency_key"] = deed
-        path = f"{TASKS}/{task_id or grant['task']['task_id']}/{deed}"
+        if not function.startswith("calls"):
+            shown["idempotency_key"] = function
+        path = f"{TASKS}/{task_id or grant['task']['task_id']}/{function}"
         return await self.api.ask("POST", path, {**shown, **members}, key=self.key, headers=headers)
 
     async def report(self, grant: Mapping[str, Any], **members: object) -> Answer:
@@ -79,9 +79,9 @@ async def create(
     return dict(answer.json())
 
 
-async def steer(api: RegistryApi, task_id: str, deed: str, **members: object) -> Answer:
+async def steer(api: RegistryApi, task_id: str, function: str, **members: object) -> Answer:
     """Decide something as a coordinator."""
-    return await api.ask("POST", f"{TASKS}/{task_id}/{deed}", members, key=Role.COORDINATOR)
+    return await api.ask("POST", f"{TASKS}/{task_id}/{function}", members, key=Role.COORDINATOR)
 
 
 async def task(api: RegistryApi, task_id: str) -> dict[str, Any]:

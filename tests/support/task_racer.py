@@ -42,7 +42,7 @@ class TaskRacer:
         return await self._write(mark_complete, grant, body)
 
     async def _write(
-        self, deed: TransactionFunction, grant: TaskGrant, body: RunWrite
+        self, function: TransactionFunction, grant: TaskGrant, body: RunWrite
     ) -> OperationReply | LifesignError:
         call = Call(
             caller=self._caller,
@@ -52,7 +52,7 @@ class TaskRacer:
             headers={},
             digest=self._digest,
         )
-        return await self.database.write(lambda transaction: deed(transaction, call))
+        return await self.database.write(lambda transaction: function(transaction, call))
 
 
 def race(url: str, agent_id: str, key: str, start: Barrier) -> list[str]:

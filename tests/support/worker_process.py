@@ -246,12 +246,12 @@ def main() -> None:
         agent_id="agent", refresh_seconds=1, state_dir=None if state_dir == IN_MEMORY else state_dir
     )
     for line in sys.stdin:
-        deed, *arguments = line.split()
-        if deed == "open":
+        function, *arguments = line.split()
+        if function == "open":
             health.open()
             answer = "ok"
         else:
-            answer = _DEEDS[deed](health, *map(int, arguments))
+            answer = _DEEDS[function](health, *map(int, arguments))
         os.write(1, answer.encode() + b"\n")
 
 

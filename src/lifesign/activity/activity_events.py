@@ -19,9 +19,9 @@ class WatchEventKind(StrEnum):
     """Nothing is said for a session: the server does not have it, or not where we look."""
     UNKNOWN_SESSION = "unknown_session"
     """Something was heard of a session that belongs to no agent we know; told once, then counted."""
-    SERVER_AWAY = "server_away"
-    SERVER_HEARD = "server_heard"
-    REGISTRY_AWAY = "registry_away"
+    SERVER_UNREACHABLE = "server_unreachable"
+    SERVER_REACHABLE = "server_reachable"
+    REGISTRY_UNREACHABLE = "registry_unreachable"
     """Heartbeats are dropped: a late one would say nothing."""
     REGISTRY_BACK = "registry_back"
     MAPPING = "mapping"
@@ -45,16 +45,16 @@ Tell = Callable[[WatchEvent], None]
 class Once:
     """Tells the same about the same only once, until it is otherwise; remembers what it is asked about."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, emit: Tell) -> None:
+        self._tell = emit
         self._last: dict[tuple[str, str | None], str] = {}
 
-    def tell(self, subject: str, told: WatchEvent) -> None:
+    def emit(self, subject: str, event: WatchEvent) -> None:
         """Tell it, unless that was the last that was told of this subject of the agent."""
-        place = (subject, told.agent_id)
-        if self._last.get(place) != told.text:
-            self._last[place] = told.text
-            self._tell(told)
+        place = (subject, event.agent_id)
+        if self._last.get(place) != event.text:
+            self._last[place] = event.text
+            self._tell(event)
 
     def is_over(self, subject: str, agent_id: str | None = None) -> bool:
         """Forget what was told of a subject; whether there was something."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_connection import MAX_CONNECTIONS
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
-from lifesign.domain.lifecycle.passive_heartbeat import DueBeat
+from lifesign.domain.lifecycle.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
-from lifesign.http.counted_sessions import CountedConnector, counted_session
+from lifesign.http.counted_sessions import CountingConnector, counting_session
 
 if TYPE_CHECKING:
     import aiohttp
@@ -48,7 +48,7 @@ class Dropped:
 class HeartbeatSink(Protocol):
     """Whoever takes heartbeats, and knows how often they are due."""
 
-    async def beat(self, due: DueBeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
+    async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         """Send one heartbeat; raises nothing that a registry can cause."""
 
     async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
@@ -70,7 +70,7 @@ class RegistryHeartbeatSink:
 
     async def __aenter__(self) -> Self:
         # One for all: a thousand agents need no thousand pools of connections.
-        self._session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
+        self._session = counting_session(CountingConnector(limit=MAX_CONNECTIONS))
         try:
             for agent_id, key in self._keys.items():
                 self._clients[agent_id] = RegistryClient(
@@ -91,7 +91,7 @@ class RegistryHeartbeatSink:
         assert self._session is not None  # noqa: S101 - it was entered
         await self._session.close()
 
-    async def beat(self, due: DueBeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
+    async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         """Send one heartbeat, with the sessions that work as the agent's load."""
         try:
             reply = await self._clients[due.agent_id].agents.heartbeat(

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from lifesign.client.candidate_urls import read_place
+from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
@@ -27,8 +27,8 @@ from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.http.bounded_body import read_bounded, read_piece
 from lifesign.http.bounded_get import user_agent
-from lifesign.http.counted_sessions import CountedConnector, counted_session, counter_of
-from lifesign.http.failures import FAILURES, judge_failure
+from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session
+from lifesign.http.failures import FAILURES, classify_failure
 from lifesign.http.headers import media_type
 
 ANSWER_SECONDS: Final = 10.0
@@ -56,7 +56,7 @@ class NotOpencode(LifesignError):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionStanding:
+class SessionStatus:
     """How a session stands, as the server answered."""
 
     state: SessionState
@@ -81,7 +81,7 @@ class OpencodeServer:
         username: str | None = None,
         allow_plain_http: bool = False,
     ) -> None:
-        self.url = read_place(url).url.with_query(None)
+        self.url = parse_agent_url(url).url.with_query(None)
         is_in_the_clear = self.url.scheme == "http" and not is_loopback(self.url.host or "")
         if password and is_in_the_clear and not allow_plain_http:
             raise InvalidValue("URL", url, "https, since the password must not travel in the clear")
@@ -92,7 +92,7 @@ class OpencodeServer:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
+        self._session = counting_session(CountingConnector(limit=MAX_CONNECTIONS))
         return self
 
     async def __aexit__(
@@ -106,7 +106,7 @@ class OpencodeServer:
         """Open the stream; what it gives is the data of the messages that came, after each whole line.
 
         None may have come: the line alone says that the server lives. Never ends by itself: raises
-        OpencodeAway when the stream does, or was silent for SERVER_SILENT_S, or has a line without end.
+        OpencodeUnreachable when the stream ends, is silent for SERVER_SILENT_S, or has a line without end.
         NotOpencode if what answers is no stream.
         """
         path = "/global/event" if self.directory is None else "/event"
@@ -118,8 +118,8 @@ class OpencodeServer:
         finally:
             response.close()
 
-    async def standings(self, sessions: Collection[str]) -> dict[str, SessionStanding]:
-        """Return how these sessions stand now. OpencodeAway, NotOpencode."""
+    async def session_statuses(self, sessions: Collection[str]) -> dict[str, SessionStatus]:
+        """Return how these sessions stand now. OpencodeUnreachable, NotOpencode."""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
                 found = await _all(self._place_of(known) for known in sessions)
@@ -130,16 +130,16 @@ class OpencodeServer:
             raise OpencodeUnreachable(
                 f"no answers about {pluralize(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
             ) from None
-        return {known: self._standing(known, place, working) for known, place in places.items()}
+        return {known: self._session_status(known, place, working) for known, place in places.items()}
 
-    def _standing(
+    def _session_status(
         self, session_id: str, place: str | None, working: Mapping[str, Collection[str]]
-    ) -> SessionStanding:
+    ) -> SessionStatus:
         if place is None:
-            return SessionStanding(SessionState.ABSENT, "the server has no such session")
+            return SessionStatus(SessionState.ABSENT, "the server has no such session")
         if self.directory is not None and place.rstrip("/") != self.directory.rstrip("/"):
-            return SessionStanding(SessionState.ABSENT, f"it works in {place[:200]!a}, not where we listen")
-        return SessionStanding(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
+            return SessionStatus(SessionState.ABSENT, f"it works in {place[:200]!a}, not where we listen")
+        return SessionStatus(SessionState.BUSY if session_id in working[place] else SessionState.IDLE)
 
     async def _place_of(self, session_id: str) -> str | None:
         """Return the directory where a session works; None if there is no such session."""
@@ -168,7 +168,7 @@ class OpencodeServer:
                     _check(response, path, "application/json", has_password=self._auth is not None)
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
-            raise OpencodeUnreachable(judge_failure(self.url, error)[1]) from None
+            raise OpencodeUnreachable(classify_failure(self.url, error)[1]) from None
         finally:
             response.release()
         answer = None if body is None else parse_or_none(body)
@@ -193,7 +193,7 @@ class OpencodeServer:
                     auto_decompress=True,
                 )
         except FAILURES as error:
-            failure = OpencodeUnreachable(judge_failure(self.url, error)[1])
+            failure = OpencodeUnreachable(classify_failure(self.url, error)[1])
         # Outside of `except`: an error of the HTTP library carries the request's headers along.
         raise failure
 
@@ -226,7 +226,7 @@ async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[l
         except aiohttp.ClientPayloadError:
             raise OpencodeUnreachable("the stream broke off") from None
         except FAILURES as error:
-            raise OpencodeUnreachable(judge_failure(url, error)[1]) from None
+            raise OpencodeUnreachable(classify_failure(url, error)[1]) from None
         if not piece:
             raise OpencodeUnreachable("the stream ended")
         if parser.lines > before:
@@ -240,8 +240,8 @@ def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_pa
     if status == 200 and got == expected:
         return
     if status == 401:
-        told = f"it refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
-        raise NotOpencode(f"{path}: HTTP 401: {told}")
+        text = f"it refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
+        raise NotOpencode(f"{path}: HTTP 401: {text}")
     if status in {408, 425, 429} or status >= 500:
         raise OpencodeUnreachable(f"{path}: HTTP {status}")
     what = f"expected {expected}, got {got!a}" if status == 200 else "expected 200"

@@ -12,12 +12,12 @@ from typing import Final, Protocol
 
 from lifesign.activity.activity_events import Once, Tell, WatchEvent, WatchEventKind
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
-from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStanding
+from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStatus
 from lifesign.domain.base.backoff import Backoff
 from lifesign.domain.lifecycle.activity_event import Meaning, is_session_id, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
     MIN_GAP_S,
-    DueBeat,
+    DueHeartbeat,
     PassiveHeartbeats,
     SessionState,
     sessions_in,
@@ -41,10 +41,10 @@ class ActivityServer(Protocol):
     """Whoever tells what sessions do."""
 
     def events(self) -> AbstractAsyncContextManager[AsyncGenerator[list[str], None]]:
-        """Open the stream; OpencodeAway, NotOpencode."""
+        """Open the stream; OpencodeUnreachable, NotOpencode."""
 
-    async def standings(self, sessions: Collection[str]) -> Mapping[str, SessionStanding]:
-        """Return how sessions stand now; OpencodeAway, NotOpencode."""
+    async def session_statuses(self, sessions: Collection[str]) -> Mapping[str, SessionStatus]:
+        """Return how sessions stand now; OpencodeUnreachable, NotOpencode."""
 
 
 class AgentRefused(LifesignError):
@@ -59,7 +59,7 @@ class Watcher:
     """Turns what one server tells into heartbeats.
 
     `mapped` has the sessions of agents that were named beforehand; of an agent without any, its
-    registration says which (`metadata.opencode_session`). Everything that is decided goes to `tell`.
+    registration says which (`metadata.opencode_session`). Everything that is decided goes to `emit`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Watcher:
         server: ActivityServer,
         heart: HeartbeatSink,
         mapped: Mapping[str, Collection[str]],
-        tell: Tell,
+        emit: Tell,
         *,
         chance: Callable[[], float],
     ) -> None:
@@ -76,8 +76,8 @@ class Watcher:
         self._heart = heart
         self._mapped = mapped
         self._beats = PassiveHeartbeats()
-        self._once = Once(self._tell)
-        self._notified_on = tell
+        self._once = Once(self._emit)
+        self._notified_on = emit
         self._away = Backoff(chance)
         self._moved = asyncio.Event()
         self._intervals_s: dict[str, float] = {}
@@ -98,33 +98,33 @@ class Watcher:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow())
-                group.create_task(self._beat(group))
+                group.create_task(self._send_heartbeat(group))
                 group.create_task(self._keep_learning())
         except ExceptionGroup as failed:
             # The loops end together: what ended the first of them is what went wrong.
             raise failed.exceptions[0] from None
         finally:
             if self._was_heard:
-                self._tell(WatchEvent(what=WatchEventKind.ENDED, text=self._summary()))
+                self._emit(WatchEvent(what=WatchEventKind.ENDED, text=self._summary()))
 
     # ── the server ──
 
     async def _follow(self) -> None:
         now_s = asyncio.get_running_loop().time
         while True:
-            began_s, told = now_s(), "the stream ended"
+            began_s, text = now_s(), "the stream ended"
             try:
                 await self._follow_once()
             except OpencodeUnreachable as error:
-                told = str(error)
+                text = str(error)
             except NotOpencode as error:
                 if not self._was_heard:
                     raise
-                told = str(error)
+                text = str(error)
             finally:
                 self._is_streaming = False
                 self._beats.note_lost()
-            self._once.tell("server", WatchEvent(what=WatchEventKind.SERVER_AWAY, text=told))
+            self._once.emit("server", WatchEvent(what=WatchEventKind.SERVER_UNREACHABLE, text=text))
             if now_s() - began_s >= STEADY_SECONDS:
                 self._away.over()
             await asyncio.sleep(self._away.wait_s())
@@ -136,17 +136,17 @@ class Watcher:
             self._beats.note_line(now_s())
             await self._ask_sessions()
             self._is_streaming = self._was_heard = True
-            if self._once.is_over("server") or not self.counts[WatchEventKind.SERVER_HEARD]:
-                self._tell(WatchEvent(what=WatchEventKind.SERVER_HEARD, text="the server is heard"))
+            if self._once.is_over("server") or not self.counts[WatchEventKind.SERVER_REACHABLE]:
+                self._emit(WatchEvent(what=WatchEventKind.SERVER_REACHABLE, text="the server is heard"))
             async for messages in pieces:
                 self._beats.note_line(now_s())
                 for message in messages:
                     self._take(message, now_s())
 
     async def _ask_sessions(self) -> None:
-        unasked = self._beats.unasked()
-        found = await self._server.standings(unasked) if unasked else {}
-        self._beats.note_asked(
+        unchecked_sessions = self._beats.unchecked_sessions()
+        found = await self._server.session_statuses(unchecked_sessions) if unchecked_sessions else {}
+        self._beats.note_states(
             {session_id: standing.state for session_id, standing in found.items()},
             asyncio.get_running_loop().time(),
         )
@@ -157,7 +157,7 @@ class Watcher:
                 told = WatchEvent(
                     what=WatchEventKind.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id
                 )
-                self._once.tell(f"session {session_id}", told)
+                self._once.emit(f"session {session_id}", told)
             else:
                 self._once.is_over(f"session {session_id}", self._beats.agent_of(session_id))
         self._moved.set()
@@ -176,10 +176,10 @@ class Watcher:
                 agent_id=agent_id,
                 session_id=event.session_id,
             )
-            self._tell(told)
+            self._emit(told)
         if self._beats.unknown_events and not self.counts[WatchEventKind.UNKNOWN_SESSION]:
             text = f"{event.session_id}: of no agent that is watched; such events are only counted"
-            self._tell(
+            self._emit(
                 WatchEvent(what=WatchEventKind.UNKNOWN_SESSION, text=text, session_id=event.session_id)
             )
         if event.meaning not in {Meaning.OTHER, Meaning.REPEAT}:
@@ -187,7 +187,7 @@ class Watcher:
 
     # ── the heartbeats ──
 
-    async def _beat(self, group: asyncio.TaskGroup) -> None:
+    async def _send_heartbeat(self, group: asyncio.TaskGroup) -> None:
         now_s = asyncio.get_running_loop().time
         while True:
             self._moved.clear()
@@ -198,8 +198,8 @@ class Watcher:
                 async with asyncio.timeout(max(wait_s, 0.0)):
                     await self._moved.wait()
 
-    async def _send(self, due: DueBeat) -> None:
-        ending = await self._heart.beat(due)
+    async def _send(self, due: DueHeartbeat) -> None:
+        ending = await self._heart.send_heartbeat(due)
         if isinstance(ending, HeartbeatRefused):
             self._refused(due.agent_id, ending.why)
             return
@@ -209,16 +209,16 @@ class Watcher:
             return
         self._registry_answers(due.agent_id)
         why = f"{due.session_id}: {due.source or 'idle, and the server lives'}"
-        said = "" if ending.agent_status == "active" else f"; the registry calls it {ending.agent_status}"
-        text = f"{why}{said}"
-        self._tell(
+        message = "" if ending.agent_status == "active" else f"; the registry calls it {ending.agent_status}"
+        text = f"{why}{message}"
+        self._emit(
             WatchEvent(
                 what=WatchEventKind.HEARTBEAT, text=text, agent_id=due.agent_id, session_id=due.session_id
             )
         )
         if ending.commands:
             asked = f"the registry asks it to {', '.join(ending.commands)}: nobody but you tells it"
-            self._once.tell(
+            self._once.emit(
                 "command", WatchEvent(what=WatchEventKind.COMMAND, text=asked, agent_id=due.agent_id)
             )
         else:
@@ -229,18 +229,20 @@ class Watcher:
         gap_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_GAP_SECONDS)
         self._beats.hold(agent_id, now_s + gap_s)
         text = f"the registry refuses: {why}; tried again every {gap_s:g} s"
-        self._once.tell("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
+        self._once.emit("refused", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id))
 
     def _registry_unreachable(self, why: str) -> None:
-        self._once.tell(
+        self._once.emit(
             "registry",
-            WatchEvent(what=WatchEventKind.REGISTRY_AWAY, text=f"heartbeats are dropped meanwhile: {why}"),
+            WatchEvent(
+                what=WatchEventKind.REGISTRY_UNREACHABLE, text=f"heartbeats are dropped meanwhile: {why}"
+            ),
         )
 
     def _registry_answers(self, agent_id: str) -> None:
         self._once.is_over("refused", agent_id)
         if self._once.is_over("registry"):
-            self._tell(WatchEvent(what=WatchEventKind.REGISTRY_BACK, text="the registry answers again"))
+            self._emit(WatchEvent(what=WatchEventKind.REGISTRY_BACK, text="the registry answers again"))
 
     # ── what the registry knows ──
 
@@ -248,7 +250,7 @@ class Watcher:
         while True:
             await asyncio.sleep(RECORD_EVERY_SECONDS)
             await self._learn(is_first=False)
-            if self._is_streaming and self._beats.unasked():
+            if self._is_streaming and self._beats.unchecked_sessions():
                 with suppress(OpencodeUnreachable, NotOpencode):
                     # If the server is away, the stream says so.
                     await self._ask_sessions()
@@ -264,7 +266,7 @@ class Watcher:
                 if is_first:
                     raise AgentRefused(agent_id, record.why)
                 text = f"how often it beats cannot be read: {record.why}"
-                self._once.tell(
+                self._once.emit(
                     "record", WatchEvent(what=WatchEventKind.REFUSED, text=text, agent_id=agent_id)
                 )
                 continue
@@ -300,17 +302,17 @@ class Watcher:
                 text=f"metadata.opencode_session: expected {expected}; the rest is passed over",
                 agent_id=agent_id,
             )
-            self._once.tell("names", told)
+            self._once.emit("names", told)
         return [str(session_id) for session_id in good]
 
     def _mapping(self, agent_id: str, text: str) -> None:
-        self._once.tell("mapping", WatchEvent(what=WatchEventKind.MAPPING, text=text, agent_id=agent_id))
+        self._once.emit("mapping", WatchEvent(what=WatchEventKind.MAPPING, text=text, agent_id=agent_id))
 
     # ── what is told ──
 
-    def _tell(self, told: WatchEvent) -> None:
-        self.counts[told.what] += 1
-        self._notified_on(told)
+    def _emit(self, event: WatchEvent) -> None:
+        self.counts[event.what] += 1
+        self._notified_on(event)
 
     def _summary(self) -> str:
         several = len(self._beats.unknown_sessions)

@@ -13,14 +13,14 @@ from typing import Final
 
 from lifesign.errors import InvalidValue
 
-OWN_KEYS: Final = "own-keys"
+KEYS_DIRECTORY: Final = "own-keys"
 """The directory, among the workspaces."""
 _LOCK: Final = ".lock"
 
 
-def own_key_file(root: Path, agent_id: str) -> Path:
+def agent_key_file(root: Path, agent_id: str) -> Path:
     """Return where an agent's own key is, or will be; InvalidValue if nothing can be kept there."""
-    directory = root / OWN_KEYS
+    directory = root / KEYS_DIRECTORY
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from lifesign.adapter.process.orphan_cleanup import end_left
 from lifesign.adapter.run_events import RunEvent, RunEventKind, Tell
 from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings, TaskRun
-from lifesign.adapter.workspaces import KEEP_SECONDS, Workspaces
+from lifesign.adapter.workspaces import RETENTION_SECONDS, Workspaces
 from lifesign.agent.drain import DrainContext, leave
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.registration import Load, RegistrySession
@@ -66,7 +66,7 @@ class Adapter:
         workspaces: Workspaces,
         tell: Tell,
         open_tools: OpenTools | None = None,
-        keep_s: float = KEEP_SECONDS,
+        keep_s: float = RETENTION_SECONDS,
         drain_s: float = DRAIN_SECONDS,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -149,18 +149,18 @@ class Adapter:
             self._say(RunEventKind.LEAVING, f"takes no further task: {why}{rest}")
             self._leaves.set()
 
-    def life_begun(self, incarnation: int) -> None:
+    def on_registered(self, incarnation: int) -> None:
         """Go on with a new life."""
         self._say(RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, life {incarnation}")
 
-    def life_lost(self, why: str) -> None:
+    def on_incarnation_lost(self, why: str) -> None:
         """Stop: what is in progress may be somebody else's by now (RFC-0016 4.6)."""
         if self._run is not None:
             self._run.stop(Stop.LOST, f"the registry gave this agent up: {why}")
 
     def stood_aside(self) -> None:
         """Stop, and begin nothing while another process lives as this agent."""
-        self.life_lost("another process lives as this agent")
+        self.on_incarnation_lost("another process lives as this agent")
 
     def _renew_leases(self) -> None:
         if self._run is not None:
@@ -230,7 +230,7 @@ class Adapter:
         """See to what stands in the way of a claim; raises what only people can."""
         if isinstance(error, Gone) or error.code == "agent_not_found":
             # The next heartbeat finds the same, and registers again.
-            await self._loop.beat()
+            await self._loop.send_heartbeat()
         elif error.code == "too_many":
             await self._give_back(client)
         elif is_final(error) and error.code != "agent_draining":
@@ -272,14 +272,14 @@ class Adapter:
     async def _end_left(self) -> None:
         """End what goes on of runs whose adapter was killed, and their wardens with it or stopped."""
         try:
-            ended = await end_left(await asyncio.to_thread(self._workspaces.left_behind))
+            ended = await end_left(await asyncio.to_thread(self._workspaces.abandoned_runs))
         except OSError as error:
             _log.warning("what earlier runs have left cannot be looked for: %s", error)
             return
         if ended.killed:
             who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
-            told = f"{ended.killed} {who} of runs whose adapter was killed went on, and {verb} killed"
-            self._say(RunEventKind.PRUNED, told)
+            text = f"{ended.killed} {who} of runs whose adapter was killed went on, and {verb} killed"
+            self._say(RunEventKind.PRUNED, text)
 
     async def _prune_daily(self) -> None:
         while True:
@@ -302,9 +302,9 @@ class Adapter:
         await self._unless_leaving(asyncio.sleep(due_s - now_s))
         return not self._leaves.is_set()
 
-    async def _unless_leaving(self, deed: Awaitable[T]) -> T | None:
-        """Return what comes of a deed; None if the agent leaves before."""
-        doing = asyncio.ensure_future(deed)
+    async def _unless_leaving(self, function: Awaitable[T]) -> T | None:
+        """Return what comes of a function; None if the agent leaves before."""
+        doing = asyncio.ensure_future(function)
         try:
             await self._first(doing, self._leaves.wait())
             return doing.result() if doing.done() else None

@@ -30,14 +30,14 @@ from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.lease_renewal import grace_left_s, next_try_s
-from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, judge_end
+from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, decide_end
 from lifesign.domain.tasks.task_states import ExitReason
 from lifesign.errors import LifesignError
 from lifesign.mcp.request_human_help import NAME as HELP_TOOL
 
 GRACE_SECONDS: Final = 10.0
 """Between the request to end and the kill, unless it is said otherwise."""
-HEAR_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 """For an end to be heard of that was there before its reason was: after the adapter stood still, say."""
 BUDGET_GONE: Final = "a metered call was refused: what they may cost is used up"
 
@@ -91,7 +91,7 @@ class RunOutcome:
     """To be handed in."""
     could_start: bool = True
     """False: the command is not there, which no other task would change."""
-    was_told: bool = False
+    was_notified: bool = False
     """Whether the registry knows of its end."""
 
     @property
@@ -103,12 +103,12 @@ class RunOutcome:
     @property
     def is_done(self) -> bool:
         """Whether it did what it could, and the registry knows."""
-        return self.end.is_done and self.was_told
+        return self.end.is_done and self.was_notified
 
     @property
     def has_result(self) -> bool:
         """Whether there is nothing left to be looked into."""
-        return self.end.has_result and self.was_told
+        return self.end.has_result and self.was_notified
 
 
 class TaskRun:
@@ -178,7 +178,7 @@ class TaskRun:
                 return await self._report(outcome)
             return await self._work()
         finally:
-            self._keeper.let_go()
+            self._keeper.stop_keeping()
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _work(self) -> RunOutcome:
@@ -222,9 +222,9 @@ class TaskRun:
             if self._process is None or self._process.is_gone:
                 return _not_started(str(error))
             return await self._unclear(str(error), None)
-        if self._process is not None and self._process.doubt and self._written is None:
-            return await self._unclear(self._process.doubt, exit_code)
-        end = judge_end(
+        if self._process is not None and self._process.uncertainty and self._written is None:
+            return await self._unclear(self._process.uncertainty, exit_code)
+        end = decide_end(
             self._stop,
             exit_code,
             written=self._written,
@@ -232,7 +232,7 @@ class TaskRun:
             was_signalled=self._was_signalled,
             has_output=workspace.has_output(),
         )
-        if end.telling is not RunReport.COMPLETE:
+        if end.report is not RunReport.COMPLETE:
             return RunOutcome(end, exit_code, self._why or ended_with(exit_code))
         result = workspace.result()
         if result.output is None:
@@ -244,7 +244,7 @@ class TaskRun:
 
         An agent that leaves gives its leases back. Whoever cannot look can start nothing either.
         """
-        self._keeper.let_go()
+        self._keeper.stop_keeping()
         text = f"it is not given back, since it is not known whether anything of it goes on: {why}"
         left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
         self._say(RunEventKind.STOPPING, f"{text}; its lease runs out in {left_s:.0f} s")
@@ -260,7 +260,7 @@ class TaskRun:
         async with AsyncExitStack() as stack:
             tools, timer = None, self._open_timer(stack)
             if self._open_tools is not None:
-                tools = await stack.enter_async_context(self._open_tools(self._held_work(timer)))
+                tools = await stack.enter_async_context(self._open_tools(self._tool_proxy_context(timer)))
             job = Job(
                 command=settings.command,
                 environment=environment_of(
@@ -289,7 +289,7 @@ class TaskRun:
                 RunEventKind.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace
             )
             await self._watch(process)
-            if not await process.end(self._grace_s(), self._hurry) and not process.doubt:
+            if not await process.end(self._grace_s(), self._hurry) and not process.uncertainty:
                 self._say(
                     RunEventKind.STOPPING, "some of it goes on, and is another user's or stuck in the kernel"
                 )
@@ -312,7 +312,7 @@ class TaskRun:
                 # It has handed its task in, and says good-bye: by itself, and then asked to.
                 wait_s = self._settings.grace_s / 2.0
                 await asyncio.wait({exited, asked}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({exited}, timeout=HEAR_SECONDS)
+            await asyncio.wait({exited}, timeout=POLL_SECONDS)
             if exited.done():
                 is_killed = exited.result() == -signal.SIGKILL and self._written is None
                 if is_killed and self._timer is not None and self._timer.is_due:
@@ -366,7 +366,7 @@ class TaskRun:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 
-    def _held_work(self, timer: LeaseTimer) -> ToolProxyContext:
+    def _tool_proxy_context(self, timer: LeaseTimer) -> ToolProxyContext:
         return ToolProxyContext(
             registry=self._client,
             run=self._run,
@@ -380,7 +380,7 @@ class TaskRun:
     def _ended_by_tool(self, tool: str) -> None:
         self._written = RunReport.HELP if tool == HELP_TOOL else RunReport.COMPLETE
         self._why = f"it has called {tool}"
-        self._keeper.let_go()
+        self._keeper.stop_keeping()
         # Others may have the task from now on: it has one grace, half of it to end by itself.
         self._ends_s = asyncio.get_running_loop().time() + self._settings.grace_s
         self._set_timer(self._ends_s)
@@ -393,16 +393,16 @@ class TaskRun:
         """Write in the run's name how it ended, and tell it; return whether the registry knows, too."""
         untold = await self._write(outcome)
         if untold:
-            what, text = RunEventKind.UNTOLD, f"{outcome.text}; the registry was not told: {untold}"
+            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not told: {untold}"
         else:
-            what, text = _told_as(outcome.end), outcome.text
+            what, text = _event_kind(outcome.end), outcome.text
         self._say(what, text, outcome, workspace)
-        return replace(outcome, was_told=not untold)
+        return replace(outcome, was_notified=not untold)
 
     async def _write(self, outcome: RunOutcome) -> str:
         """Return why it could not be told, or nothing."""
         failures = 0
-        while outcome.end.telling is not RunReport.NOTHING:
+        while outcome.end.report is not RunReport.NOTHING:
             try:
                 await self._write_once(outcome)
                 break
@@ -418,9 +418,9 @@ class TaskRun:
 
     async def _write_once(self, outcome: RunOutcome) -> None:
         tasks, run, end = self._client.tasks, self._run, outcome.end
-        if end.telling is RunReport.COMPLETE:
+        if end.report is RunReport.COMPLETE:
             await tasks.mark_complete(run, outcome.output or {}, idempotency_key="adapter:complete")
-        elif end.telling is RunReport.HELP:
+        elif end.report is RunReport.HELP:
             await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
         else:
             await tasks.release(
@@ -462,10 +462,10 @@ def ended_with(exit_code: int) -> str:
     return f"it was ended by signal {-exit_code}"
 
 
-def _told_as(end: RunEnd) -> RunEventKind:
+def _event_kind(end: RunEnd) -> RunEventKind:
     if not end.is_done:
         return RunEventKind.FAILED
-    return RunEventKind.ASKED if end.asks_people else RunEventKind.COMPLETED
+    return RunEventKind.HELP_REQUESTED if end.needs_help else RunEventKind.COMPLETED
 
 
 def _not_started(text: str) -> RunOutcome:

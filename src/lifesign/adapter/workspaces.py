@@ -26,7 +26,7 @@ from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.domain.models.tasks import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
 from lifesign.errors import InvalidValue
 
-KEEP_SECONDS: Final = 7 * 86_400.0
+RETENTION_SECONDS: Final = 7 * 86_400.0
 """Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
 INPUT_FILE: Final = "input.json"
 REPORT_FILE: Final = "latest_report.json"
@@ -155,7 +155,7 @@ class Workspaces:
         except OSError as error:
             expected = f"a directory that can be made and read ({error.strerror})"
             raise InvalidValue("workspaces", str(root), expected) from None
-        expected = _not_ours_alone(self._fd, self.root)
+        expected = _ownership_fault(self._fd, self.root)
         if user is not None and not expected and (why := user.shut_out_by(self.root)):
             expected = _reachable(user, why)
         if expected:
@@ -203,7 +203,7 @@ class Workspaces:
         finally:
             workspace.close()
 
-    def left_behind(self) -> list[str]:
+    def abandoned_runs(self) -> list[str]:
         """Return the runs that nobody ended and nobody runs: their adapter was killed."""
         return [run_id for run_id in self._runs() if self._is_left(run_id)]
 
@@ -213,7 +213,7 @@ class Workspaces:
             # One that says nothing yet is being prepared.
             return bool(note) and "ended_at_s" not in note
 
-    def prune(self, keep_s: float = KEEP_SECONDS) -> int:
+    def prune(self, keep_s: float = RETENTION_SECONDS) -> int:
         """Remove what ended longer ago than that; return how many workspaces there were.
 
         A run that nobody ended, since its adapter was killed, is taken to have ended now.
@@ -282,7 +282,7 @@ def _reachable(user: AgentUser, why: str) -> str:
     return f"a directory that {user.name} can reach (chmod 711): {why}"
 
 
-def _not_ours_alone(fd: int, root: Path) -> str:
+def _ownership_fault(fd: int, root: Path) -> str:
     """Say what is expected of a directory that is open, if anybody else could put another in its place.
 
     Who may write to a directory above it can; unless that is sticky, as /tmp is.

@@ -25,7 +25,7 @@ from lifesign.domain.models.agents import HeartbeatConfig
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Message = MutableMapping[str, Any]
 
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 """How often a worker that does not beat looks whether it has to."""
 
 _log = logging.getLogger("lifesign.agent")
@@ -154,13 +154,13 @@ class AgentLink:
             self._is_asked_to_leave = True
             self._leaves.set()
 
-    def life_begun(self, incarnation: int) -> None:
+    def on_registered(self, incarnation: int) -> None:
         """Tell the other workers, of which one may have to go on with this life."""
-        self._note_life(incarnation)
+        self._note_incarnation(incarnation)
 
-    def life_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has said it
+    def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has said it
         """Requests in flight go on: their callers wait, and nobody else has been given them."""
-        self._note_life(None)
+        self._note_incarnation(None)
 
     def stood_aside(self) -> None:
         """Serve the app all the same."""
@@ -177,10 +177,10 @@ class AgentLink:
     def _load(self) -> Load:
         return Load(self._in_flight if self._crew is None else self._crew.total_load())
 
-    def _note_life(self, incarnation: int | None) -> None:
+    def _note_incarnation(self, incarnation: int | None) -> None:
         if self._crew is not None:
             try:
-                self._crew.note_life(incarnation)
+                self._crew.note_incarnation(incarnation)
             except OSError as error:
                 _log.error("%s: workers cannot take over: %s", self.profile.agent_id, error)
 
@@ -219,7 +219,7 @@ class AgentLink:
         while self._crew is not None and not self._crew.lead():
             with suppress(TimeoutError):
                 # Not all at the same moment.
-                async with asyncio.timeout(LOOK_SECONDS * (0.5 + 0.5 * random.random())):  # noqa: S311
+                async with asyncio.timeout(POLL_SECONDS * (0.5 + 0.5 * random.random())):  # noqa: S311
                     await self._leaves.wait()
             if self._leaves.is_set():
                 return False
@@ -227,13 +227,13 @@ class AgentLink:
 
     async def _beat_until_left(self) -> None:
         """Beat until this worker has to leave; take the agent off the list unless another one goes on."""
-        life = None if self._crew is None else self._crew.life()
-        if life is not None and life == HAS_LEFT:
+        incarnation = None if self._crew is None else self._crew.incarnation()
+        if incarnation is not None and incarnation == HAS_LEFT:
             return
         loop = HeartbeatLoop(self._place, self, self._load)
-        if life is not None:
-            _log.info("%s: this worker goes on with life %s", self.profile.agent_id, life)
-            loop.resume(life)
+        if incarnation is not None:
+            _log.info("%s: this worker goes on with life %s", self.profile.agent_id, incarnation)
+            loop.resume(incarnation)
         beating = asyncio.create_task(loop.run())
         try:
             await self._leaves.wait()
@@ -251,7 +251,7 @@ class AgentLink:
             )
             await leave(leaving, self._drain_s)
             # A worker that came meanwhile registers anew, but not what the registry wants gone.
-            self._note_life(HAS_LEFT if self._is_asked_to_leave else None)
+            self._note_incarnation(HAS_LEFT if self._is_asked_to_leave else None)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
@@ -273,9 +273,9 @@ class AgentLink:
         crew, self._crew = self._crew, None
         if crew is None:
             return
-        life = crew.life()
-        if crew.leave() and life is not None and life != HAS_LEFT:
-            self._place.incarnation = life
+        incarnation = crew.incarnation()
+        if crew.leave() and incarnation is not None and incarnation != HAS_LEFT:
+            self._place.incarnation = incarnation
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._place.leave()

@@ -33,7 +33,7 @@ HAS_LEFT: Final = 0
 """As a life: the agent was drained, and none of these workers is to register it again."""
 
 _LOAD_BYTES = 8
-_MAX_LIFE_BYTES = 32
+_MAX_INCARNATION_BYTES = 32
 
 
 class BeatElection:
@@ -105,15 +105,15 @@ class BeatElection:
         """Whether no other worker lives."""
         return not self._loads_of_others()
 
-    def life(self) -> int | None:
+    def incarnation(self) -> int | None:
         """Return the life that a worker has begun; None if there is none, HAS_LEFT if it is over."""
         try:
             with (self._directory / "life").open("rb") as file:
-                return int(file.read(_MAX_LIFE_BYTES))
+                return int(file.read(_MAX_INCARNATION_BYTES))
         except (FileNotFoundError, ValueError):
             return None
 
-    def note_life(self, incarnation: int | None) -> None:
+    def note_incarnation(self, incarnation: int | None) -> None:
         """Tell whoever takes over; only by the one that leads."""
         path = self._directory / "life"
         if incarnation is None:

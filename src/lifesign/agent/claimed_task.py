@@ -25,7 +25,7 @@ class ClaimedTask:
     """
 
     def __init__(
-        self, client: RegistryClient, granted: GrantedTask, run: HeldRun, let_go: Callable[[], None]
+        self, client: RegistryClient, granted: GrantedTask, run: HeldRun, stop_keeping: Callable[[], None]
     ) -> None:
         self.task_id = run.task_id
         self.title = granted.task.title
@@ -47,7 +47,7 @@ class ClaimedTask:
         self.client = client
         self.has_ended = False
         """Whether it was handed to people."""
-        self._let_go = let_go
+        self._stop_keeping = stop_keeping
         self._writes = 0
 
     def __repr__(self) -> str:
@@ -92,11 +92,11 @@ class ClaimedTask:
         report = None if summary is None else ProgressReport(summary=summary)
         await self.client.tasks.request_human_help(self.run, reason, report=report)
         self.has_ended = True
-        self._let_go()
+        self._stop_keeping()
 
-    def _next(self, deed: str) -> str:
+    def _next(self, operation: str) -> str:
         self._writes += 1
-        return f"{deed}-{self._writes}"
+        return f"{operation}-{self._writes}"
 
 
 def _report(
@@ -107,14 +107,14 @@ def _report(
     blockers: Sequence[str],
 ) -> dict[str, Any]:
     """Return a report as it travels; what is wrong in it is told when it is sent."""
-    said = {
+    members = {
         "summary": summary,
         "beliefs": texts("beliefs", beliefs),
         "attempted": [dict(one) for one in attempted],
         "nextStep": next_step,
         "blockers": texts("blockers", blockers),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def output_of(result: Any) -> dict[str, Any]:

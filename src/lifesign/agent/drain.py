@@ -87,16 +87,16 @@ async def _be_gone(place: RegistrySession) -> None:
         _log.warning("%s: cannot be taken off the list: %s", place.agent_id, error)
 
 
-async def _within(hurry: asyncio.Event, deed: Awaitable[None], seconds: float) -> bool:
-    """Wait for a deed that is worth a moment even to who is in a hurry; False if it was given up."""
+async def _within(hurry: asyncio.Event, function: Awaitable[None], seconds: float) -> bool:
+    """Wait for a function that is worth a moment even to who is in a hurry; False if it was given up."""
     if hurry.is_set():
-        return await _unless_hurried(asyncio.Event(), deed, HURRIED_SECONDS)
-    return await _unless_hurried(hurry, deed, seconds)
+        return await _unless_hurried(asyncio.Event(), function, HURRIED_SECONDS)
+    return await _unless_hurried(hurry, function, seconds)
 
 
-async def _unless_hurried(hurry: asyncio.Event, deed: Awaitable[None], seconds: float) -> bool:
-    """Wait for a deed; False if it was given up because time was up or somebody is in a hurry."""
-    doing = asyncio.ensure_future(deed)
+async def _unless_hurried(hurry: asyncio.Event, function: Awaitable[None], seconds: float) -> bool:
+    """Wait for a function; False if it was given up because time was up or somebody is in a hurry."""
+    doing = asyncio.ensure_future(function)
     hurrying = asyncio.ensure_future(hurry.wait())
     try:
         await asyncio.wait({doing, hurrying}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

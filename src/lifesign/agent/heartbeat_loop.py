@@ -51,14 +51,14 @@ class OnRegistryReply(Protocol):
     def drain_asked(self, why: str, timeout_s: float | None) -> None:
         """The registry wants the agent to leave; told once for each command."""
 
-    def life_begun(self, incarnation: int) -> None:
+    def on_registered(self, incarnation: int) -> None:
         """The agent is registered."""
 
-    def life_lost(self, why: str) -> None:
+    def on_incarnation_lost(self, why: str) -> None:
         """The registry gave this agent up: what it had in progress may be somebody else's now."""
 
     def stood_aside(self) -> None:
-        """Another process lives as this agent: nothing is to be begun until `life_begun`."""
+        """Another process lives as this agent: nothing is to be begun until `on_registered`."""
 
 
 class HeartbeatLoop:
@@ -67,7 +67,7 @@ class HeartbeatLoop:
     def __init__(
         self,
         place: RegistrySession,
-        told: OnRegistryReply,
+        on_reply: OnRegistryReply,
         load: Callable[[], Load],
         *,
         renew_leases: Callable[[], None] | None = None,
@@ -75,13 +75,13 @@ class HeartbeatLoop:
         wall_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Beat for a place; `is_automatic=False` leaves it to `beat` when, once it is registered.
+        """Beat for a place; `is_automatic=False` leaves it to `send_heartbeat` when, once it is registered.
 
         `renew_leases`, which must return at once, is called when some of the tasks that were named in a
         beat are not the agent's any more.
         """
         self._place = place
-        self._told = told
+        self._told = on_reply
         self._load = load
         self._renew_leases = renew_leases
         self._is_automatic = is_automatic
@@ -118,7 +118,7 @@ class HeartbeatLoop:
             self.has_left.set()
             _settle([*waiting, *self._waiting])
 
-    async def beat(self) -> None:
+    async def send_heartbeat(self) -> None:
         """Beat now, or register if there is no life; return when that has been tried."""
         await self._next_turn()
 
@@ -181,7 +181,7 @@ class HeartbeatLoop:
         self._supersedes = self.is_displaced = False
         self.is_registered.set()
         _log.info("%s: registered, life %s", self._place.agent_id, record.incarnation)
-        self._told.life_begun(record.incarnation)
+        self._told.on_registered(record.incarnation)
         return first_beat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
 
     def _stand_aside(self) -> float:
@@ -198,23 +198,23 @@ class HeartbeatLoop:
     async def _beat(self) -> float:
         sent_at_s, sent_s, was_draining = _now_s(), self._wall_s(), self.is_draining
         try:
-            reply = await self._place.beat(self._load(), is_draining=was_draining, client_s=sent_s)
+            reply = await self._place.send_heartbeat(self._load(), is_draining=was_draining, client_s=sent_s)
         except (Gone, NotFound) as error:
-            return await self._lose_life(error)
+            return await self._lose_incarnation(error)
         self._compare_clocks(sent_s, reply)
         self._obey(reply)
         if self.is_draining and not was_draining:
             return _now_s()
         return next_beat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
 
-    async def _lose_life(self, error: RegistryError) -> float:
+    async def _lose_incarnation(self, error: RegistryError) -> float:
         """Give up what is in progress (RFC-0016 4.6), and register again unless the agent is to leave."""
         was_drained = not self.is_draining and await self._was_drained()
         self._place.incarnation = None
         self.is_registered.clear()
         if was_drained:
             self.is_draining = True
-            self._told.life_lost(str(error))
+            self._told.on_incarnation_lost(str(error))
             self._told.drain_asked("the registry drained this agent before it could tell", None)
         if self.is_draining:
             self.has_left.set()
@@ -227,7 +227,7 @@ class HeartbeatLoop:
             )
         else:
             _log.warning("%s: registers again: %s", self._place.agent_id, error)
-        self._told.life_lost(str(error))
+        self._told.on_incarnation_lost(str(error))
         # Many that were given up together come back together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
 
@@ -272,14 +272,14 @@ class HeartbeatLoop:
         """Say what is wrong, once, and return when to try again."""
         is_unreachable = isinstance(error, RegistryFailure)
         # Refusals differ in their reasons; that nobody answers is one thing, however it shows.
-        said = "away" if is_unreachable else str(error)
-        if said != self._last_reported:
+        text = "away" if is_unreachable else str(error)
+        if text != self._last_reported:
             if is_unreachable:
                 _log.warning("%s: the registry is away: %s; asked again", self._place.agent_id, error)
             else:
                 hint = _hint(error, self._place.agent_id)
                 _log.error("%s: refused, and asked again: %s%s", self._place.agent_id, error, hint)
-        self._last_reported = said
+        self._last_reported = text
         return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
 
     def _try_again_s(self, retry_after_s: float | None) -> float:

@@ -105,7 +105,7 @@ class RegistrySession:
         self.incarnation = record.incarnation
         return record
 
-    async def beat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
+    async def send_heartbeat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
         """Say that it lives; `client_s` is the time by our wall clock. Gone if this life is over."""
         client = await self.client()
         return await client.agents.heartbeat(

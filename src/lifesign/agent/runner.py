@@ -50,7 +50,7 @@ class AgentRunner:
     source: where work comes from; None: what `assign` hands in.
     tasks: whether the registry gives it tasks, at most `capacity` at once, one if that is not said;
         `on_assignment` is called with a `ClaimedTask`, and what it returns is handed in.
-    auto_heartbeat: False leaves it to `beat` when; the registry calls an agent unhealthy that does not.
+    auto_heartbeat: False: you call `send_heartbeat` yourself, else the registry calls the agent unhealthy.
 
     InvalidValue for what cannot be right. A registry that is away or refuses stops nothing: the log
     (`lifesign.agent`) says so once.
@@ -208,10 +208,10 @@ class AgentRunner:
             self._work.drop(assignment, "whoever handed it in does not wait for it any more")
             raise
 
-    async def beat(self) -> None:
+    async def send_heartbeat(self) -> None:
         """Beat now; for who has `auto_heartbeat=False`, and for nobody else."""
         if self._living is not None and not self._living.done():
-            await self._loop.beat()
+            await self._loop.send_heartbeat()
 
     def drain(self, why: str = "asked by its program") -> None:
         """Begin to leave; returns at once, see `wait`. Called again, it ends at once. From any thread."""
@@ -245,11 +245,11 @@ class AgentRunner:
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._begin_to_leave(why)
 
-    def life_begun(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
+    def on_registered(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
         """Take work, which does not wait for the registry but while another process has the place."""
         self._work.go_on()
 
-    def life_lost(self, why: str) -> None:
+    def on_incarnation_lost(self, why: str) -> None:
         """Drop what is in progress: it may be somebody else's by now (RFC-0016 4.6)."""
         if self._work.load().count:
             _log.warning("%s: work is dropped: %s", self.agent_id, why)

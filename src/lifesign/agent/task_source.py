@@ -81,7 +81,7 @@ class TaskSource:
         failures = 0
         while True:
             await self._registered()
-            asked_at_s = _now_s()
+            requested_at_s = _now_s()
             try:
                 client, incarnation = await self._place.client(), self._place.incarnation
                 granted = await client.tasks.claim(wait_seconds=WAIT_SECONDS, incarnation=incarnation)
@@ -95,7 +95,7 @@ class TaskSource:
             failures = 0
             self._say(None)
             if granted is None:
-                await _until(asked_at_s + MIN_PAUSE_SECONDS)
+                await _until(requested_at_s + MIN_PAUSE_SECONDS)
             elif (assignment := await self._keep(client, granted, incarnation)) is not None:
                 return assignment
 
@@ -106,7 +106,7 @@ class TaskSource:
             if not kept.task.has_ended:
                 await self._complete(kept, result)
         finally:
-            await self._let_go(assignment)
+            await self._stop_keeping(assignment)
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
         """Say that the run is over without a result, unless the task is somebody else's already."""
@@ -122,7 +122,7 @@ class TaskSource:
             if is_ours:
                 await self._release(kept, reason, detail)
         finally:
-            await self._let_go(assignment)
+            await self._stop_keeping(assignment)
 
     def close(self, why: str) -> None:
         """Give out nothing any more; nobody asks for it then."""
@@ -138,14 +138,14 @@ class TaskSource:
         """Begin to keep a task's lease; None if it was over before we knew."""
         run = HeldRun.of(granted, incarnation)
         keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
-        task = ClaimedTask(client, granted, run, keeper.let_go)
+        task = ClaimedTask(client, granted, run, keeper.stop_keeping)
         assignment = Assignment(task, run.task_id)
         keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
         kept = _KeptTask(task, keeper, keeping)
         try:
             is_held = await keeper.wait_until_held()
         except asyncio.CancelledError:
-            keeper.let_go()
+            keeper.stop_keeping()
             await self._release(kept, ExitReason.KILLED, "the agent leaves")
             raise
         if not is_held:
@@ -188,23 +188,23 @@ class TaskSource:
         except RegistryError as error:
             _log.info("%s: the lease of %s ends by itself: %s", self._agent_id, kept.task.task_id, error)
 
-    async def _let_go(self, assignment: Assignment) -> None:
+    async def _stop_keeping(self, assignment: Assignment) -> None:
         kept = self._kept.pop(assignment)
-        kept.keeper.let_go()
+        kept.keeper.stop_keeping()
         await kept.keeping
 
     def _say(self, error: RegistryError | None) -> None:
         """Say that no task can be had, once for each reason."""
-        said = "" if error is None else type(error).__name__ + error.code
-        if error is not None and said != self._last_reported:
+        text = "" if error is None else type(error).__name__ + error.code
+        if error is not None and text != self._last_reported:
             _log.warning("%s: no task can be had, and it is asked again: %s", self._agent_id, error)
-        self._last_reported = said
+        self._last_reported = text
 
 
 def _in_a_line(error: BaseException) -> str:
     """Say what a handler raised: its kind, and the first line of what it says."""
-    said = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _is_never_dropped(_assignment: Assignment, _why: str) -> None:

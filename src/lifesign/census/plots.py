@@ -50,7 +50,7 @@ def groups_bar(groups: GroupCounts) -> str:
 
 def latency_bar(took: LatencySummary) -> str:
     """Draw from p50 to p99 on a logarithmic scale, with a stroke at p90."""
-    low, middle, high = (_latency_place(ms) for ms in (took.p50_ms, took.p90_ms, took.p99_ms))
+    low, middle, high = (_latency_position(ms) for ms in (took.p50_ms, took.p90_ms, took.p99_ms))
     half = BAR_HEIGHT / 2
     return _bar(
         f'<line class="axis" x1="0" x2="100%" y1="{half}" y2="{half}"/>'
@@ -91,14 +91,14 @@ def trend(runs: Sequence[CensusPass]) -> str:
         for _, x, y, run in places
     )
     first, last = known[0][1], known[-1][1]
-    told = (
+    text = (
         f"From {percent(first.alive_ratio)} alive on {first.began_at:%Y-%m-%d} "
         f"to {percent(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
     )
     if any(run.other_list_of is not None for run in runs[1:]):
-        told += " Not all were of the same list."
+        text += " Not all were of the same list."
     return (
-        f'<svg class="trend" role="img" width="100%" height="{TREND_HEIGHT}" aria-label="{escape(told)}">'
+        f'<svg class="trend" role="img" width="100%" height="{TREND_HEIGHT}" aria-label="{escape(text)}">'
         f"{_scale(top)}{lines}{dots}</svg>"
     )
 
@@ -122,7 +122,7 @@ def _y(part: float) -> float:
     return MARGIN + (1 - part) * (TREND_HEIGHT - 2 * MARGIN)
 
 
-def _latency_place(ms: float) -> float:
+def _latency_position(ms: float) -> float:
     """Return where a latency is drawn, in percent of the width."""
     low, high = LATENCY_SCALE_MS
     within = min(max(ms, low), high)

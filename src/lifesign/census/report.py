@@ -265,8 +265,8 @@ def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
 
 def _health(counts: Mapping[HealthStatus, int], alive: int) -> tuple[NamedCount, ...]:
     """Return how the living call themselves; of those without a document nothing is known."""
-    said = {status.value: count for status, count in counts.items() if status is not HealthStatus.UNKNOWN}
-    return _named({**said, HealthStatus.UNKNOWN.value: max(0, alive - sum(said.values()))})
+    members = {status.value: count for status, count in counts.items() if status is not HealthStatus.UNKNOWN}
+    return _named({**members, HealthStatus.UNKNOWN.value: max(0, alive - sum(members.values()))})
 
 
 def _shown(rows: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]]) -> tuple[NamedCount, ...]:

@@ -38,7 +38,7 @@ GROUPS: Final[Mapping[ResultClass | None, Group]] = {
 """What each result class says of whoever ended so; None: never measured."""
 
 
-def life_of(result: ResultClass | None) -> Group:
+def group_of(result: ResultClass | None) -> Group:
     """Return whether a target lives: ALIVE, NOT_ALIVE or UNKNOWN, which who was never measured is too."""
     group = GROUPS[result]
     return Group.UNKNOWN if group is Group.NEVER_MEASURED else group

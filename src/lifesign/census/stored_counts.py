@@ -29,7 +29,7 @@ Shown = tuple[Sequence[tuple[Layer, ResultClass]], int]
 """How layers of living targets ended, and how many did so."""
 
 _HAS_CARD: Final = (Layer.DISCOVERY, ResultClass.OK)
-_ASKED: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
+_PROBED_LAYERS: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
 OTHER_GENERATION: Final = "(another one)"
 
 
@@ -136,7 +136,9 @@ def latencies_of(sums: Iterable[SumRow]) -> dict[str, LatencySummary]:
 
 def ended_of(results: Iterable[str | None]) -> list[tuple[Layer, ResultClass]]:
     """Return which layer ended how, of results in the order of layers; what told nothing is left out."""
-    return [(layer, ResultClass(result)) for layer, result in zip(_ASKED, results, strict=True) if result]
+    return [
+        (layer, ResultClass(result)) for layer, result in zip(_PROBED_LAYERS, results, strict=True) if result
+    ]
 
 
 def _run(run: StoredPass) -> RunFacts:

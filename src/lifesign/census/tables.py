@@ -26,7 +26,7 @@ from lifesign.domain.text.pluralize import plural, pluralize
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
 NOT_KNOWN: Final = "-"
-OWN_NETWORK: Final = "Nothing answered at all: the prober's own network may be the cause."
+PROBER_NETWORK_WARNING: Final = "Nothing answered at all: the prober's own network may be the cause."
 _UNREACHED: Final = frozenset({
     ResultClass.REFUSED,
     ResultClass.TIMEOUT,
@@ -35,7 +35,7 @@ _UNREACHED: Final = frozenset({
     ResultClass.INTERNAL,
 })  # fmt: skip
 """Results without an answer; a cut of the prober's own network looks the same."""
-_NOT_ASKED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
+_NOT_MEASURED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
 NOT_READ_AGAIN: Final = "known, not read again"
 AHEAD: Final = "The last run lies in the future: the clock was set back since."
 
@@ -81,15 +81,15 @@ class Table:
 
 def headline(census: Census) -> str:
     """Say the most important thing in one sentence, and what makes it doubtful in those after it."""
-    told = _share(census)
+    text = _share(census)
     if census.old:
-        told = f"{told} {_old_text(census)}"
+        text = f"{text} {_old_text(census)}"
     if _has_no_answer(census):
-        told = f"{told} {OWN_NETWORK}"
+        text = f"{text} {PROBER_NETWORK_WARNING}"
     if not census.not_read:
-        return told
+        return text
     could = "could not be read: who it" if len(census.not_read) == 1 else "could not be read: who they"
-    return f"{told} {', '.join(census.not_read)} {could} listed before was counted."
+    return f"{text} {', '.join(census.not_read)} {could} listed before was counted."
 
 
 def _old_text(census: Census) -> str:
@@ -104,7 +104,7 @@ def _old_text(census: Census) -> str:
 
 def _has_no_answer(census: Census) -> bool:
     """Return whether targets were asked and none gave any answer, in all or in the last run."""
-    asked = [row.result for row in census.results if row.count and row.result not in _NOT_ASKED]
+    asked = [row.result for row in census.results if row.count and row.result not in _NOT_MEASURED]
     if asked:
         last = _last_run(census)
         was_vain = last is not None and last.groups.unknown > 0 and not last.groups.measured
@@ -119,15 +119,15 @@ def _share(census: Census) -> str:
     if census.alive_ratio is None:
         return _unmeasured_text(census)
     verb = plural(1 if 1 in {groups.alive, groups.measured} else 2, "is", "are")
-    told = f"{number(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
-    told = f"{told} ({percent(census.alive_ratio)})"
+    text = f"{number(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
+    text = f"{text} ({percent(census.alive_ratio)})"
     gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
     # An agent, or a wall before whatever there may be: nobody sees which.
-    told = f"{told}, {number(gated)} of them behind a gate." if gated else f"{told}."
+    text = f"{text}, {number(gated)} of them behind a gate." if gated else f"{text}."
     if not (carried := _measured_before(census)):
-        return told
+        return text
     were, count = ("was", "counts") if carried == 1 else ("were", "count")
-    return f"{told} In the last run {number(carried)} {were} not measured, and {count} as seen before."
+    return f"{text} In the last run {number(carried)} {were} not measured, and {count} as seen before."
 
 
 def share_heading(census: Census) -> str:
@@ -156,8 +156,8 @@ def _measured_before(census: Census) -> int:
 def _last_run(census: Census) -> CensusPass | None:
     """Return the last run, if it has ended and was over the same list; None if there is none."""
     last = next((run for run in reversed(census.runs) if not _is_ahead(run, census)), None)
-    is_whole = last is not None and last.ended_at is not None and last.groups.listed == census.listed
-    return last if is_whole else None
+    is_complete = last is not None and last.ended_at is not None and last.groups.listed == census.listed
+    return last if is_complete else None
 
 
 def tables(census: Census) -> Iterator[Table]:
@@ -338,11 +338,11 @@ def _is_ahead(run: CensusPass, census: Census) -> bool:
 
 
 def _change(run: CensusPass) -> str:
-    told = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
+    text = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
     if run.other_list_of is None:
-        return told
+        return text
     return (
-        f"{told} ({number(run.other_list_of)} → {pluralize(run.groups.listed, 'target')}: not the same list)"
+        f"{text} ({number(run.other_list_of)} → {pluralize(run.groups.listed, 'target')}: not the same list)"
     )
 
 

@@ -4,7 +4,7 @@ import csv
 from collections.abc import AsyncIterable
 from typing import Final, TextIO
 
-from lifesign.census.result_groups import Group, life_of
+from lifesign.census.result_groups import Group, group_of
 from lifesign.census.text_formats import cell
 from lifesign.domain.models.targets import TargetList, TargetSummary
 from lifesign.domain.text.times import utc_text
@@ -13,13 +13,13 @@ HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
 """As `GET /api/v1/targets` calls them; `is` follows from the result."""
 
 
-def shown_life(target: TargetSummary, *, is_continuous: bool) -> Group:
+def life_group(target: TargetSummary, *, is_continuous: bool) -> Group:
     """Return whether a target is alive, not alive or unknown.
 
     `is_continuous`: it is probed all the time, so that a result which is too old says nothing any more.
     """
     is_old = is_continuous and target.unknown_reason is not None
-    return Group.UNKNOWN if is_old else life_of(target.result)
+    return Group.UNKNOWN if is_old else group_of(target.result)
 
 
 async def write_targets(stream: TextIO, pages: AsyncIterable[TargetList], *, is_continuous: bool) -> None:
@@ -34,7 +34,7 @@ def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
     times = (target.result_since, target.observed_at)
     return (
         cell(target.url),
-        shown_life(target, is_continuous=is_continuous),
+        life_group(target, is_continuous=is_continuous),
         Group.NEVER_MEASURED if target.result is None else target.result,
         *("" if at is None else utc_text(at, "seconds") for at in times),
         cell(target.why or ""),

@@ -58,15 +58,15 @@ LIMITS: Final = (
 
 def period(census: Census) -> str:
     """Say when the census was taken, over which time probes are counted, and who came too late."""
-    told = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
+    text = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
     if census.evidence_at is not None:
-        told = f"{told} The newest result was measured {census.evidence_at:%Y-%m-%d %H:%M:%S} UTC."
+        text = f"{text} The newest result was measured {census.evidence_at:%Y-%m-%d %H:%M:%S} UTC."
     if census.deadlines is not None:
-        told = f"{told} {_too_late(census.deadlines)}"
+        text = f"{text} {_too_late(census.deadlines)}"
     if census.since is None or census.until is None:
-        return told
+        return text
     period = f"{census.since:%Y-%m-%d %H:%M:%S} to {census.until:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{told} Layers and latencies are of the probes from {period}."
+    return f"{text} Layers and latencies are of the probes from {period}."
 
 
 def _too_late(deadlines: Deadlines) -> str:

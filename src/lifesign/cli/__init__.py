@@ -8,7 +8,7 @@ import errno
 import sys
 from collections.abc import Sequence
 
-from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT, write_nothing_more
+from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT, discard_remaining_output
 
 EXIT_USAGE = 3
 """Wrong usage, or something that is not installed: "unknown" to whoever reads monitoring plugins."""
@@ -55,17 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"lifesign: {missing} is not installed: pip install 'lifesign[{extra}]'\n")
         return EXIT_USAGE
     except BrokenPipeError:
-        write_nothing_more()
+        discard_remaining_output()
         return EXIT_READER_LEFT
     except OSError as error:
         # Whoever reads the exit code must not take it for a finding.
-        write_nothing_more()
-        sys.stderr.write(f"lifesign: {_what_failed(error)}\n")
+        discard_remaining_output()
+        sys.stderr.write(f"lifesign: {_os_error_text(error)}\n")
         return EXIT_USAGE
     return exit_code
 
 
-def _what_failed(error: OSError) -> str:
+def _os_error_text(error: OSError) -> str:
     """Say what the system refused; of streams it does not say that it was they."""
     why = error.strerror or type(error).__name__
     if error.filename is not None:

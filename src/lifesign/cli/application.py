@@ -32,8 +32,8 @@ from lifesign.cli.commands.tasks import tasks
 from lifesign.cli.commands.validate import validate
 from lifesign.cli.commands.watch_activity import watch_activity
 from lifesign.cli.doctor.command import doctor
-from lifesign.cli.options.completion import completion, is_asked
-from lifesign.cli.options.config_file import told_by_source
+from lifesign.cli.options.completion import completion, is_completion_request
+from lifesign.cli.options.config_file import usage_error_text
 from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT
 from lifesign.domain.errors import InvalidFile
 from lifesign.domain.net.peer_text import printable
@@ -56,14 +56,14 @@ _application = typer.Typer(
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code; wrong usage is EXIT_USAGE with one line of explanation."""
-    is_completion = is_asked()
+    is_completion = is_completion_request()
     try:
         exit_code = _application(arguments, prog_name="lifesign", standalone_mode=False)
     except TyperException as error:
         context = getattr(error, "ctx", None)
         # Of an option without its value typer does not say whose it is.
         command = _named_command(arguments) if context is None else context.command_path
-        _complain(f"{told_by_source(error)} (see {command} --help)")
+        _complain(f"{usage_error_text(error)} (see {command} --help)")
         return EXIT_USAGE
     except InvalidValue as error:
         _complain(str(error))

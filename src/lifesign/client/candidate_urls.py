@@ -16,7 +16,7 @@ from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.net.public_address import is_address
-from lifesign.domain.net.target_address import AddressRefused, judge_url
+from lifesign.domain.net.target_address import AddressRefused, vet_url
 from lifesign.errors import InvalidValue
 from lifesign.http.redirects import is_same_origin, joined, parsed
 
@@ -30,7 +30,7 @@ _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUrl:
+class ParsedAgentUrl:
     """An address that somebody gave for an agent, understood."""
 
     url: URL
@@ -84,34 +84,34 @@ class Announced:
     """It stands under a key of no specification: seldom is it a health document of the draft."""
 
 
-NOTHING_ANNOUNCED: Final = Announced(None, None)
+NO_ANNOUNCEMENT: Final = Announced(None, None)
 
 ANOTHERS_CARD: Final = "nothing at this address; the origin's root has a card, which does not name it"
 ANOTHERS_DOCUMENT: Final = "a document is at the origin's root, but nothing there names this path"
 
 
-def read_place(url: str) -> GivenUrl:
+def parse_agent_url(url: str) -> ParsedAgentUrl:
     """Understand an agent's base URL, card URL or health URL; InvalidValue if it is none of them."""
     given = _parse(url)
     path = given.raw_path
     for card_path in CARD_PATHS:
         if path.endswith(card_path):
-            return GivenUrl(given, path.removesuffix(card_path), is_card=True, is_health=False)
+            return ParsedAgentUrl(given, path.removesuffix(card_path), is_card=True, is_health=False)
     if path.endswith(DEFAULT_HEALTH_PATH):
-        return GivenUrl(given, path.removesuffix(DEFAULT_HEALTH_PATH), is_card=False, is_health=True)
+        return ParsedAgentUrl(given, path.removesuffix(DEFAULT_HEALTH_PATH), is_card=False, is_health=True)
     if path.endswith(".json"):
-        return GivenUrl(given, path.rpartition("/")[0], is_card=True, is_health=False)
-    return GivenUrl(given, path.rstrip("/"), is_card=False, is_health=False)
+        return ParsedAgentUrl(given, path.rpartition("/")[0], is_card=True, is_health=False)
+    return ParsedAgentUrl(given, path.rstrip("/"), is_card=False, is_health=False)
 
 
-def read_given_place(url: str) -> GivenUrl:
+def parse_entered_url(url: str) -> ParsedAgentUrl:
     """Do the same with what somebody gave whose host no prober judges: it has to be one that can exist.
 
     Where it lies is not judged. Systems read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address too,
     each in its own way: one has one spelling.
     """
-    given = read_place(url)
-    judged, host = judge_url(str(given.url.origin())), given.url.raw_host or ""
+    given = parse_agent_url(url)
+    judged, host = vet_url(str(given.url.origin())), given.url.raw_host or ""
     is_no_host = isinstance(judged, AddressRefused) and judged.name == "invalid_url"
     # A name may end with a dot; nobody connects to an address that does.
     if is_no_host or (host.endswith(".") and is_address(host[:-1])):
@@ -142,7 +142,7 @@ def _without_password(url: str) -> str:
 
 def _refused(url: str, shown: str) -> InvalidValue:
     """Return what tells why this is no place of an agent, by what is wrong with it if that has a name."""
-    judged = judge_url(url)
+    judged = vet_url(url)
     expected = _EXPECTED
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         expected = f"an agent's URL, such as https://agent.example ({judged.reason})"
@@ -172,7 +172,7 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
     return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
 
 
-def is_named_by(card: AgentCard, given: GivenUrl) -> bool:
+def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:
     """Whether the card says that its agent is called at the given address, or below it.
 
     Scheme and port do not count: behind a proxy cards often have those of the inside.
@@ -180,12 +180,12 @@ def is_named_by(card: AgentCard, given: GivenUrl) -> bool:
     return any(_is_at_or_below(interface.url, given) for interface in card.interfaces)
 
 
-def is_anothers(card: AgentCard, card_url: URL, given: GivenUrl) -> bool:
+def is_anothers(card: AgentCard, card_url: URL, given: ParsedAgentUrl) -> bool:
     """Whether a card, asked for at `card_url`, is the origin's and does not name the given address."""
     return given.is_at_root(card_url) and not is_named_by(card, given)
 
 
-def _is_at_or_below(text: str, given: GivenUrl) -> bool:
+def _is_at_or_below(text: str, given: ParsedAgentUrl) -> bool:
     try:
         url = parsed(text)
     except ValueError:
@@ -225,7 +225,7 @@ def _is_followed(card_url: URL, url: URL) -> bool:
 
 
 def health_places(
-    given: GivenUrl, card_url: URL | None, announced: Announced = NOTHING_ANNOUNCED
+    given: ParsedAgentUrl, card_url: URL | None, announced: Announced = NO_ANNOUNCEMENT
 ) -> tuple[CandidateUrl, ...]:
     """Return where the health document may be, in the order of asking, at most five.
 

@@ -15,16 +15,16 @@ from yarl import URL
 from lifesign.client.candidate_urls import (
     ANOTHERS_CARD,
     ANOTHERS_DOCUMENT,
-    NOTHING_ANNOUNCED,
+    NO_ANNOUNCEMENT,
     Announced,
     CandidateUrl,
-    GivenUrl,
+    ParsedAgentUrl,
     announced_health,
     health_places,
     is_anothers,
     is_named_by,
+    parse_entered_url,
     place_under,
-    read_given_place,
 )
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
@@ -33,7 +33,7 @@ from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.observation.served_body import is_absent, judge_card, judge_document
+from lifesign.domain.observation.served_body import classify_card, classify_document, is_absent
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 from lifesign.http.answer import Answer
@@ -119,7 +119,7 @@ async def fetch_health(
     a metadata address of a cloud never). Whoever lets strangers choose `url` as well gives a `get` that
     judges every address; it is asked in place of a session, and `allowed_networks` is its own affair.
     """
-    given = read_given_place(url)
+    given = parse_entered_url(url)
     _check_settings(timeout_seconds, detail_token)
     networks = _networks(allowed_networks)
     started_s = asyncio.get_running_loop().time()
@@ -137,7 +137,7 @@ async def fetch_document(
 
     For whoever wants to know why something is no health document. InvalidValue as in `fetch_health`.
     """
-    given = read_given_place(url)
+    given = parse_entered_url(url)
     _check_settings(timeout_seconds, None)
     has_path = given.url.raw_path != "/"
     place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
@@ -177,7 +177,7 @@ class _HealthCheck:
     """What was asked of us, and until when."""
 
     url: str
-    given: GivenUrl
+    given: ParsedAgentUrl
     started_s: float
     timeout_seconds: float
     token: str | None
@@ -212,7 +212,7 @@ async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
     if card.answer.result in _UNREACHABLE:
         return _conclude(visit, card, None, ())
     if card.card is None:
-        announced, card_url = NOTHING_ANNOUNCED, None
+        announced, card_url = NO_ANNOUNCEMENT, None
     else:
         card_url = card.answer.url
         announced = announced_health(card.card, card_url, card.answer.status_links)
@@ -277,14 +277,14 @@ def _takes_token(visit: _HealthCheck, place: CandidateUrl) -> bool:
 def _assess_card(answer: Answer) -> _CardAnswer:
     if answer.result is not ResultClass.OK:
         return _CardAnswer(answer, None)
-    served = judge_card(answer.body, is_json=answer.is_json)
+    served = classify_card(answer.body, is_json=answer.is_json)
     return _CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
 
 
 def _assess_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
     if answer.result is not ResultClass.OK:
         return _HealthAnswer(answer, place)
-    served = judge_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
+    served = classify_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
     judged = replace(answer, result=served.result, reason=served.reason)
     return _HealthAnswer(judged, place, served.document, served.findings)
 

@@ -52,7 +52,7 @@ class LossKind(StrEnum):
     """The registry does not take the holder's key any more."""
     EXPIRED = "expired"
     """It could not be renewed in time: what the registry thinks of it is not known."""
-    LET_GO = "let_go"
+    STOPPED = "stopped"
     """Its holder keeps it no longer."""
 
 
@@ -74,7 +74,7 @@ class LeaseKeeper:
         keeper = LeaseKeeper.of_task(client.leases, granted)
         keeping = asyncio.create_task(keeper.run())
         …                                       # while keeper.is_held()
-        keeper.let_go()
+        keeper.stop_keeping()
 
     It renews at 60 % of the window, a little earlier or later by chance. No answer is no loss: it asks
     again until the deadline, and a renewal that was carried out without our hearing of it is renewed once
@@ -171,9 +171,9 @@ class LeaseKeeper:
         assert self._loss is not None  # noqa: S101 - what ends it says why
         return self._loss
 
-    def let_go(self) -> None:
+    def stop_keeping(self) -> None:
         """Keep it no longer: its work is done, or somebody gave it back."""
-        self._lose(LossKind.LET_GO, "it was let go")
+        self._lose(LossKind.STOPPED, "it was let go")
 
     def renew_now(self) -> None:
         """Renew it at once, not when it is due: its registry may have ended it. Needs `run` beside it."""
@@ -187,15 +187,15 @@ class LeaseKeeper:
         give_up_s = self._first_give_up_s()
         try:
             while self._loss is None:
-                asked_at_s = self._deadline_s - self._window_s
-                await self._wait_doubted_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
+                requested_at_s = self._deadline_s - self._window_s
+                await self._wait_doubted_until(renewal_due_s(requested_at_s, self._window_s, self._chance()))
                 await self._renew(give_up_s)
                 give_up_s = self._notice_at_s()
         except Exception as error:  # noqa: BLE001 - whoever works under it must hear of its loss
             _log.exception("%s: it cannot be kept", self._lease_id)
             self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
         finally:
-            self._lose(LossKind.LET_GO, "nobody keeps it any more")
+            self._lose(LossKind.STOPPED, "nobody keeps it any more")
 
     def _first_give_up_s(self) -> float:
         now_s = _now_s()
@@ -211,10 +211,10 @@ class LeaseKeeper:
 
     async def _renew(self, give_up_s: float) -> None:
         """Renew it, or lose it."""
-        failures, told = 0, ""
+        failures, text = 0, ""
         while self._loss is None:
             if _now_s() >= give_up_s:
-                self._lose(LossKind.EXPIRED, f"the lease could not be renewed before its deadline{told}")
+                self._lose(LossKind.EXPIRED, f"the lease could not be renewed before its deadline{text}")
                 return
             error = await self._try(give_up_s)
             if error is None:
@@ -226,9 +226,9 @@ class LeaseKeeper:
                 self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, _refused(error))
                 return
             failures += 1
-            if not told or not isinstance(error, _CutOff):
+            if not text or not isinstance(error, _CutOff):
                 # What was answered before says more than that nothing was at last.
-                told = f"; {error}"
+                text = f"; {error}"
             if failures == 1:
                 _log.warning("%s: not renewed, and tried again: %s", self._lease_id, error)
             due_s = next_try_s(_now_s(), give_up_s, failures, self._chance(), error.retry_after_s)

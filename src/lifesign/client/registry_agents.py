@@ -11,7 +11,7 @@ from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
     body_of,
-    life,
+    incarnation_header,
     made,
     members_of,
     path_of,
@@ -175,7 +175,7 @@ class RegistryAgents:
             method="POST",
             path=path_of("agents", agent_id, "heartbeat"),
             body=body_of(Heartbeat, **_given(members)),
-            headers=life(incarnation),
+            headers=incarnation_header(incarnation),
             may_repeat=True,
         )
         return await self._connection.ask_for(HeartbeatReply, question)
@@ -305,7 +305,7 @@ class RegistryAgents:
         until: datetime | None = None,
     ) -> AgentRecord:
         """Let nothing take an agent down for so many seconds, or until a time; at most 30 days."""
-        body = _decree(reason, seconds, until)
+        body = _override_body(reason, seconds, until)
         question = Question(method="PUT", path=path_of("agents", agent_id, "maintenance"), body=body)
         return await self._connection.ask_for(AgentRecord, question)
 
@@ -324,7 +324,7 @@ class RegistryAgents:
         until: datetime | None = None,
     ) -> MaintenanceChange:
         """Let nothing take the living members of a pool down for a while; who joins later is not in it."""
-        body = _decree(reason, seconds, until)
+        body = _override_body(reason, seconds, until)
         question = Question(method="PUT", path=path_of("pools", role_id, "maintenance"), body=body)
         return await self._connection.ask_for(MaintenanceChange, question)
 
@@ -335,7 +335,7 @@ class RegistryAgents:
         return await self._connection.ask_for(MaintenanceChange, question)
 
 
-def _decree(reason: str, seconds: float | None, until: datetime | None) -> bytes:
+def _override_body(reason: str, seconds: float | None, until: datetime | None) -> bytes:
     if (seconds is None) == (until is None):
         raise InvalidValue("until", until, "exactly one of seconds and until")
     return body_of(_Maintenance, **_given({"reason": reason, "seconds": seconds, "until": until}))

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from yarl import URL
 
-from lifesign.client.candidate_urls import read_place
+from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.registry_errors import (
     InvalidAnswer,
     RateLimited,
@@ -35,14 +35,20 @@ from lifesign.errors import InvalidValue
 from lifesign.http.bounded_body import read_bounded, read_piece
 from lifesign.http.bounded_get import user_agent
 from lifesign.http.byte_counter import READ_BYTES
-from lifesign.http.counted_sessions import CountedConnector, counted_session, counter_of
-from lifesign.http.failures import FAILURES, MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes, judge_failure
+from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session
+from lifesign.http.failures import (
+    FAILURES,
+    MAX_HEADER_LINE_BYTES,
+    MAX_HEADERS,
+    TooManyBytes,
+    classify_failure,
+)
 from lifesign.http.headers import media_type, retry_after_seconds
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
 MAX_TRIES = 5
-TRY_SHARE = 0.5
+ATTEMPT_TIMEOUT_RATIO = 0.5
 """Of the time that is left, so much may go to one try of what can be tried again."""
 FIRST_WAIT_S = 0.1
 """Before the second try; doubled with each further one, and spread by chance from its half to its whole."""
@@ -138,7 +144,7 @@ def members_of(given: object) -> object:
     return dict(given) if isinstance(given, Mapping) else given
 
 
-def life(incarnation: int | None) -> dict[str, str]:
+def incarnation_header(incarnation: int | None) -> dict[str, str]:
     """Return the header that says in which life an agent speaks, if it says so."""
     return {} if incarnation is None else {"X-Agent-Incarnation": str(incarnation)}
 
@@ -189,7 +195,7 @@ class RegistryConnection:
         may_have_been_done = False
         for tries in range(1, MAX_TRIES + 1):
             is_alone = not question.may_repeat or tries == MAX_TRIES
-            share = 1.0 if is_alone else TRY_SHARE
+            share = 1.0 if is_alone else ATTEMPT_TIMEOUT_RATIO
             outcome = await self._ask_once(question, now_s() + (deadline_s - now_s()) * share)
             if isinstance(outcome, RegistryReply):
                 return outcome
@@ -277,7 +283,7 @@ class RegistryConnection:
         if self._given_session is not None:
             return self._given_session
         if self._own_session is None:
-            self._own_session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
+            self._own_session = counting_session(CountingConnector(limit=MAX_CONNECTIONS))
         return self._own_session
 
 
@@ -333,7 +339,7 @@ def _refusal(response: aiohttp.ClientResponse, body: bytes) -> RegistryError:
 
 
 def _failure(url: URL, error: BaseException) -> RegistryError:
-    _, reason = judge_failure(url, error)
+    _, reason = classify_failure(url, error)
     if isinstance(error, aiohttp.ClientResponseError | TooManyBytes):
         return InvalidAnswer(reason)
     is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
@@ -341,7 +347,7 @@ def _failure(url: URL, error: BaseException) -> RegistryError:
 
 
 def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
-    url = read_place(text).url
+    url = parse_agent_url(text).url
     if url.raw_query_string:
         raise InvalidValue("url", text, _EXPECTED_URL)
     if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):

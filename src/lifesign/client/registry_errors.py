@@ -151,19 +151,19 @@ def error_of(
     A 404 that is not in our form is somebody else's: a wrong URL, not a missing agent.
     """
     members = body if isinstance(body, dict) else {}
-    told = members.get("error")
-    told = told if isinstance(told, dict) else {}
-    details = told.get("details")
-    message = _text(told.get("message")) or _text(members.get("message")) or reason
+    columns = members.get("error")
+    columns = columns if isinstance(columns, dict) else {}
+    details = columns.get("details")
+    message = _text(columns.get("message")) or _text(members.get("message")) or reason
     found = _CLASSES.get(status, RegistryRefusal if 400 <= status < 500 else InvalidAnswer)
-    if status == 404 and not told:
+    if status == 404 and not columns:
         found, message = InvalidAnswer, "there is no registry's API here"
     elif 300 <= status < 400:
         message = "redirected; not followed, since the key must not travel"
     return found(
         f"HTTP {status}: {message}" if message else f"HTTP {status}",
         status=status,
-        code=_text(told.get("code")),
+        code=_text(columns.get("code")),
         details=details if isinstance(details, dict) else {},
         body=members,
         retry_after_s=retry_after_s,

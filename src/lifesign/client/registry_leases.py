@@ -12,7 +12,7 @@ from lifesign.client.registry_connection import (
     RegistryConnection,
     RegistryReply,
     body_of,
-    life,
+    incarnation_header,
     path_of,
     query_of,
     read_answer,
@@ -61,8 +61,10 @@ class RegistryLeases:
         ends by itself. With `incarnation` Gone if another life of the agent has begun, here and below.
         """
         body = body_of(_Acquisition, resource=resource, ttl_seconds=ttl_seconds)
-        question = Question(method="POST", path=path_of("leases"), body=body, headers=life(incarnation))
-        return _held(await self._connection.ask(question), ttl_seconds)
+        question = Question(
+            method="POST", path=path_of("leases"), body=body, headers=incarnation_header(incarnation)
+        )
+        return _held_lease(await self._connection.ask(question), ttl_seconds)
 
     async def renew(
         self,
@@ -78,16 +80,19 @@ class RegistryLeases:
             method="POST",
             path=path_of("leases", lease_id, "renew"),
             body=body,
-            headers=life(incarnation),
+            headers=incarnation_header(incarnation),
             may_repeat=True,
         )
-        return _held(await self._connection.ask(question), ttl_seconds)
+        return _held_lease(await self._connection.ask(question), ttl_seconds)
 
     async def release(self, lease_id: str, *, incarnation: int | None = None) -> None:
         """Give a resource back; releasing again what was released is no error."""
         await self._connection.ask(
             Question(
-                method="DELETE", path=path_of("leases", lease_id), headers=life(incarnation), may_repeat=True
+                method="DELETE",
+                path=path_of("leases", lease_id),
+                headers=incarnation_header(incarnation),
+                may_repeat=True,
             )
         )
 
@@ -144,7 +149,7 @@ class RegistryStates:
             method="PUT",
             path=_state_path(intent_id, scope),
             body=_json_of(state),
-            headers={**life(incarnation), TOKEN_HEADER: str(fencing_token)},
+            headers={**incarnation_header(incarnation), TOKEN_HEADER: str(fencing_token)},
         )
         return await self._connection.ask_for(StateRecord, question)
 
@@ -161,6 +166,6 @@ def _json_of(state: Mapping[str, Any]) -> bytes:
         raise InvalidValue("state", "something else", f"JSON values ({error})") from None
 
 
-def _held(reply: RegistryReply, ttl_seconds: float) -> HeldLease:
+def _held_lease(reply: RegistryReply, ttl_seconds: float) -> HeldLease:
     lease = read_answer(HeldLease, reply)
     return lease.model_copy(update={"deadline_s": reply.sent_at_s + ttl_seconds})

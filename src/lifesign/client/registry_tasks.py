@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
-    life,
+    incarnation_header,
     made,
     path_of,
     query_of,
@@ -154,7 +154,7 @@ class RegistryTasks:
             method="POST",
             path=path_of("tasks", "claim"),
             body=body,
-            headers=life(incarnation),
+            headers=incarnation_header(incarnation),
             waits_s=float(wait_seconds),
         )
         reply = await self._connection.ask(question)
@@ -324,18 +324,18 @@ class RegistryTasks:
         """Free what was reserved for a call that failed."""
         return await self._write(CallRecord, run, _of_run(RunWrite, run), "calls", call_id, "release")
 
-    async def _write(self, answer: type[A], run: HeldRun, body: bytes, *deed: str) -> A:
+    async def _write(self, answer: type[A], run: HeldRun, body: bytes, *function: str) -> A:
         question = Question(
             method="POST",
-            path=path_of("tasks", run.task_id, *deed),
+            path=path_of("tasks", run.task_id, *function),
             body=body,
-            headers=life(run.incarnation),
+            headers=incarnation_header(run.incarnation),
             may_repeat=True,
         )
         return await self._connection.ask_for(answer, question)
 
-    async def _steer(self, answer: type[A], task_id: str, deed: str, body: bytes) -> A:
-        question = Question(method="POST", path=path_of("tasks", task_id, deed), body=body)
+    async def _steer(self, answer: type[A], task_id: str, function: str, body: bytes) -> A:
+        question = Question(method="POST", path=path_of("tasks", task_id, function), body=body)
         return await self._connection.ask_for(answer, question)
 
 

@@ -51,7 +51,7 @@ LOCK_SUFFIX: Final = ".crawl"
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Of the files that SQLite keeps a database in."""
 REPORT_SECONDS: Final = 3600.0
-MAX_LEFT_BEHIND: Final = 1_024
+MAX_STALE_PROBERS: Final = 1_024
 """Workers that a crawl which was killed may have left."""
 
 
@@ -75,7 +75,7 @@ class CrawlBackend(Protocol):
     """Where a crawl has its home."""
 
     lists: TakesLists
-    told: str
+    text: str
     """Where that is, for people."""
     option: str
     """How other commands are led there; empty if they find it by themselves."""
@@ -123,7 +123,7 @@ class LocalBackend:
     """A database of the crawl's own."""
 
     def __init__(self, url: str, database: Database, report: Report | None, *, is_alone: bool) -> None:
-        self.told = f"database {url}"
+        self.text = f"database {url}"
         self.option = f"--database {url}"
         self.is_shared = False
         self.is_alone = is_alone
@@ -150,7 +150,7 @@ class LocalBackend:
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
         """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
 
-        def deed(transaction: Transaction) -> CrawlPass:
+        def function(transaction: Transaction) -> CrawlPass:
             latest = census_counts.runs(transaction, name, 1)
             is_set_back = bool(latest) and lies_ahead(latest[0].began_at_s, transaction.now_s)
             run_id = uuid4().hex
@@ -164,7 +164,7 @@ class LocalBackend:
                 is_set_back=is_set_back,
             )
 
-        return await self.database.write(deed)
+        return await self.database.write(function)
 
     async def drop_run(self, run: CrawlPass) -> None:
         """Forget that it began, unless others may have asked somebody meanwhile. StoreUnavailable."""
@@ -219,7 +219,7 @@ class LocalBackend:
     async def clear(self) -> None:
         """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
         left_behind = await self.database.read(
-            lambda transaction: probers.listing(transaction, MAX_LEFT_BEHIND)
+            lambda transaction: probers.listing(transaction, MAX_STALE_PROBERS)
         )
         names = {holder.rpartition("/")[2] for holder, *_ in left_behind}
         registry = LocalRegistry(self.database, Role.PROBER)
@@ -235,7 +235,7 @@ class RegistryBackend:
     is_alone = False
 
     def __init__(self, place: RegistryAddress, client: RegistryClient, report: Report | None) -> None:
-        self.told = f"registry {place.url}"
+        self.text = f"registry {place.url}"
         self.lists: TakesLists = client.directories
         self._place = place
         self._client = client
@@ -313,7 +313,7 @@ class RegistryBackend:
 
 
 @asynccontextmanager
-async def open_registry_home(
+async def open_registry_backend(
     place: RegistryAddress, report: Report | None = None
 ) -> AsyncIterator[RegistryBackend]:
     """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
@@ -331,7 +331,7 @@ async def open_registry_home(
 
 
 @asynccontextmanager
-async def open_local_home(
+async def open_local_backend(
     url: str, report: Report | None = None, *, is_once: bool = False
 ) -> AsyncIterator[LocalBackend]:
     """Open a database, set up if it is empty; it is closed at the end of the block.

@@ -15,7 +15,7 @@ from uuid import uuid4
 from lifesign.client.registry_errors import Conflict
 from lifesign.client.secret_file import read_secret
 from lifesign.crawl.contact_rule import first_public
-from lifesign.crawl.list_identity import KnowsLists, listed_in, told_place, whole_path
+from lifesign.crawl.list_identity import KnowsLists, absolute_path, listed_in, stored_location
 from lifesign.crawl.progress import ImportStep
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.models.directories import (
@@ -36,9 +36,9 @@ from lifesign.prober.directories import (
     SKIP_REASONS,
     Get,
     Kind,
-    LeftOut,
     ListSource,
     NotRead,
+    SkippedEntries,
     Snapshot,
     Unchanged,
     read_directory,
@@ -55,7 +55,7 @@ INLINE_SUFFIX: Final = ".Targets"
 MAX_FINDINGS: Final = 3
 """Of those that are told of one reading."""
 MAX_FINDING_CHARS: Final = 160
-MAX_EXAMPLES_TOLD: Final = 2
+MAX_EXAMPLES_SHOWN: Final = 2
 """Of what was left out for one reason."""
 _DIGEST_DIGITS: Final = 8
 
@@ -77,7 +77,7 @@ class ImportOutcome:
     """What became of one reading of one directory."""
 
     directory: str
-    told: str
+    text: str
     """In one line, for people."""
     is_suspended: bool = False
     """It has shrunk so much that somebody has to confirm it."""
@@ -129,7 +129,7 @@ class DirectoryImporter:
             done = await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
         finally:
             self.step = None
-        return replace(done, told=done.told + _told_findings(inline_findings(self._definition)))
+        return replace(done, text=done.text + _findings_text(inline_findings(self._definition)))
 
     async def import_directory(self, source: DirectorySource) -> ImportOutcome:
         """Read one directory and hand over what it lists; what goes wrong is told."""
@@ -138,11 +138,11 @@ class DirectoryImporter:
         except InvalidValue:
             raise
         except (ImportOver, Conflict):
-            told = f"{source.label}: another crawl has handed over a later list meanwhile"
-            return ImportOutcome(directory=source.label, told=told)
+            text = f"{source.label}: another crawl has handed over a later list meanwhile"
+            return ImportOutcome(directory=source.label, text=text)
         except LifesignError as error:
-            told = f"{source.label}: not stored: {error}"
-            return ImportOutcome(directory=source.label, told=told, has_failed=True)
+            text = f"{source.label}: not stored: {error}"
+            return ImportOutcome(directory=source.label, text=text, has_failed=True)
         finally:
             self.step = None
 
@@ -154,20 +154,20 @@ class DirectoryImporter:
         if record is not None and (last := record.suspended or record.applied) is not None:
             known = _without_prefix(last.etag, self._prefix)
         others = sum(records[other].size for other in self.names if other != name and other in records)
-        tell = partial(self._at, name, "lines read")
-        tell(0)
-        read = await read_directory(self._source(source, others), self._get, known=known, tell=tell)
+        report = partial(self._at, name, "lines read")
+        report(0)
+        read = await read_directory(self._source(source, others), self._get, known=known, report=report)
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
             kept = f"; what it listed before is kept ({targets_text(size)})" if size else ""
             return ImportOutcome(
-                directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True
+                directory=name, text=f"{name}: not read: {read.message}{kept}", has_failed=True
             )
         if isinstance(read, Unchanged):
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
             if record.suspended is not None:
-                return _held(name, record.suspended)
-            unchanged = ImportOutcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+                return _suspended_outcome(name, record.suspended)
+            unchanged = ImportOutcome(directory=name, text=f"{name}: unchanged, {targets_text(record.size)}")
             return _with_findings(unchanged, read)
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
@@ -177,9 +177,9 @@ class DirectoryImporter:
         if not self._definition.has_contact:
             public = first_public(urls, self._definition.networks_allowed)
             if public is not None:
-                told = f"{name}: not read: {public} is public, and no contact is configured"
-                return ImportOutcome(directory=name, told=told, has_failed=True)
-        place = told_place(printable(read.url), source, is_shared=self._is_shared)
+                text = f"{name}: not read: {public} is public, and no contact is configured"
+                return ImportOutcome(directory=name, text=text, has_failed=True)
+        place = stored_location(printable(read.url), source, is_shared=self._is_shared)
         outcome = await self._hand_over(name, urls, version, source=place, allow_shrink=source.allow_shrink)
         return _with_findings(outcome, read)
 
@@ -192,7 +192,7 @@ class DirectoryImporter:
                 raise InvalidValue("key_file", str(source.key_file), "a file that holds a key")
         return ListSource(
             url=source.url,
-            file=source.file if source.file is None or self._is_shared else whole_path(source.file),
+            file=source.file if source.file is None or self._is_shared else absolute_path(source.file),
             format=source.format,
             key=key,
             kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
@@ -213,7 +213,7 @@ class DirectoryImporter:
         record = await self._record(name)
         applied = None if record is None or record.suspended is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
-            return ImportOutcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+            return ImportOutcome(directory=name, text=f"{name}: unchanged, {targets_text(record.size)}")
         wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
         import_id = uuid4().hex
         pages = [wanted[first : first + MAX_PAGE_URLS] for first in range(0, len(wanted), MAX_PAGE_URLS)]
@@ -228,17 +228,17 @@ class DirectoryImporter:
             self._at(name, "new targets stored", done.added, None if done.size_before else len(wanted))
             done = await self._lists.apply(name, import_id, pages=len(pages))
         if done.state is ImportState.SUSPENDED:
-            return _held(name, done)
+            return _suspended_outcome(name, done)
         size = done.size_before + done.added - done.removed
         changes = f", {done.added:,} new, {done.removed:,} left" if done.size_before else ""
         opted_out = len(urls) - len(wanted)
         if opted_out:
             changes += f", {opted_out:,} opted out"
-        return ImportOutcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
+        return ImportOutcome(directory=name, text=f"{name}: {targets_text(size)}{changes}")
 
 
 @dataclass(frozen=True, slots=True)
-class ListsLookedAt:
+class InspectedLists:
     """What there is to say of lists that nobody is asked for, and of targets in the definition itself."""
 
     unread: dict[str, str]
@@ -247,7 +247,7 @@ class ListsLookedAt:
     """What is odd about the others, in words; they are read all the same."""
 
 
-async def look_at_lists(definition: ProbeDefinition) -> ListsLookedAt:
+async def inspect_lists(definition: ProbeDefinition) -> InspectedLists:
     """Read the lists on this machine, and say what is wrong with them; a URL is not asked for."""
     unread = {}
     odd = [finding.message for finding in inline_findings(definition)]
@@ -259,7 +259,7 @@ async def look_at_lists(definition: ProbeDefinition) -> ListsLookedAt:
             unread[source.label] = f"{source.file}: {read.message}"
         else:
             odd += [f"{source.label}: {finding.message}" for finding in read.findings]
-    return ListsLookedAt(unread, odd)
+    return InspectedLists(unread, odd)
 
 
 def inline_findings(definition: ProbeDefinition) -> list[Finding]:
@@ -308,9 +308,9 @@ def _without_prefix(etag: str | None, prefix: str) -> str | None:
     return version if before == prefix and version else None
 
 
-def _held(name: str, record: ImportRecord) -> ImportOutcome:
+def _suspended_outcome(name: str, record: ImportRecord) -> ImportOutcome:
     why = record.explanation or "it has shrunk: what it listed before stays until this is confirmed"
-    return ImportOutcome(directory=name, told=f"{name}: held: {why}", is_suspended=True)
+    return ImportOutcome(directory=name, text=f"{name}: held: {why}", is_suspended=True)
 
 
 def _with_findings(outcome: ImportOutcome, read: Snapshot | Unchanged) -> ImportOutcome:
@@ -318,24 +318,24 @@ def _with_findings(outcome: ImportOutcome, read: Snapshot | Unchanged) -> Import
     left_out = [
         f"{found.count:,} {SKIP_REASONS[reason]}{_examples(found)}" for reason, found in read.left_out.items()
     ]
-    told = outcome.told
+    text = outcome.text
     if read.duplicates:
-        told += f", {read.duplicates:,} listed again"
+        text += f", {read.duplicates:,} listed again"
     if left_out:
-        told += f"; left out: {', '.join(left_out)}"
-    return replace(outcome, told=told + _told_findings(read.findings))
+        text += f"; left out: {', '.join(left_out)}"
+    return replace(outcome, text=text + _findings_text(read.findings))
 
 
-def _told_findings(findings: Sequence[Finding]) -> str:
+def _findings_text(findings: Sequence[Finding]) -> str:
     return "".join(f"; {_short(finding.message)}" for finding in findings[:MAX_FINDINGS])
 
 
-def _examples(left_out: LeftOut) -> str:
+def _examples(left_out: SkippedEntries) -> str:
     """Return the first of what was left out, so that it can be found in the list; empty if it has no name."""
-    told = [*left_out.examples[:MAX_EXAMPLES_TOLD]]
-    if told and left_out.count > len(told):
-        told.append("…")
-    return f" ({', '.join(told)})" if told else ""
+    text = [*left_out.examples[:MAX_EXAMPLES_SHOWN]]
+    if text and left_out.count > len(text):
+        text.append("…")
+    return f" ({', '.join(text)})" if text else ""
 
 
 def _short(message: str) -> str:

@@ -22,7 +22,7 @@ from lifesign.prober.directories.snapshot import read_version
 PLACE_DIGITS: Final = 8
 """Of the digest that stands for the place of a file: nobody else is told where it lies."""
 
-_PLACE: Final = re.compile(rf"(?P<told>.*) \(place (?P<digest>[0-9a-f]{{{PLACE_DIGITS}}})\)")
+_STORED_LOCATION: Final = re.compile(rf"(?P<told>.*) \(place (?P<digest>[0-9a-f]{{{PLACE_DIGITS}}})\)")
 
 
 class KnowsLists(Protocol):
@@ -53,13 +53,13 @@ async def refuse_other_lists(
             continue
         raise InvalidValue(
             f"the list {source.label}",
-            source.url or told_place(str(source.file), source, is_shared=is_shared),
+            source.url or stored_location(str(source.file), source, is_shared=is_shared),
             f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
             "--moved says that it is the same list at a new place",
         )
 
 
-def told_place(read_at: str, source: DirectorySource, *, is_shared: bool) -> str:
+def stored_location(read_at: str, source: DirectorySource, *, is_shared: bool) -> str:
     """Return whence a list was read, as it is kept; `is_shared`: of a file's place not its path."""
     if source.file is None or not is_shared:
         return read_at
@@ -77,20 +77,20 @@ def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSourc
     )
 
 
-def whole_path(file: Path) -> Path:
+def absolute_path(file: Path) -> Path:
     """Return a path that means the same from everywhere; a link stays one, whatever it leads to."""
     return Path(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ..
 
 
 def _came_from(stored: str, source: DirectorySource) -> bool:
-    kept = _PLACE.fullmatch(stored)
+    kept = _STORED_LOCATION.fullmatch(stored)
     if source.file is not None and kept is not None:
         return kept["digest"] == _place_digest(source.file)
     if source.file is not None:
         # A registry was told of files by earlier versions as their definitions call them.
-        is_whole = Path(stored).is_absolute() or "://" in stored
-        return whole_path(Path(stored)) == whole_path(source.file) or (
-            not is_whole and Path(stored).name == source.file.name
+        is_complete = Path(stored).is_absolute() or "://" in stored
+        return absolute_path(Path(stored)) == absolute_path(source.file) or (
+            not is_complete and Path(stored).name == source.file.name
         )
     url, asked = urlsplit(stored), urlsplit(source.url or "")
     if asked.path == "/" and not asked.query:
@@ -113,7 +113,7 @@ async def _lists_the_same(source: DirectorySource, definition: ProbeDefinition, 
 
 
 def _place_digest(file: Path) -> str:
-    return sha256(os.fsencode(whole_path(file))).hexdigest()[:PLACE_DIGITS]
+    return sha256(os.fsencode(absolute_path(file))).hexdigest()[:PLACE_DIGITS]
 
 
 def _places_of_hosts() -> set[str]:

@@ -1,6 +1,6 @@
 """A ledger on a database of one's own, without a server.
 
-A crawl without a registry is its own: the database beside it is a registry's, and the same deeds run in
+A crawl without a registry is its own: the database beside it is a registry's, and the same functions run in
 this process. Whoever opens it with `lifesign serve` sees the agents as they were judged.
 """
 
@@ -16,7 +16,7 @@ from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
 from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
     LedgerUnreachable,
     ReportAnswer,
@@ -24,7 +24,7 @@ from lifesign.prober.results.ledger import (
     ShardClaim,
     TargetEntry,
     TargetPage,
-    WitnessStanding,
+    WitnessReport,
 )
 from lifesign.prober.results.registry_ledger import ages_s, news_of
 from lifesign.registry.api.operations import TransactionFunction
@@ -60,10 +60,10 @@ class LocalLedger:
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         """Say that this worker lives, and take its share of the shards. LedgerUnreachable."""
-        asked_at_s = self._clock.monotonic_s()
+        requested_at_s = self._clock.monotonic_s()
         asked = ShardClaimRequest(
             worker=worker,
             ttl_seconds=ttl_s,
@@ -75,13 +75,13 @@ class LocalLedger:
             sent_at=self._now(),
         )
         grant = await self._do(claim_shards, body=asked)
-        assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the deed answers
+        assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the function answers
         return Granted(
             claims=[
                 ShardClaim(
                     shard=granted.shard,
                     fencing_token=granted.fencing_token,
-                    expires_at_s=asked_at_s + ttl_s,
+                    expires_at_s=requested_at_s + ttl_s,
                 )
                 for granted in grant.shards
             ],
@@ -133,7 +133,7 @@ class LocalLedger:
             sent_at=self._now(),
         )
         answer = await self._do(accept_observations, body=body)
-        assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the deed answers
+        assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the function answers
         return ReportAnswer(lost=answer.lost, news=news_of(answer.silent_classes, answer.confirmed_classes))
 
     def _now(self) -> datetime:
@@ -147,16 +147,16 @@ class LocalLedger:
         """Give all shards back. LedgerUnreachable."""
         await self._do(leave_shards, query=LeavingWorker(worker=worker))
 
-    async def _do(self, deed: TransactionFunction, *, body: Any = None, query: Any = None) -> Any:
-        """Do one deed, and return what it answers. LedgerUnreachable."""
+    async def _do(self, function: TransactionFunction, *, body: Any = None, query: Any = None) -> Any:
+        """Do one function, and return what it answers. LedgerUnreachable."""
         try:
-            return await self._registry.do(deed, body=body, query=query)
+            return await self._registry.do(function, body=body, query=query)
         except LifesignError as error:
             raise LedgerUnreachable(str(error)) from error
 
-    async def _read(self, deed: Callable[[Transaction], T]) -> T:
+    async def _read(self, function: Callable[[Transaction], T]) -> T:
         try:
-            return await self._registry.read(deed)
+            return await self._registry.read(function)
         except LifesignError as error:
             raise LedgerUnreachable(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""How are a registry's deeds done in this process, without a server?"""
+"""How are a registry's functions done in this process, without a server?"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -43,7 +43,7 @@ class LocalRegistry:
 
     async def do(
         self,
-        deed: TransactionFunction,
+        function: TransactionFunction,
         *,
         path: Mapping[str, str] = NO_PATH,
         body: Any = None,
@@ -53,27 +53,27 @@ class LocalRegistry:
         """Do what the server would for a request, and return what it would answer. LifesignError."""
         call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
         run = self.database.write if is_write else self.database.read
-        reply = await run(lambda transaction: deed(transaction, call))
+        reply = await run(lambda transaction: function(transaction, call))
         if isinstance(reply, LifesignError):
             raise reply
         return reply.content
 
-    async def read(self, deed: Callable[[Transaction], T]) -> T:
+    async def read(self, function: Callable[[Transaction], T]) -> T:
         """Look something up. LifesignError."""
-        return await self.database.read(deed)
+        return await self.database.read(function)
 
 
-def run_locally(url: str, role: Role, deed: Callable[[LocalRegistry], Awaitable[T]]) -> T:
+def run_locally(url: str, role: Role, function: Callable[[LocalRegistry], Awaitable[T]]) -> T:
     """Run what may take several transactions; InvalidValue if the database is not there.
 
-    LifesignError if it is not of this version, or if a deed is refused.
+    LifesignError if it is not of this version, or if a function is refused.
     """
 
     async def ran() -> T:
         database = open_database(url, is_only_read=role is Role.READER)
         try:
             await database.read(schema.check)
-            return await deed(LocalRegistry(database, role))
+            return await function(LocalRegistry(database, role))
         finally:
             await database.close()
 
@@ -119,7 +119,7 @@ class LocalTargets:
         """Return one page, at most 1000, as a registry does. LifesignError."""
         query = TargetListing.model_validate({"limit": limit, "cursor": cursor, **wanted})
         found = await self._registry.do(list_targets, query=query, is_write=False)
-        assert isinstance(found, TargetList)  # noqa: S101 - it is what the deed answers
+        assert isinstance(found, TargetList)  # noqa: S101 - it is what the function answers
         return found
 
     async def get(self, target_id: str) -> TargetRecord:
@@ -142,5 +142,5 @@ class LocalTargets:
 
 
 def _record(content: object) -> ImportRecord:
-    assert isinstance(content, ImportRecord)  # noqa: S101 - it is what the deed answers
+    assert isinstance(content, ImportRecord)  # noqa: S101 - it is what the function answers
     return content

@@ -74,7 +74,7 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
         SummaryMetricFamily,
     )
 
-    workers: Mapping[str, Progress] = {} if crawl.standings is None else crawl.standings.now
+    workers: Mapping[str, Progress] = {} if crawl.statuses is None else crawl.statuses.now
     build = GaugeMetricFamily(f"{PREFIX}build_info", "Which version this is.", labels=["version"])
     build.add_metric([version("lifesign")], 1)
     yield build
@@ -89,14 +89,14 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
     for state in ("read", "suspended", "failed"):
         states.add_metric([state], outcomes.count(state))
     yield states
-    for name, told, of in _GAUGES:
-        gauge = GaugeMetricFamily(PREFIX + name, told, labels=["worker"])
+    for name, text, of in _GAUGES:
+        gauge = GaugeMetricFamily(PREFIX + name, text, labels=["worker"])
         for worker, now in workers.items():
             if (value := of(now)) is not None:
                 gauge.add_metric([worker], float(value))
         yield gauge
-    for name, told, of in _COUNTERS:
-        counter = CounterMetricFamily(PREFIX + name, told, labels=["worker"])
+    for name, text, of in _COUNTERS:
+        counter = CounterMetricFamily(PREFIX + name, text, labels=["worker"])
         for worker, now in workers.items():
             counter.add_metric([worker], of(now) or 0)
         yield counter

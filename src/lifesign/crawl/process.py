@@ -18,7 +18,7 @@ from lifesign.client import RegistryClient
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.prober_assembly import open_prober
 from lifesign.crawl.worker_config import (
-    EXIT_HELD_UP,
+    EXIT_SHARDS_WITHHELD,
     EXIT_UNFINISHED,
     RegistryAddress,
     WorkerConfig,
@@ -30,12 +30,12 @@ from lifesign.prober.results.ledger import Ledger
 from lifesign.prober.results.observation_file import FiledLedger, ResultsFile
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.prober.worker.main_loop import ProbeWorker
-from lifesign.prober.worker.outbox import MAX_HELD_SECONDS
+from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS
 from lifesign.serving.log_lines import LogLine
 from lifesign.serving.log_output import LogFormat, logging_to
 from lifesign.storage.engine.database import open_database
 
-TELL_SECONDS: Final = 0.5
+REPORT_SECONDS: Final = 0.5
 DATABASE_PATIENCE_SECONDS: Final = 120.0
 """How long a census waits for a database of its own: a disk that is full does not come back by itself."""
 GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
@@ -64,49 +64,51 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         gc.set_threshold(*usual)
 
 
-async def probe_share(share: WorkerConfig, stop: asyncio.Event, tell: Callable[[WorkerStatus], None]) -> bool:
+async def run_worker(
+    config: WorkerConfig, stop: asyncio.Event, report: Callable[[WorkerStatus], None]
+) -> bool:
     """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
 
     PassDelayed if a census can store nothing for too long.
     """
-    definition = share.definition
+    definition = config.definition
     async with (
-        open_ledger(share) as ledger,
+        open_ledger(config) as ledger,
         open_prober(definition, is_public_allowed=definition.has_contact) as opened,
     ):
         worker = ProbeWorker(
             ledger,
             opened.prober,
-            share.definition,
-            worker_name=share.worker,
+            config.definition,
+            worker_name=config.worker,
             asks=opened.witnesses,
             unanswered=lambda: opened.resolver.faults,
-            companions=share.companions,
-            patience_s=DATABASE_PATIENCE_SECONDS if share.registry is None else MAX_HELD_SECONDS,
+            companions=config.companions,
+            patience_s=DATABASE_PATIENCE_SECONDS if config.registry is None else MAX_QUEUED_SECONDS,
         )
-        telling = asyncio.create_task(_tell_on(worker, tell))
+        reporting = asyncio.create_task(_report_progress(worker, report))
         try:
-            if share.since_s is None:
+            if config.since_s is None:
                 await worker.run(stop)
                 return True
-            return await worker.run_once(share.since_s, stop)
+            return await worker.run_once(config.since_s, stop)
         finally:
-            telling.cancel()
-            tell(WorkerStatus(worker.progress))
+            reporting.cancel()
+            report(WorkerStatus(worker.progress))
 
 
 @asynccontextmanager
-async def open_ledger(share: WorkerConfig) -> AsyncIterator[Ledger]:
+async def open_ledger(config: WorkerConfig) -> AsyncIterator[Ledger]:
     """Open where work comes from; it is closed at the end of the block."""
     async with AsyncExitStack() as stack:
         ledger: Ledger
-        if share.registry is not None:
-            ledger = RegistryLedger(await stack.enter_async_context(registry_client(share.registry)))
+        if config.registry is not None:
+            ledger = RegistryLedger(await stack.enter_async_context(registry_client(config.registry)))
         else:
-            database = open_database(share.database or "")
+            database = open_database(config.database or "")
             stack.push_async_callback(database.close)
             ledger = LocalLedger(database)
-        jsonl = share.definition.results.jsonl
+        jsonl = config.definition.results.jsonl
         if jsonl is not None:
             file = ResultsFile(jsonl)
             stack.callback(file.close)
@@ -119,18 +121,18 @@ def registry_client(place: RegistryAddress) -> RegistryClient:
     return RegistryClient(place.url, key=place.key, allow_plain_http=place.allow_plain_http)
 
 
-async def _tell_on(worker: ProbeWorker, tell: Callable[[WorkerStatus], None]) -> None:
+async def _report_progress(worker: ProbeWorker, report: Callable[[WorkerStatus], None]) -> None:
     while True:
-        await asyncio.sleep(TELL_SECONDS)
-        tell(WorkerStatus(worker.progress))
+        await asyncio.sleep(REPORT_SECONDS)
+        report(WorkerStatus(worker.progress))
 
 
 class LogTo(logging.Handler):
     """Hands every line of the log to whoever shows it."""
 
-    def __init__(self, tell: Callable[[str], None], log_format: LogFormat) -> None:
+    def __init__(self, report: Callable[[str], None], log_format: LogFormat) -> None:
         super().__init__()
-        self._tell = tell
+        self._tell = report
         self.setFormatter(LogLine(log_format.value))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -139,22 +141,22 @@ class LogTo(logging.Handler):
             self._tell(self.format(record))
 
 
-def run_share(share: WorkerConfig, pipe: Connection) -> None:
+def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
     """Be one process of a crawl, from its first line to its exit; called in a process of its own.
 
-    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, with EXIT_HELD_UP if
+    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, with EXIT_SHARDS_WITHHELD if
     it could store nothing for too long, and with 1 and a line in the log if it cannot go on. SIGTERM asks it
     to end. Ctrl-C, and a terminal that is closed, are for whoever started it.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with logging_to(LogTo(lambda line: pipe.send(WorkerStatus(logged=line)), share.log_format)):
+    with logging_to(LogTo(lambda line: pipe.send(WorkerStatus(logged=line)), config.log_format)):
         try:
-            is_done = run_loop(_be_told(share, pipe))
+            is_done = run_loop(_run_until_stopped(config, pipe))
         except PassDelayed as error:
             with suppress(OSError):
-                pipe.send(WorkerStatus(held_up=(error.why, error.seconds)))
-            sys.exit(EXIT_HELD_UP)
+                pipe.send(WorkerStatus(withheld=(error.why, error.seconds)))
+            sys.exit(EXIT_SHARDS_WITHHELD)
         except LifesignError as error:
             with suppress(OSError):
                 pipe.send(WorkerStatus(line=str(error)))
@@ -165,7 +167,7 @@ def run_share(share: WorkerConfig, pipe: Connection) -> None:
     sys.exit(0 if is_done else EXIT_UNFINISHED)
 
 
-async def _be_told(share: WorkerConfig, pipe: Connection) -> bool:
+async def _run_until_stopped(config: WorkerConfig, pipe: Connection) -> bool:
     """Probe; stop on SIGTERM, and when the other end of the pipe is closed, however that came."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -173,12 +175,12 @@ async def _be_told(share: WorkerConfig, pipe: Connection) -> bool:
     # Nobody ever writes to us: it becomes readable when the other end has gone.
     loop.add_reader(pipe.fileno(), stop.set)
 
-    def tell(said: WorkerStatus) -> None:
+    def report(status: WorkerStatus) -> None:
         with suppress(OSError):
-            pipe.send(said)
+            pipe.send(status)
 
     try:
-        return await probe_share(share, stop, tell)
+        return await run_worker(config, stop, report)
     finally:
         loop.remove_reader(pipe.fileno())
         loop.remove_signal_handler(signal.SIGTERM)

@@ -15,9 +15,9 @@ from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from lifesign.crawl.errors import CrawlStopped
-from lifesign.crawl.process import probe_share, run_share
+from lifesign.crawl.process import run_worker, run_worker_process
 from lifesign.crawl.progress import CrawlState
-from lifesign.crawl.worker_config import EXIT_HELD_UP, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
+from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.pluralize import plural, pluralize
@@ -37,7 +37,7 @@ STOP_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
-class Standings:
+class WorkerStatuses:
     """How far all processes of a crawl are, those that died included."""
 
     total: int | None
@@ -54,25 +54,25 @@ class Standings:
     """By worker."""
     _past_reported: int = 0
     _past: Counter[ResultClass] = field(default_factory=Counter)
-    _past_probed: int = 0
+    _exited_probed: int = 0
     _past_unanswered: int = 0
     _past_missed: int = 0
-    _past_given_up: int = 0
+    _exited_given_up: int = 0
 
     def note(self, worker: str, progress: Progress) -> None:
         """Take note of what a worker says of itself."""
         self.now[worker] = progress
 
-    def let_go(self, worker: str) -> None:
+    def keep_totals(self, worker: str) -> None:
         """Keep the sums of a worker that has died: its successor counts from zero."""
         progress = self.now.pop(worker, None)
         if progress is not None:
             self._past.update(progress.classes)
-            self._past_probed += progress.probed
+            self._exited_probed += progress.probed
             self._past_reported += progress.reported
             self._past_unanswered += progress.unanswered
             self._past_missed += progress.missed
-            self._past_given_up += progress.given_up
+            self._exited_given_up += progress.given_up
 
     @property
     def reported(self) -> int:
@@ -101,7 +101,7 @@ class Standings:
         for progress in self.now.values():
             results.update(progress.latest if self.total is None else progress.classes)
         return CrawlState(
-            probed=self._past_probed + sum(progress.probed for progress in self.now.values()),
+            probed=self._exited_probed + sum(progress.probed for progress in self.now.values()),
             total=self.total,
             results=results,
             listed=self.listed if self.is_alone and self.starting else None,
@@ -114,7 +114,7 @@ class Standings:
         notes = []
         if any(progress.is_ledger_unreachable for progress in now):
             notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
-        if given_up := self._past_given_up + sum(progress.given_up for progress in now):
+        if given_up := self._exited_given_up + sum(progress.given_up for progress in now):
             notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")
         if slow := sorted({progress.slowness for progress in now if progress.slowness is not None}):
             notes.append(f"timeouts are not measured: {', '.join(slow)}")
@@ -123,7 +123,7 @@ class Standings:
         if (starting := self.starting) and self.workers != 1:
             notes.append(f"{starting} of {self.workers} processes {plural(starting, 'is', 'are')} starting")
         if elsewhere := self.elsewhere:
-            notes.append(_elsewhere_text(elsewhere, self._targets_elsewhere(), self.lease_s))
+            notes.append(_other_workers_text(elsewhere, self._targets_elsewhere(), self.lease_s))
         if self.total is None:
             late = [
                 progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
@@ -140,7 +140,7 @@ class Standings:
         return max(0, self.listed - sum(progress.targets for progress in self.now.values()))
 
 
-def _elsewhere_text(shards: int, targets: int | None, lease_s: float) -> str:
+def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str:
     """Tell how much of the work is not ours, and why."""
     with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (
@@ -156,9 +156,9 @@ Tell = Callable[[str, WorkerStatus], None]
 async def probe_all(
     shares: Sequence[WorkerConfig],
     stop: asyncio.Event,
-    tell: Tell,
+    report: Tell,
     died: Callable[[str], None],
-    main: Callable[[WorkerConfig, Connection], None] = run_share,
+    main: Callable[[WorkerConfig, Connection], None] = run_worker_process,
 ) -> bool:
     """Probe all shares until `stop` is set or a census is through; return whether all is done.
 
@@ -167,8 +167,8 @@ async def probe_all(
     can store nothing for too long.
     """
     if len(shares) == 1:
-        return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
-    places = [asyncio.create_task(_ProcessSlot(share, tell, died, main).keep(stop)) for share in shares]
+        return await run_worker(shares[0], stop, partial(report, shares[0].worker))
+    places = [asyncio.create_task(_ProcessSlot(share, report, died, main).keep(stop)) for share in shares]
     try:
         return all(await asyncio.gather(*places))
     finally:
@@ -183,15 +183,15 @@ class _ProcessSlot:
     def __init__(
         self,
         share: WorkerConfig,
-        tell: Tell,
+        report: Tell,
         died: Callable[[str], None],
         main: Callable[[WorkerConfig, Connection], None],
     ) -> None:
         self._share = share
         self._main = main
-        self._tell = partial(tell, share.worker)
+        self._tell = partial(report, share.worker)
         self._died = died
-        self._held_up: tuple[str, float] | None = None
+        self._withheld: tuple[str, float] | None = None
         self._context = multiprocessing.get_context("spawn")
 
     async def keep(self, stop: asyncio.Event) -> bool:
@@ -205,15 +205,15 @@ class _ProcessSlot:
                 return True
             if stop.is_set() or code == EXIT_UNFINISHED:
                 return False
-            if code == EXIT_HELD_UP and self._held_up is not None:
-                raise PassDelayed(*self._held_up)
+            if code == EXIT_SHARDS_WITHHELD and self._withheld is not None:
+                raise PassDelayed(*self._withheld)
             early_deaths = 0 if loop.time() - began_s >= STEADY_SECONDS else early_deaths + 1
             if early_deaths >= MAX_EARLY_DEATHS:
                 raise CrawlStopped(self._share.worker, early_deaths)
             self._died(self._share.worker)
             wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
-            told = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"
-            self._tell(WorkerStatus(line=told))
+            text = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"
+            self._tell(WorkerStatus(line=text))
             if await _is_set_within(stop, wait_s):
                 return False
 
@@ -225,9 +225,9 @@ class _ProcessSlot:
         process.start()
         theirs.close()
         ended = asyncio.Event()
-        loop.add_reader(ours.fileno(), self._hear, ours)
+        loop.add_reader(ours.fileno(), self._receive_status, ours)
         loop.add_reader(process.sentinel, ended.set)
-        stopping = asyncio.create_task(_ask_to_end(process, stop, ended))
+        stopping = asyncio.create_task(_request_end(process, stop, ended))
         try:
             await ended.wait()
         finally:
@@ -237,23 +237,23 @@ class _ProcessSlot:
                 # We are cancelled: nobody would wait for it any more.
                 process.kill()
             process.join()
-            self._hear(ours)
+            self._receive_status(ours)
             loop.remove_reader(ours.fileno())
             ours.close()
         return process.exitcode or 0
 
-    def _hear(self, pipe: Connection) -> None:
+    def _receive_status(self, pipe: Connection) -> None:
         """Pass on what the process says."""
         try:
             while pipe.poll():
-                said: WorkerStatus = pipe.recv()
-                self._held_up = said.held_up or self._held_up
-                self._tell(said)
+                status: WorkerStatus = pipe.recv()
+                self._withheld = status.withheld or self._withheld
+                self._tell(status)
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(pipe.fileno())
 
 
-async def _ask_to_end(process: SpawnProcess, stop: asyncio.Event, ended: asyncio.Event) -> None:
+async def _request_end(process: SpawnProcess, stop: asyncio.Event, ended: asyncio.Event) -> None:
     """Once `stop` is set, ask a process to end; kill it if it does not."""
     await stop.wait()
     process.terminate()

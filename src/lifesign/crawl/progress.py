@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_SECONDS: Final = 10.0
 """Between two lines where nothing can be drawn anew."""
-NOBODY: Final = "there was nobody to probe"
+NO_TARGETS: Final = "there was nobody to probe"
 _LOGGER: Final = "lifesign.crawl"
 RATE_WINDOW_SECONDS: Final = 10.0
 """The rate is that of so long: a crawl begins with what is quick."""
@@ -101,11 +101,11 @@ def counts_text(results: Mapping["ResultClass | None", int]) -> str:
     groups: Counter[Group] = Counter()
     for result, count in results.items():
         groups[GROUPS[result]] += count
-    told = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
+    text = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
     classes = [(result, count) for result, count in results.items() if result is not None and count]
     classes.sort(key=lambda item: (-item[1], item[0]))
     detail = ", ".join(f"{result} {number(count)}" for result, count in classes)
-    return f"{', '.join(told)}{f' ({detail})' if detail else ''}" if told else "nothing yet"
+    return f"{', '.join(text)}{f' ({detail})' if detail else ''}" if text else "nothing yet"
 
 
 def results_text(state: CrawlState) -> str:
@@ -116,17 +116,17 @@ def results_text(state: CrawlState) -> str:
     return f"{targets}: {counts_text(state.results)}" if any(state.results.values()) else targets
 
 
-def pace_text(state: CrawlState, rate: float | None) -> str:
+def rate_text(state: CrawlState, rate: float | None) -> str:
     """Tell how many are probed, how fast that goes, and how long it may still take."""
     from lifesign.census.tables import number  # noqa: PLC0415
 
-    told = pluralize(state.probed, "probe")
+    text = pluralize(state.probed, "probe")
     if state.total is not None:
-        told = f"{number(state.probed)} of {number(state.total)} probed"
+        text = f"{number(state.probed)} of {number(state.total)} probed"
     if rate is not None:
-        told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+        text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
     left_s = seconds_left(state, rate)
-    return f"{told}, {duration_text(math.ceil(left_s))} left" if left_s else told
+    return f"{text}, {duration_text(math.ceil(left_s))} left" if left_s else text
 
 
 def step_text(step: ImportStep) -> str:
@@ -139,23 +139,23 @@ def step_text(step: ImportStep) -> str:
 
 def line_of(state: CrawlState, rate: float | None) -> str:
     """Tell on one line how far it is."""
-    return _joined(pace_text(state, rate), state)
+    return _joined(rate_text(state, rate), state)
 
 
 def last_line(state: CrawlState, lasted_s: float) -> str:
     """Tell on one line what came of it all, and how long it took."""
     if state.total == 0:
-        return f"{NOBODY}; {state.note}" if state.note else NOBODY
-    told = f"{pace_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
+        return f"{NO_TARGETS}; {state.note}" if state.note else NO_TARGETS
+    text = f"{rate_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
     if lasted_s > 0:
         rate = state.probed / lasted_s
-        told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
-    return _joined(told, state)
+        text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    return _joined(text, state)
 
 
 def _joined(pace: str, state: CrawlState) -> str:
-    told = f"{pace}{'; ' if state.total is None else ': '}{results_text(state)}"
-    return f"{told}; {state.note}" if state.note else told
+    text = f"{pace}{'; ' if state.total is None else ': '}{results_text(state)}"
+    return f"{text}; {state.note}" if state.note else text
 
 
 def seconds_left(state: CrawlState, rate: float | None) -> float | None:
@@ -294,7 +294,7 @@ class DrawnProgress:
         """Draw it anew."""
         self._rate.add(self._clock(), state.probed)
         self._last = state
-        lines = [pace_text(state, self._rate.per_second), results_text(state), state.note]
+        lines = [rate_text(state, self._rate.per_second), results_text(state), state.note]
         self._draw(lines, state.probed, state.total)
 
     def show_import(self, step: ImportStep) -> None:

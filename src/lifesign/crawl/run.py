@@ -17,7 +17,7 @@ from typing import Final
 
 from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
-from lifesign.crawl.process_pool import Standings, probe_all
+from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress import ProgressDisplay, counts_text
 from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
@@ -84,7 +84,7 @@ class Crawl:
         self._home = home
         self._progress = progress
         self._stop = stop
-        self.standings: Standings | None = None
+        self.statuses: WorkerStatuses | None = None
         """How far all processes are, once they probe."""
         self.outcomes: dict[str, ImportOutcome] = {}
         """Of the last reading of each directory."""
@@ -112,8 +112,8 @@ class Crawl:
             else:
                 await self._home.drop_run(run)
             if not self._home.is_shared:
-                told = "by what each one lives, or why it does not"
-                self._progress.say(f"{told}: lifesign targets list {self._home.option}")
+                text = "by what each one lives, or why it does not"
+                self._progress.say(f"{text}: lifesign targets list {self._home.option}")
         return crawled
 
     async def _run(self, processes: int, run: CrawlPass | None = None) -> Crawled:
@@ -129,44 +129,44 @@ class Crawl:
             total = None if since_s is None else await self._home.unprobed(since_s)
             if total is not None:
                 processes = worth_starting(processes, total, self._definition.limits.concurrency)
-            standings = Standings(
+            statuses = WorkerStatuses(
                 total,
                 workers=processes,
                 is_alone=self._home.is_alone,
                 lease_s=self._definition.results.lease_seconds,
             )
-            if total is None and standings.is_alone:
-                standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
-            self.standings = standings
-            if run is not None and not self._has_nobody(standings):
+            if total is None and statuses.is_alone:
+                statuses.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
+            self.statuses = statuses
+            if run is not None and not self._has_no_target(statuses):
                 await self._home.note_not_read(run, self._failed)
-            beside = [self._home.tend(), self._show(standings)]
+            beside = [self._home.tend(), self._show(statuses)]
             if since_s is None:
-                beside += [self._jobs(importer).run(), self._count_listed(standings)]
+                beside += [self._jobs(importer).run(), self._count_listed(statuses)]
             elif self._home.is_shared:
-                beside.append(self._count_left(standings, since_s))
+                beside.append(self._count_left(statuses, since_s))
             tasks = [asyncio.create_task(each) for each in beside]
             try:
                 is_done = not self._stop.is_set() and (
-                    self._has_nobody(standings)
-                    or await self._probe(standings, processes, since_s)
+                    self._has_no_target(statuses)
+                    or await self._probe(statuses, processes, since_s)
                     or (since_s is not None and await self._has_probed_all(since_s))
                 )
             finally:
                 await _end(tasks)
             if is_done and since_s is not None:
                 # The others have done the rest.
-                standings.total = standings.state.probed
+                statuses.total = statuses.state.probed
             # Who was stopped before the list was read cannot tell that nobody is left.
-            if is_done or standings.total != 0:
-                self._progress.show(standings.state)
-            if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
+            if is_done or statuses.total != 0:
+                self._progress.show(statuses.state)
+            if statuses.state.results.get(ResultClass.BLOCKED_ADDRESS):
                 self._progress.say(CLOSED_NETWORKS)
-            if unanswered := standings.state.unanswered:
+            if unanswered := statuses.state.unanswered:
                 self._progress.say(f"{pluralize(unanswered, 'look-up')} {UNANSWERED}")
         return Crawled(
             is_done=is_done,
-            probed=standings.state.probed,
+            probed=statuses.state.probed,
             suspended=tuple(outcome.directory for outcome in self.outcomes.values() if outcome.is_suspended),
             failed=self._failed,
         )
@@ -176,14 +176,14 @@ class Crawl:
         """Directories that could not be read the last time."""
         return tuple(outcome.directory for outcome in self.outcomes.values() if outcome.has_failed)
 
-    def _has_nobody(self, standings: Standings) -> bool:
+    def _has_no_target(self, statuses: WorkerStatuses) -> bool:
         """Whether a pass of our own has nobody to probe, for no list could be read.
 
         Its shards need not be asked for then: a disk that is full would not let go of them.
         """
         outcomes = self.outcomes.values()
         has_failed = bool(outcomes) and all(outcome.has_failed for outcome in outcomes)
-        return has_failed and standings.total == 0 and not self._home.is_shared
+        return has_failed and statuses.total == 0 and not self._home.is_shared
 
     async def _has_probed_all(self, since_s: float) -> bool:
         """Whether nobody is left of a pass that was asked to end: its last results may just have come in."""
@@ -204,24 +204,24 @@ class Crawl:
                 each.cancel()
             await asyncio.gather(task, stopping, return_exceptions=True)
 
-    async def _probe(self, standings: Standings, processes: int, since_s: float | None) -> bool:
-        def tell(worker: str, said: WorkerStatus) -> None:
-            if said.progress is not None:
-                standings.note(worker, said.progress)
-            if said.line is not None:
-                self._progress.say(said.line)
-            if said.logged is not None:
-                self._progress.log(said.logged)
+    async def _probe(self, statuses: WorkerStatuses, processes: int, since_s: float | None) -> bool:
+        def report(worker: str, status: WorkerStatus) -> None:
+            if status.progress is not None:
+                statuses.note(worker, status.progress)
+            if status.line is not None:
+                self._progress.say(status.line)
+            if status.logged is not None:
+                self._progress.log(status.logged)
 
         shares = [
             replace(share, log_format=self._progress.log_format)
             for share in self._home.shares(self._definition, processes, since_s)
         ]
-        return await probe_all(shares, self._stop, tell, standings.let_go)
+        return await probe_all(shares, self._stop, report, statuses.keep_totals)
 
-    async def _show(self, standings: Standings) -> None:
+    async def _show(self, statuses: WorkerStatuses) -> None:
         while True:
-            self._progress.show(standings.state)
+            self._progress.show(statuses.state)
             await asyncio.sleep(SHOW_SECONDS)
 
     async def _show_import(self, importer: DirectoryImporter) -> None:
@@ -230,24 +230,24 @@ class Crawl:
             if importer.step is not None:
                 self._progress.show_import(importer.step)
 
-    async def _count_left(self, standings: Standings, since_s: float) -> None:
+    async def _count_left(self, statuses: WorkerStatuses, since_s: float) -> None:
         """Keep the number of targets to that which is left for us: others take their part of them."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             with suppress(LifesignError):
                 # What is not handed over yet is among the unprobed: it counts once.
-                reported = standings.reported
+                reported = statuses.reported
                 left = await self._home.unprobed(since_s)
-                standings.total = max(standings.state.probed, reported + left)
+                statuses.total = max(statuses.state.probed, reported + left)
 
-    async def _count_listed(self, standings: Standings) -> None:
+    async def _count_listed(self, statuses: WorkerStatuses) -> None:
         """Count all targets now and then while others have a part of them, or one of us starts anew."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
-            if not (standings.elsewhere or standings.starting):
+            if not (statuses.elsewhere or statuses.starting):
                 continue
             with suppress(LifesignError):
-                standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
+                statuses.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
             await asyncio.sleep(COUNT_ALL_SECONDS)
 
     @asynccontextmanager
@@ -278,8 +278,8 @@ class Crawl:
             self._note(await importer.import_directory(source))
         if not self._home.is_shared:
             for record in await importer.unnamed():
-                told = f"{record.name}: not in this definition, but probed too: {targets_text(record.size)}"
-                self._progress.say(f"{told} ({self._command('remove', record.name)})")
+                text = f"{record.name}: not in this definition, but probed too: {targets_text(record.size)}"
+                self._progress.say(f"{text} ({self._command('remove', record.name)})")
 
     def _jobs(self, importer: DirectoryImporter) -> Jobs:
         """Return what is done again and again in a crawl without an end."""
@@ -291,15 +291,15 @@ class Crawl:
                 partial(self._read_again, importer, source),
             )
         jobs.add("directories that failed", RETRY_SECONDS, partial(self._retry, importer))
-        for name, (every_seconds, deed) in self._home.jobs().items():
-            jobs.add(name, every_seconds, deed)
+        for name, (every_seconds, function) in self._home.jobs().items():
+            jobs.add(name, every_seconds, function)
         return jobs
 
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
         """Read one directory, and say what became of it unless it is what was said the last time."""
         last = self.outcomes.get(source.label)
         outcome = await importer.import_directory(source)
-        if last is None or outcome.told != last.told:
+        if last is None or outcome.text != last.text:
             self._note(outcome)
 
     async def _retry(self, importer: DirectoryImporter) -> None:
@@ -311,7 +311,7 @@ class Crawl:
 
     def _note(self, outcome: ImportOutcome) -> None:
         self.outcomes[outcome.directory] = outcome
-        self._progress.say(outcome.told)
+        self._progress.say(outcome.text)
         if outcome.is_suspended:
             self._progress.say(f"  {self._command('confirm', outcome.directory)}")
 
@@ -351,7 +351,7 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
     loop = asyncio.get_running_loop()
     numbers = ending_signals()
 
-    def heard(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
             leave_closed_terminal()
         for again in (signal.SIGINT, signal.SIGTERM):
@@ -363,7 +363,7 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
         say("ending: what was found is stored, probes under way are given some seconds")
 
     for number in numbers:
-        loop.add_signal_handler(number, heard, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from lifesign.serving.log_output import LogFormat
 
 EXIT_UNFINISHED: Final = 2
 """Of a process that was asked to end before its census was through."""
-EXIT_HELD_UP: Final = 5
+EXIT_SHARDS_WITHHELD: Final = 5
 """Of a process that could store nothing of its census for too long: its successor could not either."""
 MAX_HOST_CHARS: Final = 24
 """Of this machine's name, within the name of a worker."""
@@ -50,7 +50,7 @@ class WorkerStatus:
     line: str | None = None
     logged: str | None = None
     """In the form that the log of the crawl has."""
-    held_up: tuple[str, float] | None = None
+    withheld: tuple[str, float] | None = None
     """Why nothing could be stored, and for how many seconds: it ends."""
 
 

@@ -58,5 +58,5 @@ def _query_fault(fault: Finding) -> str:
             "The link to a further page is not whole, or it is one of another list: begin at the first page."
         )
     wanted = fault.message.removeprefix(_EXPECTED).replace("'", "")
-    said = f"has to be {wanted}" if fault.message.startswith(_EXPECTED) else fault.message
-    return f"{LABELS.get(name, name)} {said}."
+    text = f"has to be {wanted}" if fault.message.startswith(_EXPECTED) else fault.message
+    return f"{LABELS.get(name, name)} {text}."

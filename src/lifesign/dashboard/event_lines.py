@@ -9,11 +9,11 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from lifesign.dashboard.labels import brief, moment_text, spaced
+from lifesign.dashboard.labels import as_words, brief, moment_text
 from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
-from lifesign.domain.events.chain import Event, whose
+from lifesign.domain.events.chain import Event, agent_of
 from lifesign.domain.events.event_type import EventType
-from lifesign.domain.tasks.task_states import told_of_end
+from lifesign.domain.tasks.task_states import end_text
 from lifesign.domain.text.durations import precise_text
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.views.key_names import keys_in, names_of_keys
@@ -105,20 +105,22 @@ def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLin
 
 def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
     """Return what an event says; `names` are those of the keys that act in it, and of targets."""
-    said = {
+    members = {
         name: spoken(value, names) if isinstance(value, str) else value
         for name, value in event.payload.items()
     }
-    agent_id = whose(event) or ""
+    agent_id = agent_of(event) or ""
     by = _by(event, names)
-    if by and str(said.get("explanation", "")).endswith(f" by {event.actor}"):
+    if by and str(members.get("explanation", "")).endswith(f" by {event.actor}"):
         # It says no more than that.
-        said["explanation"] = ""
-    subject, where = _subject(said, agent_id)
+        members["explanation"] = ""
+    subject, where = _subject(members, agent_id)
     subject = names.get(subject, subject)
     tell = _TEXTS.get(event.type)
     text = (
-        "its payload was erased" if event.is_erased else brief(_facts(said) if tell is None else tell(said))
+        "its payload was erased"
+        if event.is_erased
+        else brief(_facts(members) if tell is None else tell(members))
     )
     return EventLine(
         sequence=event.sequence,
@@ -129,8 +131,8 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
         text=text,
         mark=_mark(event),
         agent_id=agent_id,
-        status=str(said.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
-        health=str(said.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
+        status=str(members.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
+        health=str(members.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
         by=brief(by),
     )
 
@@ -140,14 +142,14 @@ def _by(event: Event, names: Mapping[str, str]) -> str:
     return "" if event.actor in told | _BY_ITSELF else spoken(event.actor, names)
 
 
-def _subject(said: Mapping[str, Any], agent_id: str) -> tuple[str, str]:
+def _subject(payload: Mapping[str, Any], agent_id: str) -> tuple[str, str]:
     if agent_id:
         return agent_id, f"/agents/{agent_id}"
-    if "task_id" in said:
-        return said["task_id"], f"/tasks/{said['task_id']}"
+    if "task_id" in payload:
+        return payload["task_id"], f"/tasks/{payload['task_id']}"
     for name in ("resource", "directory", "origin", "name", "host", "holder"):
-        if name in said:
-            return str(said[name]), ""
+        if name in payload:
+            return str(payload[name]), ""
     return "", ""
 
 
@@ -159,35 +161,35 @@ def _mark(event: Event) -> str:
     return _MARKS_OF_STATUSES.get(status) or _MARKS_OF_HEALTH.get(health, "plain")
 
 
-def _lifecycle(said: Mapping[str, Any]) -> str:
-    reason, explanation = spaced(said["reason"]), said.get("explanation", "")
-    why = reason if explanation in {"", said["reason"]} else f"{reason}: {explanation}"
-    return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
+def _lifecycle(payload: Mapping[str, Any]) -> str:
+    reason, explanation = as_words(payload["reason"]), payload.get("explanation", "")
+    why = reason if explanation in {"", payload["reason"]} else f"{reason}: {explanation}"
+    return f"{payload['previous_status']} {_ARROW} {payload['new_status']} ({why})"
 
 
-def _task(said: Mapping[str, Any]) -> str:
-    why = told_of_end(said["signal"], said.get("exit_reason"))
-    return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
+def _task(payload: Mapping[str, Any]) -> str:
+    why = end_text(payload["signal"], payload.get("exit_reason"))
+    return f"{payload['previous_status']} {_ARROW} {payload['new_status']} ({why})"
 
 
-def _monitor(said: Mapping[str, Any]) -> str:
-    who = f"agents monitored by {said['track']}, " if "track" in said else ""
-    exits = f"{said['exits']} would leave, {said['limit']} are believed"
-    return f"{who}{spaced(said['cause'])}: {exits}"
+def _monitor(payload: Mapping[str, Any]) -> str:
+    who = f"agents monitored by {payload['track']}, " if "track" in payload else ""
+    exits = f"{payload['exits']} would leave, {payload['limit']} are believed"
+    return f"{who}{as_words(payload['cause'])}: {exits}"
 
 
-def _moment(said: str) -> str:
+def _moment(text: str) -> str:
     """Return a time of an event as pages show times."""
-    return moment_text(datetime.fromisoformat(said))
+    return moment_text(datetime.fromisoformat(text))
 
 
 def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
-    def tell(said: Mapping[str, Any]) -> str:
-        if "until" not in said:
+    def tell(payload: Mapping[str, Any]) -> str:
+        if "until" not in payload:
             return f"{what} ended"
-        reason = f": {said['reason']}" if "reason" in said else ""
-        status = f" {said['status']}" if "status" in said else ""
-        return f"{what}{status} until {_moment(said['until'])}{reason}"
+        reason = f": {payload['reason']}" if "reason" in payload else ""
+        status = f" {payload['status']}" if "status" in payload else ""
+        return f"{what}{status} until {_moment(payload['until'])}{reason}"
 
     return tell
 
@@ -197,7 +199,7 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_HEALTH_CHANGED: lambda said: (
         f"says {said['new_health']}, said {said['previous_health']} before"
     ),
-    EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",
+    EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(as_words, said['changed']))}",
     EventType.AGENT_DRIFT_WARNING: lambda said: (
         f"its clock differs by {precise_text(abs(said['drift_seconds']))}"
     ),
@@ -214,13 +216,13 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_COMMAND_HONOURED: lambda said: f"does as it was told: {said['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
     EventType.AGENT_ERASED: lambda said: f"erased, with what {pluralize(said['events'], 'event')} told",
-    EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({spaced(said['reason'])})",
+    EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({as_words(said['reason'])})",
     EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
-    EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({spaced(said['reason'])})",
-    EventType.LEASE_EXPIRED: lambda said: f"lost by {said['holder']} ({spaced(said['reason'])})",
+    EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({as_words(said['reason'])})",
+    EventType.LEASE_EXPIRED: lambda said: f"lost by {said['holder']} ({as_words(said['reason'])})",
     EventType.FENCED_WRITE_REJECTED: lambda said: (
         f"a write of {said['writer']} with token {said['fencing_token']} was refused "
-        f"({spaced(said['reason'])})"
+        f"({as_words(said['reason'])})"
     ),
     EventType.STATE_WRITTEN: lambda said: f"state {said['version']} written by {said['holder']}",
     EventType.TASK_CREATED: lambda _said: "created",
@@ -247,7 +249,7 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
 })  # fmt: skip
 
 
-def _facts(said: Mapping[str, Any]) -> str:
+def _facts(payload: Mapping[str, Any]) -> str:
     """Tell what no words were made for."""
-    shown = ((name, value) for name, value in said.items() if name not in {"agent_id", "fingerprint"})
-    return ", ".join(f"{spaced(name)} {value}" for name, value in shown)
+    shown = ((name, value) for name, value in payload.items() if name not in {"agent_id", "fingerprint"})
+    return ", ".join(f"{as_words(name)} {value}" for name, value in shown)

@@ -2,7 +2,7 @@
 
 Who sent a form is led back to its page, with a cookie that says what was done; the page shows it and takes
 it away. Whoever loads the page again, kept its address, or follows somebody else's link reads nothing of a
-deed that was not done just now.
+function that was not done just now.
 """
 
 import hmac
@@ -22,7 +22,7 @@ MAX_COOKIE_CHARACTERS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class BackLink:
     """A link back, where something was refused."""
 
     where: str
@@ -34,21 +34,21 @@ _LISTS: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 
 
-def page_of(request: Request) -> Way:
+def page_of(request: Request) -> BackLink:
     """Return the page on which a form stands, by the form's own address."""
     match request.path_params:
         case {"agent_id": agent_id}:
-            return Way(f"/agents/{quote(agent_id, safe='')}", str(agent_id))
+            return BackLink(f"/agents/{quote(agent_id, safe='')}", str(agent_id))
         case {"target_id": target_id}:
-            return Way(f"/targets/{quote(target_id, safe='')}", "the target")
+            return BackLink(f"/targets/{quote(target_id, safe='')}", "the target")
         case {"task_id": task_id}:
-            return Way(f"/tasks/{quote(task_id, safe='')}", "the task")
+            return BackLink(f"/tasks/{quote(task_id, safe='')}", "the task")
         case {"role_id": role_id}:
-            return Way("/agents?" + urlencode({"pool": role_id}), f"pool {role_id}")
-    return Way("/", "the overview")
+            return BackLink("/agents?" + urlencode({"pool": role_id}), f"pool {role_id}")
+    return BackLink("/", "the overview")
 
 
-def way_back(request: Request) -> Way | None:
+def way_back(request: Request) -> BackLink | None:
     """Return where whoever was refused goes on; None: there is no better place than the overview."""
     if request.method == "POST":
         way = page_of(request)
@@ -56,7 +56,7 @@ def way_back(request: Request) -> Way | None:
     if not request.url.query:
         return None
     path = request.url.path
-    return Way(quote(path), _LISTS.get(path, "the page without a query"))
+    return BackLink(quote(path), _LISTS.get(path, "the page without a query"))
 
 
 def sealed(done: str, where: str, token: str) -> str:
@@ -64,13 +64,13 @@ def sealed(done: str, where: str, token: str) -> str:
     return f"{done}.{_seal(done, where, token)}"
 
 
-def done_just_now(request: Request, said: str, token: str) -> str:
+def done_just_now(request: Request, text: str, token: str) -> str:
     """Return what the page that is asked for has to tell the holder of a session; empty: nothing.
 
     `said` is the cookie that it brings.
     """
-    done, _, seal = said.partition(".")
-    if not (token and done and len(said) <= MAX_COOKIE_CHARACTERS):
+    done, _, seal = text.partition(".")
+    if not (token and done and len(text) <= MAX_COOKIE_CHARACTERS):
         return ""
     query = request.scope["query_string"].decode("latin-1")
     where = request.scope["path"] + (f"?{query}" if query else "")

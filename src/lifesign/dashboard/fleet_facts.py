@@ -28,7 +28,7 @@ from lifesign.storage.tasks.task_rows import TaskFilter
 
 FRESH_SECONDS: Final = 2.0
 """How old the counts of agents may be before they are counted anew, unless counting takes its time."""
-SEEN_FRESH_SECONDS: Final = 15.0
+OBSERVED_FRESH_SECONDS: Final = 15.0
 """The same of targets, of which there may be a million."""
 MAX_SHARE: Final = 0.01
 """Of the time that may go into counting: who loads a page must not feel that somebody counts."""
@@ -44,7 +44,7 @@ SHOWN_STATUSES: Final = (
 SHOWN_HEALTH: Final = (
     HealthStatus.HEALTHY, HealthStatus.DEGRADED, HealthStatus.UNHEALTHY, HealthStatus.UNKNOWN,
 )  # fmt: skip
-SHOWN_SIGHTS: Final = ("answers", "gated", "down", "unknown", "never measured")
+SHOWN_PROBE_LABELS: Final = ("answers", "gated", "down", "unknown", "never measured")
 
 WAITING: Final = (TaskStatus.HANDOFF, TaskStatus.REVIEW)
 """In which states tasks wait for people."""
@@ -112,7 +112,9 @@ class FleetFacts:
 
     def __init__(self, database: Database) -> None:
         self.agents: CachedFact[FleetCounts] = CachedFact(database, _count_agents, FRESH_SECONDS)
-        self.observed: CachedFact[ObservedCounts] = CachedFact(database, _count_observed, SEEN_FRESH_SECONDS)
+        self.observed: CachedFact[ObservedCounts] = CachedFact(
+            database, _count_observed, OBSERVED_FRESH_SECONDS
+        )
         self.maintained: CachedFact[Sequence[MaintenanceGroup]] = CachedFact(
             database, maintenances, FRESH_SECONDS
         )
@@ -141,13 +143,13 @@ class CachedFact(Generic[T]):
         if self._kept is not None and now_s - self._kept[0] < self._fresh_s:
             return self._kept[1]
         if self._taking is None:
-            self._taking = asyncio.create_task(self._take_anew())
+            self._taking = asyncio.create_task(self._refresh())
             self._taking.add_done_callback(self._taken)
         if self._kept is not None and now_s - self._kept[0] < max(USABLE_SECONDS, 2 * self._fresh_s):
             return self._kept[1]
         return await asyncio.shield(self._taking)
 
-    async def _take_anew(self) -> T:
+    async def _refresh(self) -> T:
         began_s = time.monotonic()
         taken = await self._database.read(self._take)
         now_s = time.monotonic()
@@ -171,7 +173,7 @@ def _count_waiting(transaction: Transaction) -> int:
 
 
 def _count_observed(transaction: Transaction) -> ObservedCounts:
-    by_label = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
+    by_label = Counter(dict.fromkeys(SHOWN_PROBE_LABELS, 0))
     for result, count in census_counts.results(transaction).items():
         by_label[label_of_result(result).word] += count
     living = probers.living(transaction, MAX_PROBERS)

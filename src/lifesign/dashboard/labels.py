@@ -17,13 +17,13 @@ from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.evidence_age import lost_text
 from lifesign.domain.observation.probe_summary import (
     LAYER_WORDS,
-    beside_card,
+    combine_with_card,
     liveness_signals,
     probe_summary,
 )
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
-from lifesign.domain.schedule.no_prober_hint import NO_PROBER, nobody_looks
+from lifesign.domain.schedule.no_prober_hint import NO_PROBER, no_prober_text
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.safe_text import harmless
@@ -31,7 +31,7 @@ from lifesign.domain.text.safe_text import harmless
 MAX_SHOWN_CHARACTERS: Final = 300
 """Of a text from elsewhere that stands in a line."""
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
-_UNHEARD: Final = nobody_looks(NO_PROBER, "--registry URL")
+_NO_PROBER_TEXT: Final = no_prober_text(NO_PROBER, "--registry URL")
 
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "active": "alive, and accepting work",
@@ -57,11 +57,11 @@ EVIDENCE_AGES_S: Final[Mapping[EvidenceAge, float]] = MappingProxyType(
 )
 """What the filter of lists by the age of the last measured probe offers."""
 
-LOOKS_ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType({
+RECHECK_RESULTS: Final[Mapping[str, str]] = MappingProxyType({
     "recheck": "Its prober was asked to look now: the result comes within seconds.",
     "recheck_later": "It asked to be left alone for a while (Retry-After): its prober looks when that is "
     "over.",
-    "recheck_unheard": _UNHEARD[0].upper() + _UNHEARD[1:],
+    "recheck_unheard": _NO_PROBER_TEXT[0].upper() + _NO_PROBER_TEXT[1:],
 })  # fmt: skip
 """What is said to who asked for a probe."""
 
@@ -98,14 +98,14 @@ def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLab
     return ProbeLabel("down" if LayerResult(result=known).has_failed else "unknown", said)
 
 
-def sight_of_target(target: TargetSummary, now_s: float) -> ProbeLabel:
+def target_probe_label(target: TargetSummary, now_s: float) -> ProbeLabel:
     """Return the word for what is known of a target now: `unknown` if its last measured result is too old."""
     if target.result is None or target.unknown_reason is None:
         return label_of_result(target.result, target.why or "")
     return ProbeLabel("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
 
 
-def sight_of_agent(agent: AgentRecord, now_s: float) -> ProbeLabel:
+def agent_probe_label(agent: AgentRecord, now_s: float) -> ProbeLabel:
     """Return the word for what is known of an agent now: `unknown` if its last measured result is too old."""
     if agent.observed is None or agent.unknown_reason is None or not agent.has_old_evidence:
         return label_of_observed(agent.observed)
@@ -130,7 +130,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
         if layer is not None and layer.observed_at == last_at
     ]
     if liveness_signals(layers):
-        shown = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
+        shown = combine_with_card(layers, None if seen.discovery is None else seen.discovery.result)
         is_ok = any(layer.result is ResultClass.OK for _, layer in shown)
         return label_of_result(ResultClass.OK if is_ok else ResultClass.GATED, probe_summary(shown))
     last = decisive(layers)
@@ -153,11 +153,11 @@ def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
     return [(LAYER_WORDS[name], layer) for name, layer in named if layer is not None]
 
 
-def standing_of(agent: AgentRecord) -> str:
+def agent_status_text(agent: AgentRecord) -> str:
     """Return how an agent stands now, in words."""
     if agent.current_explanation:
         return agent.current_explanation
-    return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
+    return agent.explanation if agent.explanation not in {"", agent.reason} else as_words(agent.reason)
 
 
 def failing_text(agent: AgentRecord) -> str:
@@ -165,7 +165,7 @@ def failing_text(agent: AgentRecord) -> str:
     return f"last {pluralize(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
 
 
-def why_unread(agent: AgentRecord) -> str:
+def unread_reason(agent: AgentRecord) -> str:
     """Return why nobody knows what an agent's health document says, and what is to be done; else empty."""
     if agent.monitoring is Monitoring.HEARTBEAT:
         return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
@@ -179,7 +179,7 @@ def meaning(word: str) -> str:
     return MEANINGS.get(word, "")
 
 
-def spaced(name: str) -> str:
+def as_words(name: str) -> str:
     """Return a name of the protocol as words."""
     return name.replace("_", " ")
 

@@ -44,7 +44,7 @@ MAX_LINES_AT_ONCE: Final = 50
 """Of events that one look tells; of a flood the last ones."""
 MAX_CAUGHT_UP: Final = 100
 """Of events that are told to who comes back."""
-BETWEEN_LOOKS_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 PING_SECONDS: Final = 15.0
 SEND_SECONDS: Final = 20.0
 """How long a browser may take nothing."""
@@ -103,11 +103,15 @@ class LiveFeed:
                 return lines_of(transaction, missed), last
 
             try:
-                _, (missed, last) = await self.desk.look(request, lambda look: read(look.transaction))
+                _, (missed, last) = await self.desk.context(
+                    request, lambda context: read(context.transaction)
+                )
             except NotLoggedIn:
                 # A stream is not redirected: the script learns that nobody is logged in any more.
                 return Response(status_code=403, headers=HEADERS)
-            begun = b"".join(map(_line, missed)) if missed else _told("missed", str(last).encode(), last)
+            begun = (
+                b"".join(map(_line, missed)) if missed else _event_chunk("missed", str(last).encode(), last)
+            )
             token = self.desk.token_in(request, SESSION_COOKIE)
             session = "" if self.desk.is_open else digest_of_token(token)
             return _Watching(self, begun, number, address, session)
@@ -172,9 +176,9 @@ class LiveFeed:
             await self._feed.wait_beyond(position, PING_SECONDS)
             page = await self._feed.page(position, EventFilter())
             if page.events:
-                self._tell(map(_line, await self._lines(page.events[-MAX_LINES_AT_ONCE:])))
+                self._send_chunks(map(_line, await self._lines(page.events[-MAX_LINES_AT_ONCE:])))
             position = page.position
-            await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _lines(self, events: Sequence[Event]) -> list[EventLine]:
         """Return what events say; with the names of keys, unless the database is away just now."""
@@ -195,7 +199,7 @@ class LiveFeed:
                 return
             if (now_s := time.monotonic()) - pinged_at_s >= PING_SECONDS:
                 pinged_at_s = now_s
-                self._tell([_PING])
+                self._send_chunks([_PING])
 
     async def _count(self) -> None:
         """Tell the counts of the fleet when they have changed."""
@@ -213,9 +217,9 @@ class LiveFeed:
                 continue
             if counts != told:
                 told = counts
-                self._tell([_counts(*counts)])
+                self._send_chunks([_counts(*counts)])
 
-    def _tell(self, chunks: Iterable[bytes]) -> None:
+    def _send_chunks(self, chunks: Iterable[bytes]) -> None:
         self._chunks.append(b"".join(chunks))
         surplus = max(0, len(self._chunks) - MAX_CHUNKS)
         del self._chunks[:surplus]
@@ -246,13 +250,13 @@ class _Watching(Response):
             with self._feed.watched(self._address, self._session):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._send(send, self._begun or _PING)
-                await self._tell(send, gone)
+                await self._send_chunks(send, gone)
         except TimeoutError:
             _log.info("a page that was open took nothing for %g s", SEND_SECONDS)
         finally:
             gone.cancel()
 
-    async def _tell(self, send: Send, gone: "asyncio.Task[None]") -> None:
+    async def _send_chunks(self, send: Send, gone: "asyncio.Task[None]") -> None:
         feed = self._feed
         while feed.lets(self._session) and not gone.done():
             told = feed.after(self._number)
@@ -266,9 +270,9 @@ class _Watching(Response):
                 await feed.wait()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Send, told: bytes) -> None:
+    async def _send(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(SEND_SECONDS):
-            await send({"type": "http.response.body", "body": told, "more_body": True})
+            await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 def _is_server_ending() -> bool:
@@ -289,17 +293,17 @@ def _position(request: Request) -> int | None:
 
 
 def _line(line: EventLine) -> bytes:
-    said = {**line.members(), "is_notable": line.type in _NOTABLE}
-    return _told("line", to_json(said), line.sequence)
+    members = {**line.members(), "is_notable": line.type in _NOTABLE}
+    return _event_chunk("line", to_json(members), line.sequence)
 
 
 def _counts(counts: FleetCounts, waiting: int) -> bytes:
-    said = {"total": counts.total, "waiting": waiting}
-    said |= {f"status {status}": count for status, count in counts.by_status.items()}
-    said |= {f"health {health}": count for health, count in counts.by_health.items()}
-    return _told("counts", to_json(said))
+    members = {"total": counts.total, "waiting": waiting}
+    members |= {f"status {status}": count for status, count in counts.by_status.items()}
+    members |= {f"health {health}": count for health, count in counts.by_health.items()}
+    return _event_chunk("counts", to_json(members))
 
 
-def _told(name: str, said: bytes, sequence: int | None = None) -> bytes:
+def _event_chunk(name: str, data: bytes, sequence: int | None = None) -> bytes:
     place = b"" if sequence is None else b"id: %d\n" % sequence
-    return b"%sevent: %s\ndata: %s\n\n" % (place, name.encode(), said)
+    return b"%sevent: %s\ndata: %s\n\n" % (place, name.encode(), data)

@@ -38,7 +38,7 @@ class MaintenanceGroup:
     agent_id: str
     """Of one of them."""
     until: datetime
-    decree: StatusOverride
+    override: StatusOverride
 
 
 def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[MaintenanceGroup]:
@@ -50,7 +50,7 @@ def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequen
             agents=group.agents,
             agent_id=group.agent_id,
             until=moment(group.until_s),
-            decree=decree_on(transaction, group.agent_id, EventType.AGENT_MAINTENANCE_CHANGED),
+            override=last_override(transaction, group.agent_id, EventType.AGENT_MAINTENANCE_CHANGED),
         )
         for group in found
     ]
@@ -61,14 +61,14 @@ def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceG
     until = agent.maintenance_until
     if until is None or not is_maintained(agent):
         return None
-    decree = decree_on(transaction, agent.agent_id, EventType.AGENT_MAINTENANCE_CHANGED)
+    override = last_override(transaction, agent.agent_id, EventType.AGENT_MAINTENANCE_CHANGED)
     together = 1
     if agent.role_id is not None:
         groups = maintained_together(transaction, [*ALIVE], role_id=agent.role_id, limit=MAX_SHOWN)
         together = next(
             (group.agents for group in groups if abs(group.until_s - until.timestamp()) < RECORDED_SECONDS), 1
         )
-    return MaintenanceGroup(agent.role_id, together, agent.agent_id, until, decree)
+    return MaintenanceGroup(agent.role_id, together, agent.agent_id, until, override)
 
 
 def is_maintained(agent: AgentRecord) -> bool:
@@ -76,7 +76,7 @@ def is_maintained(agent: AgentRecord) -> bool:
     return agent.status in ALIVE and agent.maintenance_until is not None
 
 
-def decree_on(transaction: Transaction, agent_id: str, kind: EventType) -> StatusOverride:
+def last_override(transaction: Transaction, agent_id: str, kind: EventType) -> StatusOverride:
     """Return who last changed this of an agent, and why."""
     found = event_log.latest(transaction, limit=1, types=[kind.value], agent_id=agent_id)
     if not found:

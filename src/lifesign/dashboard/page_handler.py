@@ -1,4 +1,4 @@
-"""How does a request become a page, or a deed of the API?
+"""How does a request become a page, or a function of the API?
 
 Pages ask as programs do: the same operations, checked by the same rules, in one transaction together with
 the session. What the API refuses, a page refuses in the same words.
@@ -20,19 +20,19 @@ from starlette.responses import RedirectResponse, Response
 from lifesign.dashboard import flash, visitors
 from lifesign.dashboard.error_messages import words_of
 from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnknownHost
-from lifesign.dashboard.flash import Way, way_back
+from lifesign.dashboard.flash import BackLink, way_back
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import login_path
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.base.rate_limit import RateLimit, RateLimiter, caller_at
 from lifesign.domain.errors import InvalidRequest
-from lifesign.domain.net.public_address import PublicAddress, is_ours
+from lifesign.domain.net.public_address import PublicAddress, is_own_host
 from lifesign.errors import LifesignError
-from lifesign.registry.agents.override_status import MAX_DECREE_SECONDS
+from lifesign.registry.agents.override_status import MAX_OVERRIDE_SECONDS
 from lifesign.registry.api.body_timeout import MAX_BODY_SECONDS
 from lifesign.registry.api.call import check_length, check_permission, checked, query_of
-from lifesign.registry.api.error_responses import OURS, STATUS_AND_CODE, headers_of
+from lifesign.registry.api.error_responses import INTERNAL_ERROR_TEXT, STATUS_AND_CODE, headers_of
 from lifesign.registry.api.operations import NO_HEADERS, Call, Operation
 from lifesign.registry.app import Registry
 from lifesign.registry.errors import BodyTooLarge, BodyTooSlow, TooManyRequests
@@ -43,7 +43,7 @@ from lifesign.storage.engine.transaction import Transaction
 MAX_FORM_BYTES: Final = 16_384
 MAX_FIELDS: Final = 32
 MINUTE_SECONDS: Final = 60
-MAX_MINUTES: Final = MAX_DECREE_SECONDS // MINUTE_SECONDS
+MAX_MINUTES: Final = MAX_OVERRIDE_SECONDS // MINUTE_SECONDS
 MAX_MINUTES_DIGITS: Final = 6
 PAGES_PER_VISITOR: Final = RateLimit(20, 200)
 """Per address, as `caller_at` counts them."""
@@ -60,7 +60,7 @@ STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[LifesignError], tuple[int, str]]] =
 }
 """What a page is refused with; those of the API, and what only a browser meets."""
 
-_BY_PLACE: Final[Mapping[tuple[str, str], Operation]] = {
+_BY_PATH: Final[Mapping[tuple[str, str], Operation]] = {
     (operation.method, operation.path): operation for operation in OPERATIONS
 }
 _log = logging.getLogger("lifesign.dashboard")
@@ -91,7 +91,7 @@ class RequestContext:
 
         `named` is what stands in its path. Its errors, and NotAllowed as if it was asked for over HTTP.
         """
-        operation = _BY_PLACE[method, path]
+        operation = _BY_PATH[method, path]
         check_permission(self.visitor.principal, operation, named)
         call = Call(
             caller=self.visitor.principal,
@@ -101,7 +101,7 @@ class RequestContext:
             headers=headers,
             digest=self.visitor.digest,
         )
-        reply = operation.deed(self.transaction, call)
+        reply = operation.function(self.transaction, call)
         if isinstance(reply, LifesignError):
             raise reply
         return reply.content
@@ -120,13 +120,15 @@ class PageHandler:
         self._pages = RateLimiter(PAGES_PER_VISITOR, MAX_VISITORS_COUNTED)
         self._logins = RateLimiter(LOGINS_PER_VISITOR, MAX_VISITORS_COUNTED)
 
-    def shown(self, template: str, deed: Callable[[RequestContext, Request], Mapping[str, Any]]) -> Answer:
-        """Return what answers with a page: of what `deed` reads, its template shows."""
+    def shown(
+        self, template: str, function: Callable[[RequestContext, Request], Mapping[str, Any]]
+    ) -> Answer:
+        """Return what answers with a page: of what `function` reads, its template shows."""
 
         async def answer(request: Request) -> Response:
             async def show() -> Response:
                 self.count(request)
-                visitor, shown = await self.look(request, lambda look: deed(look, request))
+                visitor, shown = await self.context(request, lambda context: function(context, request))
                 return self.page(request, template, visitor, **shown)
 
             return await self.guarded(request, show)
@@ -137,7 +139,7 @@ class PageHandler:
         """Return a page for a visitor."""
         said = visitors.cookie_in(request, self._cookie(request, flash.COOKIE))
         done = flash.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
-        is_over = not visitor.is_logged_in and self.tells_that_it_is_over(request)
+        is_over = not visitor.is_logged_in and self.has_expired_session(request)
         common = {
             "visitor": visitor,
             "path": request.url.path,
@@ -152,18 +154,18 @@ class PageHandler:
             self.set_cookie(answer, request, SESSION_COOKIE, "", 0)
         return answer
 
-    async def look(self, request: Request, deed: Callable[[RequestContext], T]) -> tuple[Visitor, T]:
+    async def context(self, request: Request, function: Callable[[RequestContext], T]) -> tuple[Visitor, T]:
         """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
         token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
             visitor = visitors.visitor_of(transaction, token, is_open=self.is_open)
-            return visitor, deed(RequestContext(transaction, visitor))
+            return visitor, function(RequestContext(transaction, visitor))
 
         return await self.database.read(read)
 
-    def done(self, deed: Callable[[RequestContext, Request, Mapping[str, str]], str]) -> Answer:
-        """Return what answers to a form: `deed` does what it says, and returns the word for what was done.
+    def done(self, function: Callable[[RequestContext, Request, Mapping[str, str]], str]) -> Answer:
+        """Return what answers a form: `function` carries it out and returns the word for what it did.
 
         Its page has words for that; where the word is empty, it says nothing.
         """
@@ -176,13 +178,13 @@ class PageHandler:
 
                 def write(transaction: Transaction) -> str:
                     visitor = visitors.visitor_of(transaction, token, is_open=False)
-                    return deed(RequestContext(transaction, visitor), request, form)
+                    return function(RequestContext(transaction, visitor), request, form)
 
                 done, where = await self.database.write(write), flash.page_of(request).where
                 answer = RedirectResponse(where, 303, HEADERS)
                 if done:
-                    told = flash.sealed(done, where, token)
-                    self.set_cookie(answer, request, flash.COOKIE, told, flash.COOKIE_SECONDS)
+                    error_page = flash.sealed(done, where, token)
+                    self.set_cookie(answer, request, flash.COOKIE, error_page, flash.COOKIE_SECONDS)
                 return answer
 
             return await self.guarded(request, act)
@@ -242,7 +244,7 @@ class PageHandler:
         """Raise ForgedForm where a browser says that a form comes from elsewhere."""
         visitors.check_origin(request, "" if self._public is None else self._public.origin)
 
-    def tells_that_it_is_over(self, request: Request) -> bool:
+    def has_expired_session(self, request: Request) -> bool:
         """Whether somebody who is not logged in has a session behind them, and looks at the answer.
 
         It is told once: with that the cookie is taken away.
@@ -257,7 +259,7 @@ class PageHandler:
         cookie for the name under which it began.
         """
         host = request.headers.get("host", "")
-        if (self._public is not None or self.is_open) and not is_ours(host, self._names):
+        if (self._public is not None or self.is_open) and not is_own_host(host, self._names):
             raise UnknownHost(host)
 
     def count(self, request: Request, *, is_login: bool = False) -> None:
@@ -276,11 +278,11 @@ class PageHandler:
         """
         return self._over_https(await self._answered(request, answer, is_public=is_public))
 
-    def told(
+    def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         """Return a page that says why there is no other."""
-        answer = self._told(request, status, why)
+        answer = self._error_page(request, status, why)
         answer.headers.update(headers or {})
         return self._over_https(answer)
 
@@ -304,21 +306,21 @@ class PageHandler:
             return self.refusal(request, error)
         except Exception:  # noqa: BLE001 - one page must not end the server
             _log.exception("%s %s failed", request.method, request.url.path)
-            return self._told(request, 500, OURS)
+            return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
 
     def refusal(self, request: Request, error: LifesignError) -> Response:
         """Return a page that says what is wrong."""
         known = STATUS_AND_CODE_OF_PAGES.get(type(error))
         if known is None:
             _log.error("an error that no visitor can cause: %s", error, exc_info=error)
-            return self._told(request, 500, OURS)
+            return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
         note_refusal(request, error)
         words = words_of(error, is_form=_is_form(request))
-        answer = self._told(request, known[0], words, way_back(request))
+        answer = self._error_page(request, known[0], words, way_back(request))
         answer.headers.update(headers_of(error))
         return answer
 
-    def _told(self, request: Request, status: int, why: str, back: Way | None = None) -> Response:
+    def _error_page(self, request: Request, status: int, why: str, back: BackLink | None = None) -> Response:
         shown = {
             "path": request.url.path,
             "why": why,

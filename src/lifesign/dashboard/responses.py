@@ -83,7 +83,7 @@ def _environment() -> Environment:
         "called": _called,
         "block": labels.block,
         "meaning": labels.meaning,
-        "spaced": labels.spaced,
+        "spaced": labels.as_words,
         "at": moment,
         "tojson_text": _json_text,
     }

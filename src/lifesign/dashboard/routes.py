@@ -44,7 +44,7 @@ class Dashboard:
         yield _PageRoute(ROOT_PATH, self.overview.answer, methods=["GET"])
         yield Route("/agents", AgentsTable(desk, facts).answer, methods=["GET"])
         yield from self._about_agents()
-        yield from self._about_tasks()
+        yield from self._task_routes()
         yield from self._about_targets()
         yield Route("/events", desk.shown("events.html", events.show_events), methods=["GET"])
         yield Route("/census", self.census.answer, methods=["GET"])
@@ -61,7 +61,7 @@ class Dashboard:
     def _about_agents(self) -> Iterable[BaseRoute]:
         desk = self.desk
         yield Route("/agents/{agent_id}", desk.shown("agent.html", agent.show_agent), methods=["GET"])
-        deeds = {
+        functions = {
             "recheck": agent.recheck,
             "drain": agent.drain,
             "command": agent.command,
@@ -70,19 +70,19 @@ class Dashboard:
             "override": agent.declare,
             "override/end": agent.take_back,
         }
-        for name, deed in deeds.items():
-            yield Route(f"/agents/{{agent_id}}/{name}", desk.done(deed), methods=["POST"])
+        for name, function in functions.items():
+            yield Route(f"/agents/{{agent_id}}/{name}", desk.done(function), methods=["POST"])
         pool = "/pools/{role_id}/maintenance"
         yield Route(pool, desk.done(pool_maintenance.begin), methods=["POST"])
         yield Route(f"{pool}/end", desk.done(pool_maintenance.end), methods=["POST"])
 
-    def _about_tasks(self) -> Iterable[BaseRoute]:
+    def _task_routes(self) -> Iterable[BaseRoute]:
         desk = self.desk
         yield Route("/tasks", desk.shown("tasks.html", tasks.show_tasks), methods=["GET"])
         yield Route("/tasks/{task_id}", desk.shown("task.html", tasks.show_task), methods=["GET"])
-        deeds = {"review": tasks.review, "resolve": tasks.resolve, "cancel": tasks.cancel}
-        for name, deed in deeds.items():
-            yield Route(f"/tasks/{{task_id}}/{name}", desk.done(deed), methods=["POST"])
+        functions = {"review": tasks.review, "resolve": tasks.resolve, "cancel": tasks.cancel}
+        for name, function in functions.items():
+            yield Route(f"/tasks/{{task_id}}/{name}", desk.done(function), methods=["POST"])
 
     def _about_targets(self) -> Iterable[BaseRoute]:
         desk = self.desk
@@ -91,11 +91,11 @@ class Dashboard:
         yield Route("/targets/{target_id}", shown, methods=["GET"])
         yield Route("/targets/{target_id}/recheck", desk.done(targets.recheck), methods=["POST"])
 
-    def told(
+    def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         """Return a page that says why there is no other."""
-        return self.desk.told(request, status, why, headers)
+        return self.desk.error_page(request, status, why, headers)
 
     async def warm_up(self) -> None:
         """Count the fleet, and have the first pages ready that people see."""

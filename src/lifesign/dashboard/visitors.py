@@ -78,7 +78,7 @@ class Visitor:
 
 def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visitor:
     """Return who has this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
-    visitor = who_is_logged_in(transaction, token)
+    visitor = find_visitor(transaction, token)
     if visitor is not None:
         return visitor
     if not is_open:
@@ -86,7 +86,7 @@ def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visito
     return Visitor(principal=_ANYBODY, key_name=None, digest=b"", form_token="")
 
 
-def who_is_logged_in(transaction: Transaction, token: str) -> Visitor | None:
+def find_visitor(transaction: Transaction, token: str) -> Visitor | None:
     """Return who has the token of a session that goes on; None: it is not that of one."""
     now_s = transaction.now_s
     session = sessions.find(transaction, digest_of_token(token)) if token else None
@@ -203,9 +203,9 @@ def check_origin(request: Request, public_origin: str) -> None:
         raise ForgedForm
 
 
-def check_form_token(said: str, token: str) -> None:
+def check_form_token(text: str, token: str) -> None:
     """Raise ForgedForm unless a form was made for the holder of this token: that decides."""
-    if not token or not hmac.compare_digest(said.encode(), form_token(token).encode()):
+    if not token or not hmac.compare_digest(text.encode(), form_token(token).encode()):
         raise ForgedForm
 
 

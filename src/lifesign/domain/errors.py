@@ -135,8 +135,8 @@ class InvalidFile(LifesignError, ValueError):
     """
 
     def __init__(self, faults: Sequence[FileFault], file: str = "") -> None:
-        told = "; ".join(str(fault) for fault in faults)
-        super().__init__(f"{file}: {told}" if file else told)
+        text = "; ".join(str(fault) for fault in faults)
+        super().__init__(f"{file}: {text}" if file else text)
         self.faults = tuple(faults)
         self.file = file
 
@@ -160,10 +160,10 @@ class InvalidTaskTransition(LifesignError):
 class BudgetExceeded(LifesignError):
     """It cannot be paid for: `asked` is more than the `left` of the envelope. It cost nothing."""
 
-    def __init__(self, asked: Mapping[str, Any], left: Mapping[str, Any]) -> None:
+    def __init__(self, payload: Mapping[str, Any], left: Mapping[str, Any]) -> None:
         super().__init__(
-            f"asked for {pluralize(asked['tokens'], 'token')} and {asked['usd']} USD; the envelope has "
+            f"asked for {pluralize(payload['tokens'], 'token')} and {payload['usd']} USD; the envelope has "
             f"{pluralize(left['tokens'], 'token')} and {left['usd']} USD left"
         )
-        self.asked_tokens, self.asked_usd = asked["tokens"], asked["usd"]
+        self.asked_tokens, self.asked_usd = payload["tokens"], payload["usd"]
         self.left_tokens, self.left_usd = left["tokens"], left["usd"]

@@ -15,8 +15,8 @@ from lifesign.domain.net.target_address import (
     Network,
     TargetUrl,
     is_in,
-    judge_address,
-    judge_url,
+    vet_address,
+    vet_url,
 )
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http.redirects import MAX_SHOWN_CHARS
@@ -46,7 +46,7 @@ class AddressGuard:
 
     def vet_url(self, url: URL) -> TargetUrl | AddressRefused:
         """Return whom a URL leads to, or why that is not contacted."""
-        target = _read_alike(url, judge_url(str(url), self._allowed))
+        target = _read_alike(url, vet_url(str(url), self._allowed))
         if isinstance(target, AddressRefused) or target.address is None:
             return target
         return self._refuse_public(target.address) or target
@@ -56,7 +56,7 @@ class AddressGuard:
         vetted: list[Address] = []
         first_refused: AddressRefused | None = None
         for address in found:
-            refused = judge_address(address, self._allowed) or self._refuse_public(address)
+            refused = vet_address(address, self._allowed) or self._refuse_public(address)
             if refused is None:
                 vetted.append(address)
             first_refused = first_refused or refused

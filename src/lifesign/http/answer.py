@@ -117,7 +117,7 @@ def _read_date(text: str) -> datetime:
     return date.replace(tzinfo=date.tzinfo or UTC)
 
 
-def judge_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:
+def classify_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:
     """Tell what a status means by itself, before there is a body; `ok` says nothing of the body."""
     match status:
         case 200 | 203:

@@ -14,11 +14,11 @@ from yarl import URL
 
 from lifesign.domain.base.project import project_suffix
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
+from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unread_coding
 from lifesign.http.bounded_body import read_bounded
 from lifesign.http.byte_counter import READ_BYTES
 from lifesign.http.counted_sessions import counter_of
-from lifesign.http.failures import FAILURES, MAX_HEADER_LINE_BYTES, MAX_HEADERS, judge_failure, too_large
+from lifesign.http.failures import FAILURES, MAX_HEADER_LINE_BYTES, MAX_HEADERS, classify_failure, too_large
 from lifesign.http.guarded_sessions import GuardedSessions
 from lifesign.http.redirects import REDIRECTS, next_hop
 
@@ -91,7 +91,7 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
                 max_headers=MAX_HEADERS,
             ) as response,
         ):
-            result, reason = judge_status(response.status)
+            result, reason = classify_status(response.status)
             body: bytes | None = b""
             if result is ResultClass.OK and (unread := unread_coding(response)) is not None:
                 result, reason = unread
@@ -102,5 +102,5 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
             answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
             return answer, response.headers.get("Location") if response.status in REDIRECTS else None
     except FAILURES as error:
-        result, reason = judge_failure(url, error)
+        result, reason = classify_failure(url, error)
         return Answer(url=url, result=result, reason=reason), None

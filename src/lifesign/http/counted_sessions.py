@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 
-def counted_session(connector: "CountedConnector") -> aiohttp.ClientSession:
+def counting_session(connector: "CountingConnector") -> aiohttp.ClientSession:
     """Return a session without cookies, redirects of its own, and proxies or credentials of the environment.
 
     Bodies stay compressed, unless a request says otherwise.
@@ -37,7 +37,7 @@ def counted_session(connector: "CountedConnector") -> aiohttp.ClientSession:
     )
 
 
-class CountedConnector(aiohttp.TCPConnector):
+class CountingConnector(aiohttp.TCPConnector):
     """Makes connections that count what they receive, anew for each request."""
 
     async def connect(

@@ -26,7 +26,7 @@ FAILURES: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSErr
 # aiohttp has no class of its own for these.
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
-_ASKED = "one of gzip and deflate was asked for"
+_REQUESTED_CODINGS = "one of gzip and deflate was asked for"
 _QUOTED_BYTES = re.compile(r"""^[ ]*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)[ ]*$""", re.MULTILINE)
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
@@ -49,10 +49,11 @@ def too_large(max_bytes: int) -> tuple[ResultClass, str]:
 
 def undecodable(coding: str) -> str:
     """Say that a body is packed in another way than was asked for."""
-    return f"the body cannot be unpacked: its Content-Encoding is {_in_ascii(coding)!r}, and only {_ASKED}"
+    given = _in_ascii(coding)
+    return f"the body cannot be unpacked: its Content-Encoding is {given!r}, and only {_REQUESTED_CODINGS}"
 
 
-def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
+def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
     """Name what went wrong before there was an answer, or within it."""
     place = f"{url.raw_host}:{url.port}"
     cause = error.__cause__
@@ -64,9 +65,12 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
         case aiohttp.ClientConnectorDNSError() | UnicodeError():
             found = ResultClass.DNS_FAILURE, f"the host name {url.raw_host!a} has no address"
         case aiohttp.ClientSSLError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():
-            found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {told(cause or error)}"
+            found = (
+                ResultClass.TLS_FAILURE,
+                f"no trusted TLS connection to {place}: {error_text(cause or error)}",
+            )
         case aiohttp.ClientConnectorError():
-            found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
+            found = ResultClass.REFUSED, f"no connection to {place}: {error_text(error)}"
         case aiohttp.ClientResponseError() | HttpProcessingError() if error.message.startswith(
             _HEADER_TOO_LARGE
         ):
@@ -77,11 +81,11 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
         ) is not None:
             found = ResultClass.HTTP_ERROR, undecodable(coding[1])
         case aiohttp.ClientPayloadError():
-            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {told(error)}"
+            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {error_text(error)}"
         case aiohttp.ClientResponseError() | HttpProcessingError():
             found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {_breach(error.message)}"
         case _:
-            found = ResultClass.HTTP_ERROR, f"the connection broke: {told(error)}"
+            found = ResultClass.HTTP_ERROR, f"the connection broke: {error_text(error)}"
     return found
 
 
@@ -93,14 +97,14 @@ def _breach(message: str) -> str:
     return what if quoted is None else f"{what}: {_in_ascii(quoted['bytes'])}"
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Tell an error in one short line of ASCII: it may quote the peer."""
     # OpenSSL counts its errors in a way of its own.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
-        told = os.strerror(error.errno)
+        text = os.strerror(error.errno)
     else:
-        told = str(error)
-    return _in_ascii(told) or type(error).__name__
+        text = str(error)
+    return _in_ascii(text) or type(error).__name__
 
 
 def _in_ascii(text: str) -> str:

@@ -17,7 +17,7 @@ from yarl import URL
 
 from lifesign.domain.net.target_address import AddressRefused, Network
 from lifesign.http.address_guard import AddressGuard, PrivateAddressRefused
-from lifesign.http.counted_sessions import CountedConnector, counted_session
+from lifesign.http.counted_sessions import CountingConnector, counting_session
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout
@@ -68,7 +68,7 @@ class GuardedSessions:
             return self._given
         if self._own is None:
             self._resolver = GuardedResolver(self._guard, self._trusted_host)
-            self._own = counted_session(GuardedConnector(self._guard, self._resolver, self._trusted_host))
+            self._own = counting_session(GuardedConnector(self._guard, self._resolver, self._trusted_host))
         return self._own
 
 
@@ -98,7 +98,7 @@ class GuardedResolver(AbstractResolver):
             raise PrivateAddressRefused(host, refused)
         return [{**found[address], "port": port} for address in vetted]
 
-    def keep_to(self, address: str) -> None:
+    def pin_address(self, address: str) -> None:
         """Resolve the trusted host to `address` only, which has answered for it.
 
         Without this, its name could lead to another machine as soon as it redirects to another port.
@@ -110,7 +110,7 @@ class GuardedResolver(AbstractResolver):
         await self._names.close()
 
 
-class GuardedConnector(CountedConnector):
+class GuardedConnector(CountingConnector):
     """Makes connections to the trusted host, and to vetted addresses."""
 
     def __init__(
@@ -139,5 +139,5 @@ class GuardedConnector(CountedConnector):
         connection = await super().connect(req, traces, timeout)
         peer = None if connection.transport is None else connection.transport.get_extra_info("peername")
         if peer:
-            self._guarded_resolver.keep_to(peer[0])
+            self._guarded_resolver.pin_address(peer[0])
         return connection

@@ -156,7 +156,7 @@ def listed(tool: Tool) -> ListedTool:
             read_only_hint=tool.is_read_only,
             destructive_hint=False,
             idempotent_hint=True,
-            open_world_hint=tool.asks_strangers,
+            open_world_hint=tool.contacts_external_hosts,
         ),
     )
 

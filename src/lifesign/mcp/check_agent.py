@@ -108,12 +108,12 @@ class CheckedAgent(QuotesAgents):
     findings: list[ShownFinding]
 
 
-async def check_agent(asked: AgentToCheck, reach: ToolContext) -> ToolAnswer:
+async def check_agent(arguments: AgentToCheck, reach: ToolContext) -> ToolAnswer:
     """Ask an agent for its card and its health document, and decide.
 
     ToolFailed for an address that is not contacted, InvalidValue for what is no URL.
     """
-    checked = await fetch_health(asked.url, get=reach.get, timeout_seconds=asked.timeout_seconds)
+    checked = await fetch_health(arguments.url, get=reach.get, timeout_seconds=arguments.timeout_seconds)
     if checked.card_result is checked.document_result is ResultClass.BLOCKED_ADDRESS:
         raise ToolFailed(
             f"{checked.card_reason}. Only agents on the public internet are asked, and networks "
@@ -162,6 +162,6 @@ CHECK_AGENT: Final = Tool(
     gives=CheckedAgent,
     run=check_agent,
     needs_registry=False,
-    asks_strangers=True,
+    contacts_external_hosts=True,
     shows_absent=True,
 )

@@ -8,7 +8,7 @@ from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.base import AgentId, RoleId
 from lifesign.domain.models.tasks import Attempts, JsonObject, Needs, Title
 from lifesign.domain.tasks.budget import Spend
-from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "delegate_subtask"
@@ -35,16 +35,18 @@ class Subtask(TaskArguments):
     ] = None
 
 
-async def delegate_subtask(asked: Subtask, reach: ToolContext) -> ToolAnswer:
+async def delegate_subtask(arguments: Subtask, reach: ToolContext) -> ToolAnswer:
     """Put a child into the queue; the task stays held."""
-    run = run_of(asked, reach)
+    run = run_of(arguments, reach)
     members = set(Subtask.model_fields) - set(TaskArguments.model_fields)
-    task = asked.model_dump(mode="json", exclude_none=True, include=members)
+    task = arguments.model_dump(mode="json", exclude_none=True, include=members)
     try:
-        written = await tasks_of(reach).delegate_subtask(run, task, idempotency_key=key_of(NAME, asked, run))
+        written = await tasks_of(reach).delegate_subtask(
+            run, task, idempotency_key=key_of(NAME, arguments, run)
+        )
     except RegistryError as error:
         raise refusal(error) from None
-    return told(written, f"{written.child_id} is queued; you still hold {written.task_id}")
+    return write_answer(written, f"{written.child_id} is queued; you still hold {written.task_id}")
 
 
 DELEGATE_SUBTASK: Final = Tool(

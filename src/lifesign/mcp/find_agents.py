@@ -66,22 +66,22 @@ class FoundAgents(QuotesAgents, AgentList):
     """A page of the registry's listing, and how to read it."""
 
 
-async def find_agents(asked: AgentSearch, reach: ToolContext) -> ToolAnswer:
+async def find_agents(arguments: AgentSearch, reach: ToolContext) -> ToolAnswer:
     """Return a page of the registry's listing that fits into MAX_ANSWER_BYTES."""
     agents = registry_of(reach).agents
     wanted: AgentQuery = {
-        "capabilities": asked.capabilities,
-        "status": asked.status,
-        "health": asked.health,
-        "sort": "least_loaded" if asked.least_loaded_first else "registered",
+        "capabilities": arguments.capabilities,
+        "status": arguments.status,
+        "health": arguments.health,
+        "sort": "least_loaded" if arguments.least_loaded_first else "registered",
     }
-    if asked.role_id is not None:
-        wanted["role_id"] = asked.role_id
-    if asked.min_available_capacity is not None:
-        wanted["min_available_capacity"] = asked.min_available_capacity
-    limit = asked.limit
+    if arguments.role_id is not None:
+        wanted["role_id"] = arguments.role_id
+    if arguments.min_available_capacity is not None:
+        wanted["min_available_capacity"] = arguments.min_available_capacity
+    limit = arguments.limit
     while True:
-        page = await agents.list(limit=limit, cursor=asked.cursor, **wanted)
+        page = await agents.list(limit=limit, cursor=arguments.cursor, **wanted)
         found = FoundAgents(**dict(page))
         # Asked for anew, since the cursor stands behind the last one that is shown.
         told = ToolAnswer(content=found, text=_text(found))
@@ -90,8 +90,8 @@ async def find_agents(asked: AgentSearch, reach: ToolContext) -> ToolAnswer:
         limit //= 2
 
 
-def _size(told: ToolAnswer) -> int:
-    return max(len(told.content.model_dump_json(exclude_none=True)), len(told.text.encode()))
+def _size(answer: ToolAnswer) -> int:
+    return max(len(answer.content.model_dump_json(exclude_none=True)), len(answer.text.encode()))
 
 
 def _text(found: AgentList) -> str:

@@ -157,11 +157,11 @@ def _digest(token: bytes) -> bytes:
 
 
 async def _answer(send: Send, status: int, message: str, headers: dict[str, str]) -> None:
-    told: dict[str, object] = {"error": message}
+    members: dict[str, object] = {"error": message}
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         # In the form that MCP's clients hand on: of any other they tell that something is wrong.
-        told = {"jsonrpc": "2.0", "id": None, "error": {"code": _REFUSED, "message": message}}
-    body = json.dumps(told).encode()
+        members = {"jsonrpc": "2.0", "id": None, "error": {"code": _REFUSED, "message": message}}
+    body = json.dumps(members).encode()
     fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})

@@ -71,15 +71,15 @@ class HeartbeatOutput(BaseModel):
     error: Annotated[str | None, Field(description="What went wrong; absent on success")] = None
 
 
-async def heartbeat(asked: HeartbeatInput, reach: ToolContext) -> ToolAnswer:
+async def heartbeat(arguments: HeartbeatInput, reach: ToolContext) -> ToolAnswer:
     """Tell the registry that an agent is alive, then what it says of its work."""
     agents = registry_of(reach).agents
     try:
-        _AGENT_ID.validate_python(asked.agent_id)
-        return await _beat(asked, agents)
+        _AGENT_ID.validate_python(arguments.agent_id)
+        return await _send_heartbeat(arguments, agents)
     except (NotFound, ValidationError):
         # What is no id, nobody has.
-        return _failed(_not_found(asked.agent_id))
+        return _failed(_not_found(arguments.agent_id))
     except (NotAuthorized, NotPermitted) as error:
         what = "whoever runs this server must give it the agent's own key"
         return _failed(f"Failed to update heartbeat: {error}: {what}")
@@ -87,21 +87,21 @@ async def heartbeat(asked: HeartbeatInput, reach: ToolContext) -> ToolAnswer:
         return _failed(f"Failed to update heartbeat: {error}")
 
 
-async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> ToolAnswer:
-    record = await _record_of(asked.agent_id, agents)
-    if record.role_id != asked.team_name:
-        return _failed(_not_found(asked.agent_id))
+async def _send_heartbeat(arguments: HeartbeatInput, agents: RegistryAgents) -> ToolAnswer:
+    record = await _record_of(arguments.agent_id, agents)
+    if record.role_id != arguments.team_name:
+        return _failed(_not_found(arguments.agent_id))
     ended = _ended(record)
     if ended is not None:
         return _failed(ended)
     try:
         # First of all it is alive, whatever becomes of the rest.
-        reply = await agents.heartbeat(asked.agent_id, incarnation=record.incarnation)
+        reply = await agents.heartbeat(arguments.agent_id, incarnation=record.incarnation)
     except Gone:
         # Its life ended in between; or it began another one, of which nothing is wrong but the moment.
-        ended = _ended(await agents.get(asked.agent_id))
+        ended = _ended(await agents.get(arguments.agent_id))
         return _failed(ended or "Failed to update heartbeat: the agent has just registered anew: try again")
-    said = await _stored(asked, agents, record)
+    said = await _stored(arguments, agents, record)
     status = str(reply.agent_status)
     if reply.agent_status is Status.ACTIVE and said.get("status") == "idle":
         status = "idle"
@@ -109,7 +109,7 @@ async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> ToolAnswer:
     content = HeartbeatOutput(
         success=True, heartbeat_ts=reply.server_timestamp, next_deadline=deadline, agent_status=status
     )
-    text = f"{asked.agent_id} is {status}; the next heartbeat is due before {deadline:%H:%M:%S} UTC"
+    text = f"{arguments.agent_id} is {status}; the next heartbeat is due before {deadline:%H:%M:%S} UTC"
     waiting = ", ".join(f"{command.command}" for command in reply.pending_commands)
     return ToolAnswer(
         content=content, text=f"{text}; the registry asks it to: {waiting}" if waiting else text
@@ -133,25 +133,27 @@ async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
         raise NotFound(str(error), code=error.code, status=error.status) from None
 
 
-async def _stored(asked: HeartbeatInput, agents: RegistryAgents, record: AgentRecord) -> Mapping[str, Any]:
+async def _stored(
+    arguments: HeartbeatInput, agents: RegistryAgents, record: AgentRecord
+) -> Mapping[str, Any]:
     """Store what the agent says of its work, if that is news; return all that is known of it."""
     for attempt in range(1, MAX_WRITES + 1):
         before = record.metadata.get(METADATA_MEMBER)
         known = before if isinstance(before, dict) else {}
         said = dict(known)
-        if asked.status is not None:
-            said["status"] = asked.status
-        if asked.metadata is not None:
-            said["metadata"] = asked.metadata
+        if arguments.status is not None:
+            said["status"] = arguments.status
+        if arguments.metadata is not None:
+            said["metadata"] = arguments.metadata
         if said == known:
             return known
         metadata = {**record.metadata, METADATA_MEMBER: said}
         try:
-            await agents.update(asked.agent_id, if_match=record.etag, metadata=metadata)
+            await agents.update(arguments.agent_id, if_match=record.etag, metadata=metadata)
         except Stale:
             if attempt == MAX_WRITES:
                 raise
-            record = await agents.get(asked.agent_id)
+            record = await agents.get(arguments.agent_id)
         else:
             return said
     return {}

@@ -7,7 +7,7 @@ from pydantic import Field
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import JsonObject
-from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "mark_complete"
@@ -20,17 +20,19 @@ class CompletionArguments(TaskArguments):
     report: Annotated[ProgressReport | None, Field(description="A last progress report")] = None
 
 
-async def mark_complete(asked: CompletionArguments, reach: ToolContext) -> ToolAnswer:
+async def mark_complete(arguments: CompletionArguments, reach: ToolContext) -> ToolAnswer:
     """Hand in the result, and with it the lease."""
-    run = run_of(asked, reach)
-    report = None if asked.report is None else asked.report.members()
+    run = run_of(arguments, reach)
+    report = None if arguments.report is None else arguments.report.members()
     try:
         written = await tasks_of(reach).mark_complete(
-            run, asked.output, idempotency_key=key_of(NAME, asked, run), report=report
+            run, arguments.output, idempotency_key=key_of(NAME, arguments, run), report=report
         )
     except RegistryError as error:
         raise refusal(error) from None
-    return told(written, "the result is handed in and somebody reviews it; the task is not yours any more")
+    return write_answer(
+        written, "the result is handed in and somebody reviews it; the task is not yours any more"
+    )
 
 
 MARK_COMPLETE: Final = Tool(

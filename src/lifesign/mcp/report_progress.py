@@ -6,7 +6,7 @@ from pydantic import Field
 
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import MAX_ENTRIES, Attempt, Text
-from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "report_progress"
@@ -34,16 +34,16 @@ class ProgressArguments(TaskArguments):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, include=members)
 
 
-async def report_progress(asked: ProgressArguments, reach: ToolContext) -> ToolAnswer:
+async def report_progress(arguments: ProgressArguments, reach: ToolContext) -> ToolAnswer:
     """Write a progress report."""
-    run = run_of(asked, reach)
+    run = run_of(arguments, reach)
     try:
         written = await tasks_of(reach).report_progress(
-            run, asked.report(), idempotency_key=key_of(NAME, asked, run)
+            run, arguments.report(), idempotency_key=key_of(NAME, arguments, run)
         )
     except RegistryError as error:
         raise refusal(error) from None
-    return told(written, f"report {written.report} is kept; the task is {written.status}, and yours")
+    return write_answer(written, f"report {written.report} is kept; the task is {written.status}, and yours")
 
 
 REPORT_PROGRESS: Final = Tool(

@@ -7,7 +7,7 @@ from pydantic import Field
 from lifesign.client.registry_errors import RegistryError
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import Comment
-from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
+from lifesign.mcp.run_calls import TaskArguments, Written, key_of, refusal, run_of, tasks_of, write_answer
 from lifesign.mcp.tool import Tool, ToolAnswer, ToolContext
 
 NAME: Final = "request_human_help"
@@ -22,17 +22,17 @@ class HelpArguments(TaskArguments):
     ] = None
 
 
-async def request_human_help(asked: HelpArguments, reach: ToolContext) -> ToolAnswer:
+async def request_human_help(arguments: HelpArguments, reach: ToolContext) -> ToolAnswer:
     """Hand the task to people, and with it the lease."""
-    run = run_of(asked, reach)
-    report = None if asked.report is None else asked.report.members()
+    run = run_of(arguments, reach)
+    report = None if arguments.report is None else arguments.report.members()
     try:
         written = await tasks_of(reach).request_human_help(
-            run, asked.reason, idempotency_key=key_of(NAME, asked, run), report=report
+            run, arguments.reason, idempotency_key=key_of(NAME, arguments, run), report=report
         )
     except RegistryError as error:
         raise refusal(error) from None
-    return told(written, "the task is handed to people; it is not yours any more")
+    return write_answer(written, "the task is handed to people; it is not yours any more")
 
 
 REQUEST_HUMAN_HELP: Final = Tool(

@@ -36,7 +36,7 @@ RUN_VARIABLE: Final = "LIFESIGN_RUN_ID"
 TOKEN_VARIABLE: Final = "LIFESIGN_FENCING_TOKEN"  # noqa: S105 - the name of it, not the token
 DERIVED_KEY_CHARS: Final = 40
 
-_NOT_SAID: Final = {"idempotency_key", "task_id", "run_id", "fencing_token"}
+_UNREPORTED_MEMBERS: Final = {"idempotency_key", "task_id", "run_id", "fencing_token"}
 
 
 class TaskArguments(Arguments):
@@ -78,10 +78,12 @@ def of_any_run(tool: Tool) -> Tool:
     return replace(tool, takes=takes)
 
 
-def run_of(asked: TaskArguments, reach: ToolContext) -> HeldRun:
+def run_of(arguments: TaskArguments, reach: ToolContext) -> HeldRun:
     """Return in whose name a call writes; ToolFailed where neither the call nor the server knows."""
-    if isinstance(asked, ShownRun):
-        return HeldRun(task_id=asked.task_id, run_id=asked.run_id, fencing_token=asked.fencing_token)
+    if isinstance(arguments, ShownRun):
+        return HeldRun(
+            task_id=arguments.task_id, run_id=arguments.run_id, fencing_token=arguments.fencing_token
+        )
     if reach.run is None:
         raise ToolFailed("this server is bound to no run", code=ToolRefusalCode.NOT_ALLOWED)
     return reach.run
@@ -105,13 +107,13 @@ def run_in(environment: Mapping[str, str]) -> HeldRun | None:
     return HeldRun(task_id=task_id, run_id=run_id, fencing_token=int(token))
 
 
-def key_of(tool: str, asked: TaskArguments, run: HeldRun) -> str:
+def key_of(tool: str, arguments: TaskArguments, run: HeldRun) -> str:
     """Return by which key a write is known if it is made again."""
-    if asked.idempotency_key is not None:
-        return asked.idempotency_key
-    said = asked.model_dump(mode="json", by_alias=True, exclude=_NOT_SAID)
+    if arguments.idempotency_key is not None:
+        return arguments.idempotency_key
+    members = arguments.model_dump(mode="json", by_alias=True, exclude=_UNREPORTED_MEMBERS)
     # A model that says it again may say it in another order.
-    digest = sha256(json.dumps([run.run_id, tool, said], sort_keys=True).encode()).hexdigest()
+    digest = sha256(json.dumps([run.run_id, tool, members], sort_keys=True).encode()).hexdigest()
     return f"{tool}-{digest[:DERIVED_KEY_CHARS]}"
 
 
@@ -120,7 +122,7 @@ def tasks_of(reach: ToolContext) -> RegistryTasks:
     return registry_of(reach).tasks
 
 
-def told(written: TaskWritten, text: str) -> ToolAnswer:
+def write_answer(written: TaskWritten, text: str) -> ToolAnswer:
     """Return what a write did, as a tool answers."""
     shown = Written(
         task_id=written.task_id, status=written.status, report=written.report, child_id=written.child_id

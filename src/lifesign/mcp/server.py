@@ -60,8 +60,8 @@ def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Serv
         fitting = [_fitting(tool, context.protocol_version) for tool in tools]
         return ListToolsResult(tools=[tool for tool in fitting if tool is not None])
 
-    async def call_tool(context: _Context, asked: CallToolRequestParams) -> CallToolResult:
-        result = await _unless_we_fail("tools/call", offer.call(asked.name, asked.arguments or {}))
+    async def call_tool(context: _Context, params: CallToolRequestParams) -> CallToolResult:
+        result = await _unless_we_fail("tools/call", offer.call(params.name, params.arguments or {}))
         is_object = isinstance(result.structured_content, dict | None)
         if not is_object and context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             # A server of the newest version may send any JSON; an older client refuses what is no object.
@@ -122,10 +122,10 @@ class _OfferedTools:
         return None if tool is None else tool.input_schema
 
 
-async def _unless_we_fail(method: str, deed: Awaitable[_Given]) -> _Given:
+async def _unless_we_fail(method: str, function: Awaitable[_Given]) -> _Given:
     """Return what comes of a request; a fault of ours is logged, and its text is not sent."""
     try:
-        return await deed
+        return await function
     except MCPError:
         raise
     except Exception:  # noqa: BLE001 - one request must not end the server for all that follow

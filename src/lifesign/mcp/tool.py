@@ -84,7 +84,7 @@ class Tool:
     is_in_run: bool = False
     """Whether it writes in the name of a run."""
     is_read_only: bool = True
-    asks_strangers: bool = False
+    contacts_external_hosts: bool = False
     """Whether it contacts others than the registry."""
     shows_absent: bool = False
     """Whether what is None is shown as null."""

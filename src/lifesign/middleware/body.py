@@ -65,14 +65,14 @@ def is_partial(start: Message) -> bool:
     return start.get("status") == 206 or bool(header(start, b"content-range"))
 
 
-Judged = tuple[Outcome, Inspection]
+Classified = tuple[Outcome, Inspection]
 # Looked up once, see JSON.
 INSPECTED = Inspection.INSPECTED
-GOOD: Judged = (ANSWERED, INSPECTED)
-MALFORMED: Judged = (Outcome.MALFORMED, INSPECTED)
+GOOD: Classified = (ANSWERED, INSPECTED)
+MALFORMED: Classified = (Outcome.MALFORMED, INSPECTED)
 
 
-def judge_json(body: bytes, max_bytes: int) -> Judged:
+def classify_json(body: bytes, max_bytes: int) -> Classified:
     """Return the outcome that a whole JSON body states, GOOD itself for a good one, and if it was read.
 
     Raises NotJson for what does not parse, also an empty body.
@@ -144,11 +144,11 @@ class JsonBody:
         """Whether there was no byte in it."""
         return self.missed is None and not self._bytes
 
-    def judge(self, last: bytes) -> Judged:
+    def classify(self, last: bytes) -> Classified:
         """Judge what was kept together with the last piece. Raises NotJson."""
         if self.missed is not None:
             return Outcome.NOT_INSPECTED, self.missed
-        return judge_json(bytes(self._bytes) + last, self._max_bytes)
+        return classify_json(bytes(self._bytes) + last, self._max_bytes)
 
     def close(self) -> None:
         """Keep nothing any more."""
@@ -215,7 +215,7 @@ class StreamedBody:
         declared = header(start, b"content-length")
         self._declared_bytes = int(declared) if declared.isdigit() else None
         self._seen_bytes = 0
-        self.append = self._keep if self._declared_bytes is None else self._keep_and_measure
+        self.append = self._keep if self._declared_bytes is None else self._store_and_measure
 
     def is_as_long_as_declared(self, last: bytes | None) -> bool:
         """Whether the answer had a content length, and all of it was sent."""
@@ -226,7 +226,7 @@ class StreamedBody:
         if self.kept is not None:
             self.kept.close()
 
-    def _keep_and_measure(self, piece: bytes) -> None:
+    def _store_and_measure(self, piece: bytes) -> None:
         self._seen_bytes += len(piece)
         self._keep(piece)
 

@@ -125,8 +125,8 @@ def _negotiating(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return asked
 
 
-def _bearer_token(asked: Mapping[bytes, bytes]) -> bytes | None:
-    scheme, _, token = asked.get(b"authorization", b"").partition(b" ")
+def _bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     return token.strip() if token and scheme.lower() == b"bearer" else None
 
 

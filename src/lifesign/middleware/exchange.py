@@ -35,17 +35,17 @@ from lifesign.middleware.body import (
     JSON,
     MALFORMED,
     OTHER,
+    Classified,
     EventsBody,
     JsonBody,
-    Judged,
     Message,
     RequestBody,
     StreamedBody,
+    classify_json,
     content_of,
     header,
     is_compressed,
     is_partial,
-    judge_json,
 )
 
 Scope = Message
@@ -97,9 +97,27 @@ class RequestExchange:
     """
 
     __slots__ = (
-        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_headers", "_is_complete",
-        "_is_sent_by_server", "_judged", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request",
-        "_scope", "_send", "_shape", "_start", "_upload_ns", "is_counted",
+        "_began_ns",
+        "_body",
+        "_classified",
+        "_content",
+        "_ended_ns",
+        "_first_byte_ns",
+        "_headers",
+        "_is_complete",
+        "_is_sent_by_server",
+        "_keep",
+        "_last",
+        "_left_ns",
+        "_observer",
+        "_receive",
+        "_request",
+        "_scope",
+        "_send",
+        "_shape",
+        "_start",
+        "_upload_ns",
+        "is_counted",
     )  # fmt: skip
 
     _shape: Shape | None
@@ -120,7 +138,7 @@ class RequestExchange:
         self._body: StreamedBody | None = None
         self._keep: Callable[[Any], None] | None = None
         self._request: bytes | RequestBody | None = None
-        self._judged: Judged | None = None
+        self._classified: Classified | None = None
         self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = 0
         self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
@@ -151,14 +169,14 @@ class RequestExchange:
         """Receive while the request's body is not whole: a slow upload is the caller's time."""
         now_ns = self._observer.now_ns
         self._upload_ns = asked_ns = now_ns()
-        is_whole = False
+        is_complete = False
         try:
             message = await self._receive()
-            is_whole = not message.get("more_body")
+            is_complete = not message.get("more_body")
         finally:
             # In this order, as another thread may ask meanwhile whether the answer is overdue.
             self._began_ns += now_ns() - asked_ns
-            self._upload_ns = None if is_whole else 0
+            self._upload_ns = None if is_complete else 0
         return message
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - calls would cost more than the work
@@ -219,7 +237,7 @@ class RequestExchange:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
         latency_ns = (self._upload_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
-        if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_standing():
+        if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_get_stream():
             self.is_counted = True
             self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
 
@@ -311,7 +329,7 @@ class RequestExchange:
                         count_quick_answer = observer.count_quick_answer
                         count_quick_answer(latency_ns, ended_ns)
                         return
-                    if self._is_good_json(body):
+                    if self._is_success_json(body):
                         self.is_counted = True
                         self._last = self._request = None
                         count_inspected_answer = observer.count_inspected_answer
@@ -323,7 +341,7 @@ class RequestExchange:
         if body or self._is_sent_by_server or _is_empty_by_right(start):
             self.end()
 
-    def _is_good_json(self, body: bytes) -> bool:
+    def _is_success_json(self, body: bytes) -> bool:
         """Whether an answer in one message is short JSON without a failure in it; keep what it is else."""
         if self._content is not JSON or type(body) is not bytes:
             return False
@@ -332,14 +350,14 @@ class RequestExchange:
         try:
             outcome = outcome_of_json(body)
         except NotJson:
-            self._judged = MALFORMED
+            self._classified = MALFORMED
             return False
         except TooComplex:
-            self._judged = (Outcome.NOT_INSPECTED, Inspection.COMPLEX)
+            self._classified = (Outcome.NOT_INSPECTED, Inspection.COMPLEX)
             return False
         if outcome is ANSWERED:
             return True
-        self._judged = (outcome, INSPECTED)
+        self._classified = (outcome, INSPECTED)
         return False
 
     async def _send_trailers(self, message: Message) -> None:
@@ -354,18 +372,18 @@ class RequestExchange:
         latency_ns = first_byte_ns = now_ns - self._began_ns
         if self._first_byte_ns:
             first_byte_ns = self._first_byte_ns - self._began_ns
-        is_whole = self._is_complete and not self._left_ns
-        if error is not None and is_whole:
+        is_complete = self._is_complete and not self._left_ns
+        if error is not None and is_complete:
             # After an answer that is surely whole, the exception is a background task's own.
-            is_whole = self._body is not None and self._body.is_as_long_as_declared(self._last)
+            is_complete = self._body is not None and self._body.is_as_long_as_declared(self._last)
         inspection = None
-        if not is_whole:
-            outcome, inspection = self._judge_break(error, latency_ns)
-        elif first_byte_ns > observer.timeout_ns and not self._is_standing():
+        if not is_complete:
+            outcome, inspection = self._classify_break(error, latency_ns)
+        elif first_byte_ns > observer.timeout_ns and not self._is_get_stream():
             outcome = Outcome.TIMED_OUT
         else:
-            outcome, inspection = self._judge_answer()
-        if self._is_standing():
+            outcome, inspection = self._classify_answer()
+        if self._is_get_stream():
             observer.count(outcome, None, None, now_ns, inspection)
         elif self._content is not EVENTS:
             observer.count(outcome, latency_ns, None, now_ns, inspection)
@@ -374,29 +392,31 @@ class RequestExchange:
         else:
             observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
 
-    def _is_standing(self) -> bool:
+    def _is_get_stream(self) -> bool:
         """Whether this is an event stream that a GET opened: it waits for events that may never come."""
         start = self._start
         return self._scope["method"] == "GET" and start is not None and content_of(start) is EVENTS
 
-    def _judge_break(self, error: BaseException | None, waited_ns: int) -> tuple[Outcome, Inspection | None]:
+    def _classify_break(
+        self, error: BaseException | None, waited_ns: int
+    ) -> tuple[Outcome, Inspection | None]:
         """Judge what did not end well: the caller left, the app raised or did not finish."""
         outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
         if not self._left_ns and outcome is not Outcome.ABANDONED:
             return outcome, None
         if self._body is not None and isinstance(self._body.kept, EventsBody):
             # Clients leave once they have read the error, or the last state.
-            stated = self._judge_events(self._body.kept.end(b""))
+            stated = self._classify_events(self._body.kept.end(b""))
             if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
                 return stated
-        if self._is_standing():
+        if self._is_get_stream():
             return Outcome.ABANDONED, None
         if self._content is EVENTS and self._first_byte_ns:
             # It flows for as long as the caller likes.
             waited_ns = self._first_byte_ns - self._began_ns
         return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
 
-    def _judge_answer(self) -> tuple[Outcome, Inspection | None]:
+    def _classify_answer(self) -> tuple[Outcome, Inspection | None]:
         """Judge a whole answer. Only a 2xx that claims JSON or an event stream is inspected."""
         start = self._start
         if start is None:
@@ -411,9 +431,9 @@ class RequestExchange:
             self._content = content_of(sent)
         if self._content is OTHER:
             return ANSWERED, None
-        return (ANSWERED, None) if is_partial(sent) else self._judge_body(sent)
+        return (ANSWERED, None) if is_partial(sent) else self._classify_body(sent)
 
-    def _judge_body(self, sent: Message) -> Judged:
+    def _classify_body(self, sent: Message) -> Classified:
         """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
         if is_compressed(sent):
             self._observer.note_compressed(header(sent, b"content-encoding").decode("ascii", "replace"))
@@ -423,18 +443,18 @@ class RequestExchange:
         kept = None if self._body is None else self._body.kept
         last = bytes(self._last or b"")
         if self._content is JSON:
-            return self._judge_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
+            return self._classify_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
         max_bytes = self._observer.max_inspected_bytes
         end = (kept if isinstance(kept, EventsBody) else EventsBody(max_bytes)).end(last)
         if not end.has_events and sent["status"] == 200 and self._expects_events():
             return MALFORMED
-        return self._judge_events(end)
+        return self._classify_events(end)
 
     def _expects_events(self) -> bool:
         """Whether an event stream without an event is no answer to this request."""
         return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
 
-    def _judge_events(self, end: StreamEnd) -> Judged:
+    def _classify_events(self, end: StreamEnd) -> Classified:
         outcome = end.outcome
         is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
         if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):
@@ -445,15 +465,17 @@ class RequestExchange:
             return outcome, INSPECTED
         return outcome, end.missed
 
-    def _judge_json(self, kept: JsonBody | None, last: bytes, status: int) -> Judged:
-        judged = self._judged
+    def _classify_json(self, kept: JsonBody | None, last: bytes, status: int) -> Classified:
+        judged = self._classified
         if judged is None and not last and (kept is None or kept.is_empty()):
             # 202 and 204 have no body by right.
             return MALFORMED if status == 200 and expects_rpc_answer(self._call()) else GOOD
         if judged is None:
             try:
                 judged = (
-                    judge_json(last, self._observer.max_inspected_bytes) if kept is None else kept.judge(last)
+                    classify_json(last, self._observer.max_inspected_bytes)
+                    if kept is None
+                    else kept.classify(last)
                 )
             except NotJson:
                 judged = MALFORMED

@@ -139,13 +139,13 @@ def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
     )
 
 
-def _gauge(name: str, told: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(PREFIX + name, told, labels=["agent_id", *labels])
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, text, labels=["agent_id", *labels])
 
 
-def _summary(name: str, told: str) -> Metric:
+def _summary(name: str, text: str) -> Metric:
     """Return a summary of quantiles alone: sum and count grow for ever, and a window does not."""
-    return Metric(PREFIX + name, told, "summary")
+    return Metric(PREFIX + name, text, "summary")
 
 
 def _add(family: GaugeMetricFamily, agent_id: str, value: float | None) -> None:

@@ -110,7 +110,7 @@ def unlock(fd: int) -> None:
 
 
 @contextlib.contextmanager
-def lock_held(fd: int) -> Iterator[bool]:
+def lock_if_free(fd: int) -> Iterator[bool]:
     """Hold the lock if it is free; True if it was."""
     is_held = try_lock(fd)
     try:

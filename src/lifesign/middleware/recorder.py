@@ -523,11 +523,11 @@ def living_recorders() -> list[AgentHealth]:
 _recorders: "weakref.WeakSet[AgentHealth]" = weakref.WeakSet()
 
 
-def _begin_anew_in_child() -> None:
+def _reset_in_child() -> None:
     """Leave the parent's window to the parent: what it counted is in its file, not in ours."""
     for recorder in _recorders:
         recorder.begin_in_child()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)

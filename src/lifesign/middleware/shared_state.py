@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifesign.middleware.private_file import allocate, lock_held, map_shared, open_private, opened_again
+from lifesign.middleware.private_file import allocate, lock_if_free, map_shared, open_private, opened_again
 
 MOST_DOCUMENT_BYTES = 32_768
 """The published document must fit into this."""
@@ -66,7 +66,7 @@ class SharedState:
         boot = _boot_id(monotonic_ns, wall_ns)
         if (offset := self._offset(boot)) is not None:
             return offset
-        with lock_held(self.fd) as is_ours:
+        with lock_if_free(self.fd) as is_ours:
             if (offset := self._offset(boot)) is not None:
                 return offset
             last = self.read()
@@ -77,7 +77,7 @@ class SharedState:
                 self._unwritten = (boot, offset)
         return offset
 
-    def keep_offset(self) -> None:
+    def write_offset(self) -> None:
         """Write the time base if no worker has; only by the holder of the lock."""
         if self._unwritten is not None:
             boot, offset = self._unwritten

@@ -30,7 +30,7 @@ from lifesign.domain.health.rolling_window import WINDOW_BYTES, is_plausible, ne
 from lifesign.middleware.private_file import (
     allocate,
     is_at,
-    lock_held,
+    lock_if_free,
     map_shared,
     open_private,
     opened_again,
@@ -89,7 +89,7 @@ class WindowFiles:
 
     def blocks(self, now_ns: int) -> list[memoryview]:
         """Return the blocks of all workers, dead ones until their samples have aged out."""
-        self._look_for_peers(now_ns)
+        self._find_peers(now_ns)
         return [self.block, *(peer.block for peer in self._peers.values())]
 
     def oldest_living_start_ns(self) -> int:
@@ -103,11 +103,11 @@ class WindowFiles:
 
     def publishing(self) -> AbstractContextManager[bool]:
         """Hold the right to publish; gives True if no other worker holds it."""
-        return lock_held(self._board.fd)
+        return lock_if_free(self._board.fd)
 
     def publish(self, notice: PublishedDocument) -> None:
         """Put up a notice for all workers; only while `publishing`."""
-        self._board.keep_offset()
+        self._board.write_offset()
         self._board.write(notice)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class WindowFiles:
                 return claimed
         raise OSError(errno.EMFILE, f"used by more than {MOST_WORKERS} workers", str(self._directory))
 
-    def _look_for_peers(self, now_ns: int) -> None:
+    def _find_peers(self, now_ns: int) -> None:
         try:
             numbers = self._numbers()
         except FileNotFoundError:
@@ -182,7 +182,7 @@ class _WindowFile:
             return None
         try:
             is_new = not any(os.pread(fd, _HEADER.size, 0))
-            is_whole = os.fstat(fd).st_size == _SIZE
+            is_complete = os.fstat(fd).st_size == _SIZE
             if is_new:
                 os.ftruncate(fd, 0)
             allocate(fd, _SIZE)
@@ -196,7 +196,7 @@ class _WindowFile:
         if is_new:
             header = _header(window_ns)
             file.view[: len(header)] = header
-        elif not is_whole or not file.is_sound(window_ns, now_ns):
+        elif not is_complete or not file.is_sound(window_ns, now_ns):
             set_aside(path, "is corrupt or foreign")
             file.close()
             return None
@@ -236,7 +236,7 @@ class _WindowFile:
         return False
 
     def remove_if_dead(self) -> bool:
-        with lock_held(self.fd) as is_dead:
+        with lock_if_free(self.fd) as is_dead:
             if is_dead and is_at(self.fd, self.path):
                 self.path.unlink()
         return is_dead

@@ -46,7 +46,7 @@ from lifesign.registry.sweep import Sweeper
 from lifesign.registry.targets.check_opt_outs import OptOutChecker
 from lifesign.registry.targets.link_checks import LinkChecker
 from lifesign.registry.tasks.claim_endpoint import CLAIM_PATH, ClaimEndpoint
-from lifesign.registry.tasks.task_notifier import TaskNews
+from lifesign.registry.tasks.task_notifier import TaskNotifier
 from lifesign.registry.transitions.lease_expiry import Reaper
 from lifesign.registry.warm_up import warm_up
 from lifesign.serving.connection_limits import STOPS
@@ -141,7 +141,7 @@ class Registry:
             heard=self.heard,
         )
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
-        self.task_news = TaskNews(self.database, self.feed)
+        self.task_news = TaskNotifier(self.database, self.feed)
         self.claims = ClaimEndpoint(self.dispatcher, self.task_news)
         self.pruner = HistoryPruner(self.database, settings.task_retention_seconds / DAY_SECONDS)
         self.opt_out_checker = OptOutChecker(self.database, settings)
@@ -227,7 +227,7 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
     registry.counts.lay_out([*_paths(routed)])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await _counted(registry, _taker(registry, routed, refusals, scope), scope, receive, send)
+        await _count_answer(registry, _taker(registry, routed, refusals, scope), scope, receive, send)
 
     return AgentHealthMiddleware(
         app,
@@ -251,7 +251,9 @@ async def _after(seconds: float, loop: Callable[[], Awaitable[None]]) -> None:
     await loop()
 
 
-async def _counted(registry: Registry, taker: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def _count_answer(
+    registry: Registry, taker: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
     """Let a request be answered, and count what became of it."""
     if scope["type"] != "http":
         await taker(scope, receive, send)

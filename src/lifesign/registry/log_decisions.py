@@ -19,7 +19,7 @@ MAX_LINES: Final = 50
 """Of the decisions of one transaction; the rest is told by its number."""
 MAX_REFUSALS_PER_SECOND: Final = 20
 """That are told one by one."""
-LEFT_OUT: Final = frozenset({
+UNLOGGED_EVENTS: Final = frozenset({
     EventType.LEASE_ACQUIRED, EventType.LEASE_RELEASED, EventType.LEASE_EXPIRED,
     EventType.SHARDS_GRANTED, EventType.SHARDS_ENDED,
     EventType.STATE_WRITTEN, EventType.TASK_REPORTED,
@@ -41,7 +41,7 @@ class DecisionLog:
         """Tell what was decided in one transaction, now that it is committed."""
         if not _log.isEnabledFor(logging.INFO):
             return
-        told = [draft for draft in appended if draft.type not in LEFT_OUT]
+        told = [draft for draft in appended if draft.type not in UNLOGGED_EVENTS]
         for draft in told[:MAX_LINES]:
             _log.info(draft.type.value, extra={"actor": draft.actor, **_members(draft)})
         for what, count in Counter(map(_kind, told[MAX_LINES:])).items():
@@ -58,8 +58,8 @@ class DecisionLog:
             self._second, self._refusals = second, 0
         self._refusals += 1
         if self._refusals <= MAX_REFUSALS_PER_SECOND:
-            said = {"method": method, "path": path, "status": status, "reason": code, "client": client}
-            _log.info("call.refused", extra=said)
+            members = {"method": method, "path": path, "status": status, "reason": code, "client": client}
+            _log.info("call.refused", extra=members)
 
 
 def _members(draft: EventDraft) -> dict[str, Any]:

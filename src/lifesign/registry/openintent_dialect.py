@@ -1,6 +1,6 @@
 """How does the published SDK of RFC-0016 speak to this server? (`openintent` 0.17, switched on by `dialects`)
 
-Its paths, members and statuses are translated to those of our own deeds; no rule is made here. Given
+Its paths, members and statuses are translated to those of our own functions; no rule is made here. Given
 `…/dialects/openintent` as its base URL and a key of ours, the SDK drives this server.
 
 What differs from our own API, because the SDK has it so: a registration answers 200; listings are bare
@@ -46,7 +46,13 @@ from lifesign.registry.api.call import OperationDispatcher, checked, incarnation
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import LeaseHeld, LeaseNotFound
 from lifesign.registry.leases.find_leases import LeaseListing, list_leases
-from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
+from lifesign.registry.leases.hold_lease import (
+    Acquire,
+    LeaseOperation,
+    LeaseReleaseRequest,
+    Renew,
+    hold_leases,
+)
 from lifesign.registry.views.agent_records import existing_agent, summary
 from lifesign.registry.views.lease_records import lease_record
 from lifesign.storage.engine.transaction import Transaction
@@ -131,12 +137,12 @@ def _list(transaction: Transaction, call: Call) -> OperationReply:
     )
 
 
-def _beat(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    said = call.body_as(OpenIntentHeartbeat)
-    if "client_timestamp" not in said.model_fields_set:
-        said = said.model_copy(update={"client_timestamp": moment(transaction.now_s)})
+def _receive_heartbeat(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
+    body = call.body_as(OpenIntentHeartbeat)
+    if "client_timestamp" not in body.model_fields_set:
+        body = body.model_copy(update={"client_timestamp": moment(transaction.now_s)})
     incarnation = incarnation_in(call.headers)
-    arrival = Arrival(call.agent_id, call.digest, incarnation, said, call.sent_after_s)
+    arrival = Arrival(call.agent_id, call.digest, incarnation, body, call.sent_after_s)
     (answer,) = receive_heartbeats(transaction, [arrival])
     return answer if isinstance(answer, LifesignError) else OperationReply(content=json.loads(answer))
 
@@ -152,7 +158,7 @@ def _set_status(transaction: Transaction, call: Call) -> OperationReply:
 def _acquire(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     body = call.body_as(OpenIntentLeaseRequest)
     resource = intent_scope_resource(call.path["intent_id"], body.scope)
-    answer = _asked(
+    answer = _run_operation(
         transaction, call, Acquire(digest=call.digest, resource=resource, ttl_s=body.duration_seconds)
     )
     if isinstance(answer, LeaseHeld):
@@ -165,22 +171,26 @@ def _renew(transaction: Transaction, call: Call) -> OperationReply | LifesignErr
     lease_id = _lease_of_intent(transaction, call)
     token = token_in(lease_id) or 0
     ttl_s = call.body_as(OpenIntentRenewal).duration_seconds
-    return _asked(transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s))
+    return _run_operation(
+        transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s)
+    )
 
 
 def _release(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     lease_id = _lease_of_intent(transaction, call)
-    return _asked(transaction, call, LeaseReleaseRequest(digest=call.digest, lease_id=lease_id))
+    return _run_operation(transaction, call, LeaseReleaseRequest(digest=call.digest, lease_id=lease_id))
 
 
 def _list_leases(transaction: Transaction, call: Call) -> OperationReply:
     query = checked(LeaseListing, {"intent_id": call.path["intent_id"], "limit": MAX_PAGE})
     content = list_leases(transaction, replace(call, query=query)).content
-    assert isinstance(content, LeaseList)  # noqa: S101 - what our own deed answers
+    assert isinstance(content, LeaseList)  # noqa: S101 - what our own function answers
     return OperationReply(content={"leases": [_lease_shown(lease) for lease in content.leases]})
 
 
-def _asked(transaction: Transaction, call: Call, asked: Asked) -> OperationReply | LifesignError:
+def _run_operation(
+    transaction: Transaction, call: Call, asked: LeaseOperation
+) -> OperationReply | LifesignError:
     asked = replace(asked, incarnation=incarnation_in(call.headers))
     (answer,) = hold_leases(transaction, [asked])
     if isinstance(answer, LifesignError):
@@ -201,7 +211,7 @@ def _lease_of_intent(transaction: Transaction, call: Call) -> str:
 
 def _record_shown(reply: OperationReply) -> OperationReply:
     record = reply.content
-    assert isinstance(record, AgentRecord)  # noqa: S101 - what our own deed answers
+    assert isinstance(record, AgentRecord)  # noqa: S101 - what our own function answers
     shown = {
         **_agent_shown(record),
         **record.model_dump(include=_MORE_MEMBERS, mode="json", exclude_none=True),
@@ -210,14 +220,14 @@ def _record_shown(reply: OperationReply) -> OperationReply:
     return OperationReply(content=shown, headers={"ETag": str(record.version)})
 
 
-_SHOWN_OTHERWISE = {"capacity", "last_heartbeat_at", "endpoint", "card_url"}
+_RENAMED_MEMBERS = {"capacity", "last_heartbeat_at", "endpoint", "card_url"}
 _MORE_MEMBERS = {"endpoint", "heartbeat_config", "drain_timeout_seconds", "metadata", "version", "agent_key"}
 
 
 def _agent_shown(agent: AgentSummary) -> dict[str, Any]:
     capacity = agent.capacity
     return {
-        **agent.model_dump(exclude=_SHOWN_OTHERWISE, mode="json", exclude_none=True),
+        **agent.model_dump(exclude=_RENAMED_MEMBERS, mode="json", exclude_none=True),
         # Left out, the SDK would take it for 5.
         "capacity": {
             "max_concurrent_tasks": capacity.max_concurrent_tasks,
@@ -260,7 +270,7 @@ OPERATIONS = (
         summary="Register an agent",
         action=None,
         one_of=(Permission.REGISTER, Permission.RE_REGISTER),
-        deed=_register,
+        function=_register,
         body=OpenIntentRegistration,
     ),
     Operation(
@@ -268,7 +278,7 @@ OPERATIONS = (
         path=f"{PREFIX}/agents",
         summary="List agents",
         action=Permission.LIST_AGENTS,
-        deed=_list,
+        function=_list,
         is_write=False,
         query=OpenIntentListing,
     ),
@@ -277,15 +287,15 @@ OPERATIONS = (
         path=f"{PREFIX}/agents/{{agent_id}}/record",
         summary="Show an agent",
         action=Permission.READ_AGENT,
-        deed=_show,
+        function=_show,
         is_write=False,
     ),
     Operation(
         method="POST",
         path=f"{PREFIX}/agents/{{agent_id}}/heartbeat",
         summary="Beat",
-        action=Permission.BEAT,
-        deed=_beat,
+        action=Permission.HEARTBEAT,
+        function=_receive_heartbeat,
         body=OpenIntentHeartbeat,
         max_body_bytes=MAX_HEARTBEAT_BYTES,
     ),
@@ -294,7 +304,7 @@ OPERATIONS = (
         path=f"{PREFIX}/agents/{{agent_id}}/status",
         summary="Drain or deregister an agent",
         action=Permission.DRAIN,
-        deed=_set_status,
+        function=_set_status,
         body=StatusChange,
     ),
     Operation(
@@ -303,7 +313,7 @@ OPERATIONS = (
         summary="Acquire a lease",
         action=None,
         one_of=(Permission.LEASE, Permission.LEASE_SHARDS),
-        deed=_acquire,
+        function=_acquire,
         body=OpenIntentLeaseRequest,
     ),
     Operation(
@@ -311,7 +321,7 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases",
         summary="List the leases of an intent",
         action=Permission.READ_LEASES,
-        deed=_list_leases,
+        function=_list_leases,
         is_write=False,
     ),
     Operation(
@@ -320,7 +330,7 @@ OPERATIONS = (
         summary="Renew a lease",
         action=None,
         one_of=(Permission.LEASE, Permission.LEASE_SHARDS),
-        deed=_renew,
+        function=_renew,
         body=OpenIntentRenewal,
     ),
     Operation(
@@ -329,7 +339,7 @@ OPERATIONS = (
         summary="Release a lease",
         action=None,
         one_of=(Permission.RELEASE_LEASE, Permission.LEASE_SHARDS),
-        deed=_release,
+        function=_release,
     ),
 )
 

@@ -189,7 +189,7 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
     known = KnownIdentity.read(file)
     check_present(known, url)
 
-    def deed(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
+    def function(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
         # Its lock also keeps apart those who would make the first key.
         schema.lock(transaction)
         check_filled(transaction, known)
@@ -203,7 +203,7 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
 
     opened = open_database(settings.database)
     try:
-        admin_key, needs_one, marker = await opened.write(deed)
+        admin_key, needs_one, marker = await opened.write(function)
     finally:
         await opened.close()
     _write_marker(file, known, marker)
@@ -220,8 +220,8 @@ def _write_marker(file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker
         _log.warning("the marker of the database cannot be written: %s: %s", file.path, error.strerror)
     else:
         if known.is_new:
-            said = {"file": str(file.path), "installation_id": marker.installation_id}
-            _log.info("no marker of this database on this host: created one", extra=said)
+            members = {"file": str(file.path), "installation_id": marker.installation_id}
+            _log.info("no marker of this database on this host: created one", extra=members)
 
 
 def app_of(

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.lifecycle.mass_exit import MonitorPolicy
-from lifesign.domain.lifecycle.mass_silence import SilencePolicy
+from lifesign.domain.lifecycle.mass_silence import MassSilencePolicy
 from lifesign.domain.net.public_address import PublicAddress
 from lifesign.domain.net.target import SHARDS
 from lifesign.errors import InvalidValue
@@ -150,7 +150,7 @@ class RegistrySettings(BaseModel):
                 baseline_cadences=self.mass_exit_baseline_cadences,
                 proven_seconds=self.mass_exit_proven_seconds,
             ),
-            mass_silence=SilencePolicy(
+            mass_silence=MassSilencePolicy(
                 expected_seconds=self.mass_silence_expected_seconds,
                 together_seconds=self.mass_silence_together_seconds,
             ),
@@ -172,10 +172,10 @@ class RegistrySettings(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise _told(error) from None
+            raise _setting_error(error) from None
 
 
-def _told(error: ValidationError) -> InvalidValue:
+def _setting_error(error: ValidationError) -> InvalidValue:
     """Return what is wrong first, by the setting's own name, in our words."""
     first = error.errors(include_url=False)[0]
     # What concerns two settings is told of the one that its rule is named for.

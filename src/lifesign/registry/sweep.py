@@ -32,7 +32,12 @@ from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_du
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, judge_agents
 from lifesign.registry.transitions.lease_expiry import reap
-from lifesign.registry.transitions.monitor_row import excluded_time_in, monitor_turned, monitors_in, with_look
+from lifesign.registry.transitions.monitor_row import (
+    excluded_time_in,
+    monitor_turned,
+    monitors_in,
+    with_assessment,
+)
 from lifesign.registry.transitions.status_changes import MONITOR, change_status, command_ended
 from lifesign.registry.transitions.sweep_gap import (
     Reference,
@@ -56,7 +61,7 @@ MAX_CHUNKS = 1_000
 """In one sweep; the next one goes on."""
 CLAIM_SECONDS = 5.0
 """How long other processes leave a sweep alone that does not go on: this one may have died."""
-LOOKS_PER_CADENCE = 4
+ASSESSMENTS_PER_CADENCE = 4
 """How often a held monitor counts who waits: all of them are judged anew for it."""
 FAULT_SECONDS = 60.0
 """When an agent is tried again whose judgement failed through a fault of ours."""
@@ -71,7 +76,7 @@ class _Sweep:
     began_s: float
     """Whoever is due by now; those who are put off are not met again in the same sweep."""
     reference: Reference
-    looking: frozenset[Track] = frozenset()
+    assessed: frozenset[Track] = frozenset()
     """Suspended tracks of which this sweep meets all agents that wait."""
     set_back_s: float = 0.0
     """How far the clock was set back, below 0: then it has to be mended first."""
@@ -86,13 +91,13 @@ class _Exits:
     Agents that never beat could have verdicts suspended otherwise, by anybody who may register them.
     """
 
-    telling_s: tuple[float, ...] = ()
+    notify_s: tuple[float, ...] = ()
     """Their last signs."""
     missed: tuple[MissedHeartbeat, ...] = ()
     """The same agents, if they are monitored by heartbeat."""
 
     def __add__(self, other: "_Exits") -> "_Exits":
-        return _Exits(self.telling_s + other.telling_s, self.missed + other.missed)
+        return _Exits(self.notify_s + other.notify_s, self.missed + other.missed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +156,8 @@ class Sweeper:
             return
         self._reference = sweep.reference
         waiting = await self._judge_all(sweep)
-        if sweep.looking and waiting is not None:
-            await self._database.write(partial(self._count, waiting=waiting, looking=sweep.looking))
+        if sweep.assessed and waiting is not None:
+            await self._database.write(partial(self._count, waiting=waiting, assessed=sweep.assessed))
         await self._end_all_expired(sweep.began_s)
         if sweep.is_watching:
             await self._watch()
@@ -177,14 +182,14 @@ class Sweeper:
         monitors = monitors_in(row, now_s)
         self._store(transaction, row)
         event_log.append(transaction, drafts)
-        looking = frozenset(
+        assessed = frozenset(
             track
             for track in Track
             if (monitor := monitors.of(track)).state is MonitorState.SUSPENDED
-            and self._look_number(monitor, last_s) < self._look_number(monitor, now_s)
+            and self._assessment_number(monitor, last_s) < self._assessment_number(monitor, now_s)
         )
         is_watching = is_watch_due(row, now_s, self._policies)
-        return _Sweep(now_s, reference, looking=looking, is_watching=is_watching)
+        return _Sweep(now_s, reference, assessed=assessed, is_watching=is_watching)
 
     async def _mend(self, set_back_s: float) -> None:
         """Bring back what lies ahead since the clock was set back; several processes may do so at once."""
@@ -235,37 +240,37 @@ class Sweeper:
             numbers = [change.agent.id for change in changes]
             locked = agent_rows.find_many(transaction, numbers, to_change=True, skip_locked=True)
             changes, unchanged = _parted(judge_agents(transaction, locked, alike))
-            agent_rows.set_judge_at(transaction, _deadlines(unchanged, now_s))
+            agent_rows.set_verdict_due(transaction, _deadlines(unchanged, now_s))
         monitors = monitors_in(row, now_s)
         looks = {
-            track: self._look(transaction, monitors.of(track), self._exits(changes, track, monitors, alike))
+            track: self._assess(transaction, monitors.of(track), self._exits(changes, track, monitors, alike))
             for track in Track
         }
         held = [change for change in changes if not _may_be_removed(change, looks)]
         going = [change for change in changes if _may_be_removed(change, looks)]
-        for track, look in looks.items():
-            row = with_look(row, track, look, now_s)
+        for track, assessment in looks.items():
+            row = with_assessment(row, track, assessment, now_s)
         monitors = monitors_in(row, now_s)
-        going += self._held_back(transaction, held, alike, monitors)
+        going += self._suspended_results(transaction, held, alike, monitors)
         change_status(transaction, [_with_later_deadline(change, now_s) for change in going], MONITOR)
-        for track, look in looks.items():
-            event_log.append(transaction, monitor_turned(look, track, MONITOR))
+        for track, assessment in looks.items():
+            event_log.append(transaction, monitor_turned(assessment, track, MONITOR))
         is_last = len(found) < limit
-        self._store(transaction, row, is_over=is_last and not sweep.looking)
+        self._store(transaction, row, is_over=is_last and not sweep.assessed)
         return _SweepResult(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
 
-    def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
+    def _assess(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         """Ask whether the agents of a track that silence would take down may go."""
         if monitor.state is MonitorState.SUSPENDED:
             # Who waits is counted at the end of a sweep that meets all of them.
             return Assessment(monitor=monitor, is_suspended=True, cohort_before_s=monitor.cohort_before_s)
-        return self._look_at(transaction, monitor, exits)
+        return self._assess_at(transaction, monitor, exits)
 
-    def _look_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
+    def _assess_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         alone = unwitnessed(transaction, exits.missed, self._policy) if exits.missed else ()
         return mass_exit.assess(
             monitor,
-            exits.telling_s,
+            exits.notify_s,
             transaction.now_s,
             self._policy,
             unwitnessed=[each.last_liveness_s for each in alone],
@@ -281,7 +286,7 @@ class Sweeper:
             sign_s = change.silent_since_s
             if sign_s is None or change.track is not track:
                 continue
-            if not mass_exit.tells_of_us(monitors.of(track), sign_s, change.heard_for_s, self._policy):
+            if not mass_exit.is_suspicious_exit(monitors.of(track), sign_s, change.heard_for_s, self._policy):
                 continue
             telling.append(sign_s)
             if track is Track.HEARTBEAT:
@@ -291,7 +296,7 @@ class Sweeper:
                 )
         return _Exits(tuple(telling), tuple(missed))
 
-    def _held_back(
+    def _suspended_results(
         self, transaction: Transaction, held: Sequence[Change], alike: VerdictContext, monitors: Monitors
     ) -> list[Change]:
         """Return what follows all the same for those whom silence may not take down.
@@ -300,26 +305,26 @@ class Sweeper:
         """
         kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_suspended=True))
         changes = [
-            replace(change, assess_at_s=self._next_look_s(monitors.of(change.track), transaction.now_s))
+            replace(change, assess_at_s=self._next_assessment_s(monitors.of(change.track), transaction.now_s))
             for change in kept
         ]
-        agent_rows.set_judge_at(transaction, {change.agent.id: change.assess_at_s for change in changes})
+        agent_rows.set_verdict_due(transaction, {change.agent.id: change.assess_at_s for change in changes})
         return [change for change in changes if change.is_visible]
 
     def _count(
-        self, transaction: Transaction, waiting: Mapping[Track, _Exits], looking: Iterable[Track]
+        self, transaction: Transaction, waiting: Mapping[Track, _Exits], assessed: Iterable[Track]
     ) -> None:
         """Look at all who wait, now that the sweep has met them; suspensions may be over."""
         row = self._locked(transaction)
         if row is None:
             return
         now_s = transaction.now_s
-        for track in sorted(looking):
+        for track in sorted(assessed):
             monitor = monitors_in(row, now_s).of(track)
             if monitor.state is MonitorState.SUSPENDED:
-                look = self._look_at(transaction, monitor, waiting[track])
-                row = with_look(row, track, look, now_s)
-                event_log.append(transaction, monitor_turned(look, track, MONITOR))
+                assessment = self._assess_at(transaction, monitor, waiting[track])
+                row = with_assessment(row, track, assessment, now_s)
+                event_log.append(transaction, monitor_turned(assessment, track, MONITOR))
         self._store(transaction, row, is_over=True)
 
     async def _end_all_expired(self, began_s: float) -> None:
@@ -352,15 +357,15 @@ class Sweeper:
         registry_row.store(transaction, row)
 
     @property
-    def _look_period_s(self) -> float:
-        return self._policy.cadence_seconds / LOOKS_PER_CADENCE
+    def _assessment_period_s(self) -> float:
+        return self._policy.cadence_seconds / ASSESSMENTS_PER_CADENCE
 
-    def _next_look_s(self, monitor: Monitor, now_s: float) -> float:
-        return monitor.since_s + self._look_period_s * (self._look_number(monitor, now_s) + 1)
+    def _next_assessment_s(self, monitor: Monitor, now_s: float) -> float:
+        return monitor.since_s + self._assessment_period_s * (self._assessment_number(monitor, now_s) + 1)
 
-    def _look_number(self, monitor: Monitor, at_s: float) -> int:
+    def _assessment_number(self, monitor: Monitor, at_s: float) -> int:
         """Return how many moments have passed since the hold began at which all who wait are counted."""
-        return max(0, math.floor((at_s - monitor.since_s) / self._look_period_s))
+        return max(0, math.floor((at_s - monitor.since_s) / self._assessment_period_s))
 
 
 def _is_claimed(row: RegistryRow, now_s: float) -> bool:

@@ -19,7 +19,7 @@ from lifesign.storage.keys import key_rows
 
 WARM_UP_SECONDS: Final = 2.0
 """The longest that it holds up the start; what is being counted by then is counted to its end."""
-_NOBODY: Final = bytes(32)
+_UNKNOWN_DIGEST: Final = bytes(32)
 """A digest that no key has."""
 
 _log = logging.getLogger("lifesign.registry")
@@ -41,5 +41,5 @@ async def warm_up(database: Database, face: Callable[[], Awaitable[None]] | None
 
 
 def _ask(transaction: Transaction) -> None:
-    key_rows.find(transaction, _NOBODY)
+    key_rows.find(transaction, _UNKNOWN_DIGEST)
     search.listing(transaction, AgentFilter(statuses=("active",)), after=None, limit=1)

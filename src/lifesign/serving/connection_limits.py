@@ -44,7 +44,7 @@ RESERVED_FILES = 256
 """Of those that a process may have open: for database, archives, webhooks, and callers that are refused."""
 MAX_REFUSED = RESERVED_FILES // 2
 """Of callers that are told that there are too many; those beyond are told nothing."""
-LOOK_EVERY_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """A connection may last so much longer before it is noticed."""
 STOPS = "lifesign.stops"
 """In the app's state: the event that tells it that the server is asked to end, if it wants to know."""
@@ -174,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._take_s = END_SECONDS
         super().shutdown()
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """End the connection if it has kept us waiting for too long."""
         left_bytes = self.transport.get_write_buffer_size()
         # Of TLS it may be 0 though all of it is left: then it shows in that the connection does not close.
@@ -260,7 +260,7 @@ class _Watch:
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look again and again while there are connections; without any, an idle server sleeps."""
         if self._timer is None:
-            self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look, loop)
+            self._timer = loop.call_later(CHECK_SECONDS, self._check_all, loop)
 
     def warn(self, now_s: float) -> None:
         """Say in the log that there are too many, once in a while."""
@@ -276,12 +276,12 @@ class _Watch:
         self._complaints[level] += 1
         return self._complaints[level] <= MAX_COMPLAINTS_PER_SECOND
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_all(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
         for connection in [*self._connections]:
             if isinstance(connection, BoundedProtocol):
-                connection.look(now_s)
-        self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look, loop) if self._connections else None
+                connection.check(now_s)
+        self._timer = loop.call_later(CHECK_SECONDS, self._check_all, loop) if self._connections else None
 
 
 _watches: WeakKeyDictionary[ServerState, _Watch] = WeakKeyDictionary()

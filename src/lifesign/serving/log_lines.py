@@ -28,7 +28,7 @@ LogFormat = Literal["console", "json"]
 
 _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]+|(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]+")
 # What libraries add for their own terminals.
-_LEFT_OUT: Final = frozenset({"color_message"})
+_IGNORED_ATTRIBUTES: Final = frozenset({"color_message"})
 _FIRST: Final = ("time", "level", "logger", "event")
 _JSON: Final = JSONRenderer()
 _LOGFMT: Final = LogfmtRenderer(bool_as_flag=False)
@@ -56,7 +56,7 @@ def _complete(_logger: object, _method: str, members: EventDict) -> EventDict:
     rest = {
         name: value
         for name, value in members.items()
-        if name not in first and name not in _LEFT_OUT and not name.startswith("_")
+        if name not in first and name not in _IGNORED_ATTRIBUTES and not name.startswith("_")
     }
     return first | dict(list(rest.items())[:MAX_MEMBERS])
 

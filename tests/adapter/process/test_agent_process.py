@@ -257,7 +257,7 @@ async def test_to_speak_to_watchers_that_have_just_ended_is_no_error(tmp_path: P
                 os.kill(pid, signal.SIGKILL)
         # While the loop hears nothing of it.
         until("they are gone", lambda: not {keeper, *watching} & process_watcher.processes().keys())
-        process._tell(process_watcher.KILL)
+        process._send(process_watcher.KILL)
         await process.wait_gone()
     del process
     gc.collect()
@@ -355,7 +355,7 @@ async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Pa
 async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)
     again_and_again = "( while :; do kill -STOP $PPID; done ) & echo $! > ready; sleep 1000"
     async with running(tmp_path, "sh", "-c", again_and_again) as process:
         pid_in(tmp_path / "ready")
@@ -370,7 +370,7 @@ async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_re
 async def test_an_agent_that_keeps_both_stopped_is_killed_past_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)
     async with running(tmp_path, "sh", "-c", "echo $$ > ready; exec sleep 1000") as process:
         watching = (keeper_of(process), process_watcher.processes()[pid_in(tmp_path / "ready")][0])
         # As if they were stopped again whenever they go on.
@@ -469,7 +469,7 @@ async def test_who_denies_its_watchers_any_further_descriptor_is_ended_all_the_s
 async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifesign.adapter.process.agent_process.WARDEN_SECONDS", 0.1)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.WATCHER_TIMEOUT_SECONDS", 0.1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)")) as process:
         daemon, keeper = pid_in(tmp_path / "daemon"), keeper_of(process)
@@ -487,7 +487,7 @@ async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
             assert await process.wait() == -signal.SIGKILL
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert (process.doubt, process.is_gone) == ("[Errno 24] Too many open files: '/proc'", False)
+        assert (process.uncertainty, process.is_gone) == ("[Errno 24] Too many open files: '/proc'", False)
         assert is_alive(daemon)
         os.kill(daemon, signal.SIGKILL)
 

@@ -20,7 +20,7 @@ from tests.support.tool_proxies import Proxied, connected, proxied, read
 from tests.support.upstream_tools import COST_KEY, HttpUpstream
 
 from lifesign.adapter.tools import metered_call
-from lifesign.adapter.tools.metered_call import cost_told
+from lifesign.adapter.tools.metered_call import reported_cost
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.adapter.tools.upstreams import Price, Upstreams
 from lifesign.domain.tasks.budget import Spend
@@ -409,10 +409,10 @@ async def test_a_registry_that_is_away_stops_calls_and_hears_later_what_one_did_
 )  # fmt: skip
 def test_what_no_cost_can_be_is_none(told: dict[str, Any] | None) -> None:
     price = Price.model_validate(COSTLY)
-    assert cost_told(price, CallToolResult(content=[], _meta=told)) is None
+    assert reported_cost(price, CallToolResult(content=[], _meta=told)) is None
 
 
 def test_who_has_a_price_is_not_asked() -> None:
     result = CallToolResult(content=[], _meta={COST_KEY: {"usd": 9}})
-    assert cost_told(Price(usd_per_call=1), result) is None
+    assert reported_cost(Price(usd_per_call=1), result) is None
     assert Price(usd_per_call=1, tokens_per_call=3).most() == Spend(usd=1, tokens=3)

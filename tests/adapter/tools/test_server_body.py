@@ -10,7 +10,7 @@ from tests.support.misbehaving_tools import http_misbehaving, tool_answer
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.adapter.tools.server_body import BoundedBodies
-from lifesign.adapter.tools.server_line import SAID, TOO_LONG, UNREADABLE
+from lifesign.adapter.tools.server_line import SERVER_ERROR, TOO_LONG, UNREADABLE
 
 WHOLE = tool_answer(7, "long", {"bytes": 5_000})
 
@@ -78,7 +78,7 @@ async def test_events_go_on_as_they_are_but_for_an_error_that_could_be_taken_for
         json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": "no"}}).encode()
         for code in (-32603, -32000)
     ]
-    for error, code in ((harmless, -32603), (like_none, SAID)):
+    for error, code in ((harmless, -32603), (like_none, SERVER_ERROR)):
         event = end.join(["id: 2", f"data: {error.decode()}", "", ""]).encode()
         went = as_lines(await events_of(before + event + before, part_bytes))
         assert went.startswith(as_lines(before))

@@ -16,10 +16,10 @@ def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytes
     now_s = 10.0
     words = ServerLog("acme", lambda: now_s)
     for number in range(MAX_LINES_PER_SECOND + 7):
-        words.tell(b"line %d" % number)
+        words.log_line(b"line %d" % number)
     assert len(caplog.messages) == MAX_LINES_PER_SECOND
     now_s = 11.5
-    words.tell(b"again")
+    words.log_line(b"again")
     assert caplog.messages[-2:] == ["acme wrote 7 more lines, which are left out", "acme wrote: again"]
 
 

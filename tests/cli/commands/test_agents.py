@@ -486,12 +486,15 @@ def test_links_and_claims_have_their_own_labels() -> None:
     ("members", "told"),
     [
         ({}, "no token was asked for"),
-        ({"token_asked_at": "2026-11-20T12:00:00Z"}, "not looked for yet"),
+        ({"token_requested_at": "2026-11-20T12:00:00Z"}, "not looked for yet"),
         (
-            {"token_asked_at": "2026-11-20T12:00:00Z", "token_checked_at": "2026-11-20T12:10:00Z"},
+            {"token_requested_at": "2026-11-20T12:00:00Z", "token_checked_at": "2026-11-20T12:10:00Z"},
             "not found at 2026-11-20",
         ),
-        ({"token_asked_at": "2026-11-20T12:00:00Z", "token_refusal": "the address is private"}, "is private"),
+        (
+            {"token_requested_at": "2026-11-20T12:00:00Z", "token_refusal": "the address is private"},
+            "is private",
+        ),
     ],
 )
 def test_a_claim_that_is_not_proven_says_why(members: dict[str, str], told: str) -> None:

@@ -26,7 +26,7 @@ from tests.support.small_disk import fill, mounted
 from lifesign.cli import main
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.crawl import process as process_module
-from lifesign.storage.engine.tables import census_runs, probed
+from lifesign.storage.engine.tables import census_runs, probe_results
 from lifesign.storage.engine.transaction import Transaction
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "census.schema.json").read_text())
@@ -243,10 +243,10 @@ def set_back(file: str, by_s: float) -> None:
         database.execute(
             "UPDATE census_runs SET began_at_s = began_at_s + ?1, ended_at_s = ended_at_s + ?1", [by_s]
         )
-        database.execute("UPDATE probed SET observed_at_s = observed_at_s + ?", [by_s])
+        database.execute("UPDATE probe_results SET observed_at_s = observed_at_s + ?", [by_s])
         for name in ("probed_at_s", "robots_read_at_s", "card_read_at_s"):
             changed = f"json_replace(memory, '$.{name}', memory ->> '{name}' + ?)"
-            database.execute(f"UPDATE probed SET memory = {changed}", [by_s])  # noqa: S608 - our own names
+            database.execute(f"UPDATE probe_results SET memory = {changed}", [by_s])  # noqa: S608 - our own names
 
 
 async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,9 +317,10 @@ def forget_runs(transaction: Transaction) -> None:
 def make_old(transaction: Transaction) -> None:
     """Let all evidence be an hour older."""
     moved = {
-        name: probed.c[name] - 3_600 for name in ("evidence_at_s", "evidence_until_s", "results_until_s")
+        name: probe_results.c[name] - 3_600
+        for name in ("evidence_at_s", "evidence_until_s", "results_until_s")
     }
-    transaction.connection.execute(update(probed).values(moved))
+    transaction.connection.execute(update(probe_results).values(moved))
 
 
 def test_hosts_that_cannot_exist_are_left_out_and_told(

@@ -19,7 +19,7 @@ from lifesign.cli import main
 from lifesign.cli.commands.crawl import ended
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.crawl import run as run_module
-from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.crawl.run import Crawl, Crawled, stopped_by_signals
 from lifesign.domain.access.permissions import Role
@@ -65,12 +65,12 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
 ) -> None:
     async with mixed_directory(tmp_path) as servers:
         assert await crawl("mixed.yml", "--once") == 0
-        told = capsys.readouterr().err
-        assert "mixed: database sqlite:///mixed.db" in told
-        assert "agents.txt: 6 targets" in told
-        assert "6 of 6 probed" in told
-        assert "3 alive, 3 not alive" in told
-        assert "or why it does not: lifesign targets list --database sqlite:///mixed.db" in told
+        text = capsys.readouterr().err
+        assert "mixed: database sqlite:///mixed.db" in text
+        assert "agents.txt: 6 targets" in text
+        assert "6 of 6 probed" in text
+        assert "3 alive, 3 not alive" in text
+        assert "or why it does not: lifesign targets list --database sqlite:///mixed.db" in text
         assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
         urls = {kind: server.url for kind, server in servers.items()}
         # Once more, for programs.
@@ -88,9 +88,9 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
             "census.html",
             "targets.csv",
         }
-        told = capsys.readouterr().err
-        assert "agents.txt: unchanged, 6 targets" in told
-        assert "6 of 6 probed" in told
+        text = capsys.readouterr().err
+        assert "agents.txt: unchanged, 6 targets" in text
+        assert "6 of 6 probed" in text
     found = await statuses("sqlite:///mixed.db", *urls.values())
     assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
 
@@ -108,9 +108,9 @@ async def test_a_definition_that_changes_tells_what_it_has_left_and_where_result
     file.write_text(DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [http://127.0.0.1:1]"))
     capsys.readouterr()
     assert await crawl("mixed.yml", "--once", "--database", "sqlite:///other.db") == 0
-    told = capsys.readouterr().err
-    assert "agents.txt: not in this definition, but probed too: 2 targets" in told
-    assert "lifesign directories remove agents.txt --database sqlite:///other.db" in told
+    text = capsys.readouterr().err
+    assert "agents.txt: not in this definition, but probed too: 2 targets" in text
+    assert "lifesign directories remove agents.txt --database sqlite:///other.db" in text
 
 
 async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
@@ -121,11 +121,11 @@ async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
     listed = DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [https://a.example]")
     (tmp_path / "mixed.yml").write_text(listed + resolver)
     assert await crawl("mixed.yml", "--once") == 0
-    told = capsys.readouterr().err
-    assert "look-up of names stayed unanswered" in told
-    assert "limits.concurrency" in told
-    assert "resolver.servers" in told
-    assert ": 1 unknown (internal 1)" in told
+    text = capsys.readouterr().err
+    assert "look-up of names stayed unanswered" in text
+    assert "limits.concurrency" in text
+    assert "resolver.servers" in text
+    assert ": 1 unknown (internal 1)" in text
 
 
 def linked(link: Path, *, to: str) -> None:
@@ -135,21 +135,21 @@ def linked(link: Path, *, to: str) -> None:
 async def test_whoever_crawls_has_the_database_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with mixed_directory(tmp_path), open_local_home("sqlite:///mixed.db"):
+    async with mixed_directory(tmp_path), open_local_backend("sqlite:///mixed.db"):
         linked(tmp_path / "link.db", to="mixed.db")
         for database in ("mixed.db", "link.db"):
             assert await crawl("mixed.yml", "--once", "--database", f"sqlite:///{database}") == 3
-            told = capsys.readouterr().err
-            assert "no other crawl is using" in told
-            assert "wait for its end" in told
+            text = capsys.readouterr().err
+            assert "no other crawl is using" in text
+            assert "wait for its end" in text
 
 
 async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:
-    async with open_local_home("sqlite:///mixed.db") as home:
+    async with open_local_backend("sqlite:///mixed.db") as home:
         # It is gone without a word, and all shards are still its own for a minute.
         killed = LocalLedger(home.database)
         assert len((await killed.claim("worker-7", 60.0, {})).claims) == SHARDS
-    async with open_local_home("sqlite:///mixed.db") as home:
+    async with open_local_backend("sqlite:///mixed.db") as home:
         next_one = LocalLedger(home.database)
         assert len((await next_one.claim("worker-1", 60.0, {})).claims) == SHARDS
 
@@ -157,12 +157,12 @@ async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: 
 async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:
     directory = tmp_path / "report"
     report = Report(directory=directory, name="mixed", deadlines=Timeouts(total_seconds=7).deadlines)
-    async with open_local_home("sqlite:///mixed.db", report) as home:
+    async with open_local_backend("sqlite:///mixed.db", report) as home:
         directory.mkdir()
         jobs = home.jobs()
         assert set(jobs) == {"imports", "pruning", "report"}
-        for _, deed in jobs.values():
-            done = deed()
+        for _, function in jobs.values():
+            done = function()
             assert inspect.isawaitable(done)
             await done
     assert "census.html" in files(directory)
@@ -182,10 +182,10 @@ async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(
     listed.write_text("http://127.0.0.1:1/1\n")
     capsys.readouterr()
     assert await crawl("mixed.yml", "--once") == 0
-    told = capsys.readouterr().err
-    assert "agents.txt: held" in told
-    assert "lifesign directories confirm agents.txt --database sqlite:///mixed.db" in told
-    assert "46 of 46 probed" in told
+    text = capsys.readouterr().err
+    assert "agents.txt: held" in text
+    assert "lifesign directories confirm agents.txt --database sqlite:///mixed.db" in text
+    assert "46 of 46 probed" in text
 
 
 async def test_a_directory_that_cannot_be_read_is_a_failure_if_nobody_was_probed(
@@ -204,10 +204,10 @@ async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
     definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
     shown = Shown()
 
-    async def full(_database: SqliteDatabase, _deed: object) -> None:
+    async def full(_database: SqliteDatabase, _function: object) -> None:
         raise StoreUnavailable("database or disk is full")
 
-    async with open_local_home("sqlite:///mixed.db") as home:
+    async with open_local_backend("sqlite:///mixed.db") as home:
         run = await home.begin_run("mixed", Timeouts().deadlines)
         with monkeypatch.context() as patched:
             patched.setattr(home, "begin_run", AsyncMock(return_value=run))
@@ -224,9 +224,9 @@ async def test_a_list_that_is_not_there_is_told_before_anything_begins(
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
     assert await crawl("mixed.yml", *once) == 3
-    told = capsys.readouterr().err
-    assert "mixed.yml: line" in told
-    assert "/directories/0/file: expected a list that can be read: agents.txt (No such file" in told
+    text = capsys.readouterr().err
+    assert "mixed.yml: line" in text
+    assert "/directories/0/file: expected a list that can be read: agents.txt (No such file" in text
     assert files(tmp_path) == {"mixed.yml"}
 
 
@@ -234,7 +234,7 @@ async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_pa
     async with mixed_directory(tmp_path) as servers:
         definition = read_definition_file(tmp_path / "mixed.yml")
         stop, shown = asyncio.Event(), Shown()
-        async with open_local_home("sqlite:///mixed.db") as home:
+        async with open_local_backend("sqlite:///mixed.db") as home:
             crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
             await shown.until(lambda state: state.results.get(ResultClass.OK, 0) >= 2)
             for path in (CARD_PATH, HEALTH_PATH, "/"):
@@ -260,7 +260,7 @@ async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_thro
     async with serving({CARD_PATH: stop_and_answer}) as server:
         (tmp_path / "agents.txt").write_text(server.url)
         definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
-        async with open_local_home("sqlite:///mixed.db") as home:
+        async with open_local_backend("sqlite:///mixed.db") as home:
             crawled = await Crawl(definition, home, shown, stop).once(processes=1)
             assert (crawled.is_done, crawled.probed) == (True, 1)
             assert shown.state.total == 1
@@ -272,7 +272,7 @@ async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_thro
 async def test_a_pass_that_was_killed_after_its_last_answer_is_told_when_it_goes_on(tmp_path: Path) -> None:
     async with mixed_directory(tmp_path) as servers:
         definition = read_definition_file(tmp_path / "mixed.yml")
-        async with open_local_home("sqlite:///mixed.db") as home:
+        async with open_local_backend("sqlite:///mixed.db") as home:
             first, shown = Crawl(definition, home, Shown(), asyncio.Event()), Shown()
             begun = await home.begin_run("mixed", Timeouts().deadlines)
             home.end_run = AsyncMock(return_value={})  # type: ignore[method-assign]
@@ -283,9 +283,9 @@ async def test_a_pass_that_was_killed_after_its_last_answer_is_told_when_it_goes
             assert (await home.begin_run("mixed", Timeouts().deadlines)).run_id != begun.run_id
     assert (crawled.is_done, crawled.probed) == (True, 0)
     assert {kind: len(server.paths) for kind, server in servers.items()} == asked
-    told = [line for line in shown.lines if line.startswith("all were probed before")]
-    assert len(told) == 1
-    assert "3 alive, 3 not alive" in told[0]
+    text = [line for line in shown.lines if line.startswith("all were probed before")]
+    assert len(text) == 1
+    assert "3 alive, 3 not alive" in text[0]
 
 
 async def test_a_crawl_that_is_stopped_before_its_list_was_read_does_not_say_that_nobody_is_left(
@@ -296,7 +296,7 @@ async def test_a_crawl_that_is_stopped_before_its_list_was_read_does_not_say_tha
     stop, shown = asyncio.Event(), Shown()
     stop.set()
     before = shown.state
-    async with open_local_home("sqlite:///mixed.db") as home:
+    async with open_local_backend("sqlite:///mixed.db") as home:
         assert not (await Crawl(definition, home, shown, stop).once(processes=1)).is_done
     assert shown.state is before
 
@@ -308,7 +308,7 @@ async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: p
     )
     definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
     stop, shown = asyncio.Event(), Shown()
-    async with open_local_home("sqlite:///mixed.db") as home:
+    async with open_local_backend("sqlite:///mixed.db") as home:
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
         await shown.until(lambda _: bool(shown.steps))
         stop.set()
@@ -322,7 +322,7 @@ async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> 
     source = definition.directories[0].model_copy(update={"refresh_seconds": 1.0})
     definition = definition.model_copy(update={"directories": (source,)})
     stop, shown = asyncio.Event(), Shown()
-    async with open_local_home("sqlite:///mixed.db") as home:
+    async with open_local_backend("sqlite:///mixed.db") as home:
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
         await shown.until_said("agents.txt: 1 target")
         (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
@@ -343,9 +343,9 @@ async def test_a_crawl_for_a_registry_leaves_nothing_here_and_its_agents_there(
     async with mixed_directory(tmp_path) as servers:
         options = ("--registry", registry.url, "--report", "report")
         assert await crawl("mixed.yml", "--once", *options) == 0
-        told = capsys.readouterr().err
-        assert f"mixed: registry {registry.url}" in told
-        assert "6 of 6 probed" in told
+        text = capsys.readouterr().err
+        assert f"mixed: registry {registry.url}" in text
+        assert "6 of 6 probed" in text
         urls = {kind: server.url for kind, server in servers.items()}
     assert files(tmp_path) == {"agents.txt", "mixed.yml", "registry.db", "report"}
     assert "census.json" in files(tmp_path / "report")
@@ -380,13 +380,13 @@ async def test_what_is_no_registry_is_told_as_such(
     (tmp_path / "agents.txt").touch()
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
     page = answer(200, b"<title>Files</title>", Content_Type="text/html")
-    for replies, told in (
+    for replies, text in (
         ({}, "there is no registry's API here"),
         ({"/api/v1/directories": page}, "this is no lifesign registry"),
     ):
         async with serving(replies) as server:
             assert await crawl("mixed.yml", "--once", "--registry", server.url) == 1
-            assert told in capsys.readouterr().err
+            assert text in capsys.readouterr().err
             assert {head.split()[0] for head in server.heads} == {"GET"}
 
 
@@ -420,7 +420,7 @@ def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code
 )
 def test_wrong_usage_is_told_on_one_line(
     arguments: list[str],
-    told: str,
+    text: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -430,7 +430,7 @@ def test_wrong_usage_is_told_on_one_line(
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
     assert main(["crawl", *arguments]) == 3
     complaint = capsys.readouterr().err
-    assert told in complaint
+    assert text in complaint
     assert complaint.count("\n") == 1
 
 
@@ -461,15 +461,15 @@ def test_a_definition_is_checked_without_probing_anybody(
     for prose in (b"hello world foo\n", b"", bytes(range(256)), b'{"type": "object", "properties": {}}'):
         (tmp_path / "agents.txt").write_bytes(prose)
         assert main(["crawl", str(file), "--check"]) == 3
-        told = capsys.readouterr()
-        assert "the list agents.txt: expected one that can be read (" in told.err
-        assert told.out == ""
+        text = capsys.readouterr()
+        assert "the list agents.txt: expected one that can be read (" in text.err
+        assert text.out == ""
     (tmp_path / "agents.txt").write_text("agent.example\n")
     file.write_text(f"{DEFINITION}targets: ['javascript:1']\n")
     assert main(["crawl", str(file), "--check"]) == 0
-    told = capsys.readouterr()
-    assert told.err.endswith("which only a network of its own would know: https://javascript:1/\n")
-    assert told.out.endswith("mixed.yml: mixed is in order\n")
+    text = capsys.readouterr()
+    assert text.err.endswith("which only a network of its own would know: https://javascript:1/\n")
+    assert text.out.endswith("mixed.yml: mixed is in order\n")
     assert files(tmp_path) == before
 
 

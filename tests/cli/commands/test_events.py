@@ -21,7 +21,7 @@ from tests.support.reporting import reported
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.cli import main
-from lifesign.cli.commands.events import told
+from lifesign.cli.commands.events import event_line
 from lifesign.client import RegistryClient
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_events import LoggedEvent
@@ -345,7 +345,7 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
 def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> None:
     members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
-    assert told(event) == text
+    assert event_line(event) == text
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> N
 def test_a_target_is_told_by_its_place(payload: dict[str, Any]) -> None:
     members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
-    assert told(event, {TARGET: "agent.example/a2a"}).startswith("agent.example/a2a: ")
+    assert event_line(event, {TARGET: "agent.example/a2a"}).startswith("agent.example/a2a: ")
 
 
 @pytest.mark.parametrize("what", ["maintenance", "override"])
@@ -372,7 +372,7 @@ def test_what_has_ended_is_told(what: str) -> None:
         "type": f"agent.{what}_changed",
     }
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": {"agent_id": "a"}, **members})
-    assert told(event) == f"a: {what} ended by x"
+    assert event_line(event) == f"a: {what} ended by x"
 
 
 def test_json_has_all_events_unless_a_limit_is_given(

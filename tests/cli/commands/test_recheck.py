@@ -16,7 +16,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from lifesign.cli import main
 from lifesign.client import RegistryClient
-from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_registry import LocalRegistry, LocalTargets
 from lifesign.crawl.run import Crawl
 from lifesign.domain.access.permissions import Role
@@ -40,7 +40,7 @@ async def recheck(*arguments: str) -> int:
 async def watched(directory: Path, text: str = SELDOM) -> AsyncIterator[tuple[str, dict[str, HostileServer]]]:
     """Watch a directory whose agents are hardly ever due; gives the database, and the agents."""
     database = f"sqlite:///{directory}/mixed.db"
-    async with mixed_directory(directory) as servers, open_local_home(database) as home:
+    async with mixed_directory(directory) as servers, open_local_backend(database) as home:
         definition = read_definition(text, file=directory / "mixed.yml")
         stop, shown = asyncio.Event(), Shown()
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
@@ -142,7 +142,7 @@ def unwatched(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/crawl.db"
 
     async def filled() -> None:
-        async with open_local_home(url) as home:
+        async with open_local_backend(url) as home:
             await home.lists.put_page("a-list", "first", 1, ImportPage(urls=["https://agent.example"]))
             await home.lists.apply("a-list", "first", pages=1)
 
@@ -165,7 +165,7 @@ def test_who_has_not_looked_in_time_is_told_as_such(
     unwatched: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def join() -> None:
-        async with open_local_home(unwatched) as home:
+        async with open_local_backend(unwatched) as home:
             asked = ShardClaimRequest(worker="worker-1", held={})
             await LocalRegistry(home.database, Role.PROBER).do(claim_shards, body=asked)
 

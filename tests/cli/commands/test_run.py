@@ -18,7 +18,7 @@ from tests.support.adapting import new_task
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, free_port
 
-from lifesign.adapter.credentials import alone_as, own_key_file
+from lifesign.adapter.credentials import agent_key_file, alone_as
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.cli import main
@@ -80,7 +80,7 @@ def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
 ) -> None:
     who = ("--agent-id", "coder-twice", "--workspaces", str(tmp_path / "runs"), "--wait", "0s")
     Workspaces(tmp_path / "runs").__exit__()
-    own_key = own_key_file(tmp_path / "runs", "coder-twice")
+    own_key = agent_key_file(tmp_path / "runs", "coder-twice")
     with alone_as("coder-twice", own_key):
         assert main(["run", *ONCE, *who, "--", "true"]) == 3
         err = capfd.readouterr().err

@@ -15,7 +15,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from lifesign.cli import main
 from lifesign.cli.commands import targets
 from lifesign.client import RegistryClient
-from lifesign.crawl.backend import open_local_home
+from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.domain.models.directories import ImportPage
 from lifesign.domain.net.target import host_of, shard_of, target_id
@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/crawl.db"
 
     async def filled() -> None:
-        async with open_local_home(url) as home:
+        async with open_local_backend(url) as home:
             await home.lists.put_page("a-list", "first", 1, ImportPage(urls=URLS[::-1]))
             while (await home.lists.apply("a-list", "first", pages=1)).is_under_way:
                 pass

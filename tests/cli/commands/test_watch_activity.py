@@ -61,7 +61,7 @@ async def test_every_decision_is_a_line_until_ctrl_c(registry: RegistryServer) -
         await client.agents.register("a")
     async with opencode(ses_1="busy") as (fake, url), watching(url, "--map", "ses_1=a") as process:
         await fake.is_listened_to()
-        await line_with(process, "server_heard")
+        await line_with(process, "server_reachable")
         fake.says(tool("ses_1"), failed("ses_1", words="a\x1b[2J"))
         error = await line_with(process, "session_error")
         assert "a: ses_1: UnknownError: a\ufffd[2J" in error

@@ -20,9 +20,9 @@ from lifesign.cli.doctor.check_result import of_the_directory
     ],
 )
 def test_what_is_free_is_told_in_a_unit_that_says_something(
-    free: int, verdict: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free: int, verdict: str, summary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _directory: SimpleNamespace(free=free))
     [finding] = of_the_directory(tmp_path, "database")
     assert (finding.about, finding.verdict) == ("disk", verdict)
-    assert finding.told.startswith(told)
+    assert finding.summary.startswith(summary)

@@ -31,7 +31,7 @@ from lifesign.cli.doctor import http, machine_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock
 from lifesign.cli.doctor.database_checks import _of_the_sweeps
 from lifesign.cli.doctor.registry_checks import of_the_monitor, of_the_reports
-from lifesign.cli.doctor.server_checks import held_place, of_the_server
+from lifesign.cli.doctor.server_checks import listener_text, of_the_server
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role, key_of
 from lifesign.domain.models.base import moment
@@ -84,10 +84,10 @@ def answering(status: int, body: bytes, keys: list[str | None] | None = None) ->
 class Examined:
     """What the doctor found."""
 
-    def __init__(self, code: int, told: dict[str, Any]) -> None:
+    def __init__(self, code: int, summary: dict[str, Any]) -> None:
         self.code = code
-        self.findings = told["findings"]
-        assert told["is_well"] is (code == 0)
+        self.findings = summary["findings"]
+        assert summary["is_well"] is (code == 0)
 
     def of(self, about: str, verdict: str) -> list[str]:
         return [
@@ -188,11 +188,13 @@ def prober(joined_s: float, reported_s: float | None = None) -> LivingProber:
         ([prober(50)], "warning", "none has reported a result yet"),
     ],
 )
-def test_probers_are_told_by_their_last_result(living: list[LivingProber], verdict: str, told: str) -> None:
+def test_probers_are_told_by_their_last_result(
+    living: list[LivingProber], verdict: str, summary: str
+) -> None:
     """A prober that was killed 50 s ago still has its lease."""
     found = of_the_reports(living, ASKED_AT_S, has_targets=True)
     assert (found.about, found.verdict) == ("probers", verdict)
-    assert told in found.told
+    assert summary in found.summary
     assert of_the_reports(living, ASKED_AT_S, has_targets=False).verdict == "ok"
 
 
@@ -219,7 +221,7 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     }  # fmt: skip
     found = list(of_the_monitor(json.dumps(record).encode()))
     assert [finding.verdict for finding in found] == ["warning"] * 4
-    decisions, lost, silence, _ = (finding.told for finding in found)
+    decisions, lost, silence, _ = (finding.summary for finding in found)
     assert "lifesign monitor confirm --class 10.1.0.0/16" in found[2].advice
     assert "lifesign monitor confirm" not in found[3].advice, "that class is confirmed"
     assert "monitored by probe" in decisions
@@ -232,8 +234,8 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
 def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [finding.about for finding in machine_checks.of_the_program()] == ["program"]
     monkeypatch.setitem(machine_checks.EXTRAS, "metrics", "no_module_is_called_so")
-    (told,) = (finding for finding in machine_checks.of_the_program() if finding.about == "metrics")
-    assert "lifesign[metrics]" in told.advice
+    (summary,) = (finding for finding in machine_checks.of_the_program() if finding.about == "metrics")
+    assert "lifesign[metrics]" in summary.advice
 
 
 def test_a_database_of_another_kind_is_told(
@@ -263,10 +265,10 @@ def test_a_database_of_another_program_is_told(
     else:
         asyncio.run(_execute(url, "CREATE TABLE customers (name text)"))
     found = examine(capsys, "--port", port, "--database", url)
-    (told,) = found.of("database", "fault")
+    (summary,) = found.of("database", "fault")
     assert found.of("database", "warning") == []
-    assert "tables of another program: customers" in told
-    assert "--database" in told
+    assert "tables of another program: customers" in summary
+    assert "--database" in summary
 
 
 # ── nothing is changed ──
@@ -322,7 +324,7 @@ def held_by_another(file: Path, statement: str) -> Iterator[None]:
 )
 def test_who_is_examined_is_not_changed(
     prepare: Callable[[Path], object],
-    told: str | None,
+    summary: str | None,
     tmp_path: Path,
     port: str,
     capsys: pytest.CaptureFixture[str],
@@ -333,12 +335,12 @@ def test_who_is_examined_is_not_changed(
     capsys.readouterr()
     before = {} if (place / "x.db").is_dir() else as_it_is(place)
     found = examine(capsys, "--port", port, "--database", f"sqlite:///{place}/x.db")
-    if told is None:
+    if summary is None:
         assert found.code == 0
         # Whether there is room on the disk, which is not tried, is told apart.
         assert found.of("database", "ok")[1] == "this user may write to it, and nobody keeps it locked; "
     else:
-        assert any(told in text for text in found.of("database", "fault"))
+        assert any(summary in text for text in found.of("database", "fault"))
     assert before == ({} if (place / "x.db").is_dir() else as_it_is(place))
 
 
@@ -364,8 +366,8 @@ def test_who_keeps_a_database_locked_is_told_of(
     url = migrated_url("sqlite", tmp_path)
     with held_by_another(Path(url.removeprefix("sqlite:///")), "BEGIN IMMEDIATE"):
         locked = examine(capsys, "--port", port, "--database", url)
-    (told,) = locked.of("database", "fault")
-    assert "another process" in told
+    (summary,) = locked.of("database", "fault")
+    assert "another process" in summary
     assert examine(capsys, "--port", port, "--database", url).code == 0
 
 
@@ -379,11 +381,11 @@ def test_who_keeps_a_database_locked_is_told_of(
     ],
 )
 def test_a_database_that_cannot_be_is_told_without_its_password(
-    url: str, told: str, port: str, capsys: pytest.CaptureFixture[str]
+    url: str, summary: str, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = examine(capsys, "--port", port, "--database", url)
     assert found.code == 1
-    assert any(told in text for text in found.of("database", "fault"))
+    assert any(summary in text for text in found.of("database", "fault"))
     assert "hunter2" not in json.dumps(found.findings)
 
 
@@ -439,7 +441,7 @@ def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
 def test_a_port_that_is_taken_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.1)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         found = examine(capsys, "--port", str(taken.getsockname()[1]))
     assert "--port" in found.of("port", "fault")[0]
@@ -489,8 +491,8 @@ def test_a_driver_that_is_not_installed_is_a_fault_among_the_others(
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     found = examine(capsys, "--port", port, "--database", "postgresql://ah:secret@db.example/ah")
-    [told] = found.of("database", "fault")
-    assert "postgresql://ah:***@db.example/ah needs asyncpg" in told
+    [summary] = found.of("database", "fault")
+    assert "postgresql://ah:***@db.example/ah needs asyncpg" in summary
     assert found.of("port", "ok")
     assert found.code == 1
 
@@ -543,14 +545,14 @@ async def test_canaries_are_asked_by_names_of_the_definitions_name_servers(
         )
         (tmp_path / "named.yml").write_text("\n".join(lines))
         words = ("--port", port, "--definition", "named.yml")
-        (told,) = (await asyncio.to_thread(examine, capsys, *words)).of("canaries", "ok")
-        assert "2 of 2 canaries of 127.0.0.0/8" in told
+        (summary,) = (await asyncio.to_thread(examine, capsys, *words)).of("canaries", "ok")
+        assert "2 of 2 canaries of 127.0.0.0/8" in summary
         names.names.clear()
         found = await asyncio.to_thread(examine, capsys, *words)
-    (told,) = found.of("canaries", "fault")
-    assert "1 of 2 canaries of 127.0.0.0/8" in told
-    assert f"http://canary.test:{server.port}/" in told
-    assert "/gate" not in told
+    (summary,) = found.of("canaries", "fault")
+    assert "1 of 2 canaries of 127.0.0.0/8" in summary
+    assert f"http://canary.test:{server.port}/" in summary
+    assert "/gate" not in summary
     assert found.code == 1
 
 
@@ -568,9 +570,9 @@ def test_placeholders_among_canaries_are_told(
     canaries = f"canaries: {{public_ipv4: [{', '.join(hosts)}]}}"
     (tmp_path / "left.yml").write_text("\n".join([*lines, canaries]))
     found = examine(capsys, "--port", port, "--definition", "left.yml")
-    (told,) = found.of("canaries", "warning")
-    assert "https://www.example.com/" in told
-    assert "c0.test" not in told
+    (summary,) = found.of("canaries", "warning")
+    assert "https://www.example.com/" in summary
+    assert "c0.test" not in summary
     assert len(found.of("canaries", "ok")) == 1
 
 
@@ -585,16 +587,16 @@ async def test_the_time_of_an_answer_is_compared_with_that_between_question_and_
     monkeypatch.setattr(http, "time", Mock(time=Mock(side_effect=[1_790_000_000.0, 1_790_000_004.9])))
     date = format_datetime(datetime.fromtimestamp(1_790_000_001, UTC), usegmt=True)
     async with serving({"/healthz": answer(200, Date=date)}) as server:
-        assert await asyncio.to_thread(http.answer_of, f"{server.url}/healthz") == (200, 0.0, b"")
+        assert await asyncio.to_thread(http.fetch, f"{server.url}/healthz") == (200, 0.0, b"")
 
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])
 def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
     found = of_the_clock("clock", "the registry's", apart_s)
     assert found.verdict == verdict
-    assert ("in step" in found.told) is (verdict == "ok")
-    assert ("ahead" in found.told) is (apart_s > 2)
-    assert ("behind" in found.told) is (apart_s < -2)
+    assert ("in step" in found.summary) is (verdict == "ok")
+    assert ("ahead" in found.summary) is (apart_s > 2)
+    assert ("behind" in found.summary) is (apart_s < -2)
 
 
 @pytest.mark.parametrize(
@@ -613,9 +615,9 @@ def test_what_is_no_registry_is_told_so(
     with answering(status, body) as url:
         found = examine(capsys, "--port", port, "--registry", url)
     assert found.code == 1
-    (told,) = found.of("registry", "fault")
-    assert f"{url} answers {status}, and not as a registry does" in told
-    assert "database" not in told
+    (summary,) = found.of("registry", "fault")
+    assert f"{url} answers {status}, and not as a registry does" in summary
+    assert "database" not in summary
     assert not found.of("registry", "ok")
 
 
@@ -672,22 +674,24 @@ def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
     assert sweeps(9.9, "127.0.0.1, port 8440").verdict == "ok"
     stalled = sweeps(109.0, "127.0.0.1, port 8440")
     assert stalled.verdict == "warning"
-    assert stalled.told.startswith("the last sweep was 1 min 49 s ago, though somebody listens at 127.0.0.1")
+    assert stalled.summary.startswith(
+        "the last sweep was 1 min 49 s ago, though somebody listens at 127.0.0.1"
+    )
     assert stalled.advice
     assert sweeps(11.0, claimed_s=1.0).verdict == "warning"
     ended = sweeps(109.0)
-    assert (ended.verdict, ended.told) == (
+    assert (ended.verdict, ended.summary) == (
         "ok",
         "the last sweep was 1 min 49 s ago, and no server is at work",
     )
 
 
 def test_who_holds_the_port_and_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.2)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        assert held_place("127.0.0.1", port) == f"127.0.0.1, port {port}"
+        assert listener_text("127.0.0.1", port) == f"127.0.0.1, port {port}"
         (found,) = of_the_server("127.0.0.1", port, None, None)
         assert found.verdict == "fault"
-        assert "does not answer within 0.2 s" in found.told
-    assert held_place("127.0.0.1", port) == ""
+        assert "does not answer within 0.2 s" in found.summary
+    assert listener_text("127.0.0.1", port) == ""

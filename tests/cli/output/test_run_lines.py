@@ -11,15 +11,15 @@ from tests.support.servers import until
 
 from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind
 from lifesign.cli.output import run_lines
-from lifesign.cli.output.run_lines import LogTeller, telling
+from lifesign.cli.output.run_lines import LogForwarder, event_writer
 from lifesign.serving.log_output import logging_to
 
 
 def test_what_a_server_of_tools_wrote_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
-    with telling(as_json=False) as tell, logging_to(LogTeller(tell)):
+    with event_writer(as_json=False) as write_event, logging_to(LogForwarder(write_event)):
         logging.getLogger("lifesign.adapter.tools").warning("acme wrote: %s", "\x1b[2J\u202ehello")
-    told = capfd.readouterr().err
-    assert told.endswith("  tools       acme wrote: \ufffd[2J\ufffdhello\n")
+    event = capfd.readouterr().err
+    assert event.endswith("  tools       acme wrote: \ufffd[2J\ufffdhello\n")
 
 
 @pytest.mark.parametrize(
@@ -36,23 +36,23 @@ def test_what_a_server_of_tools_wrote_moves_no_cursor(capfd: pytest.CaptureFixtu
 def test_what_is_logged_is_told_as_what_it_is_of(
     logger: str, what: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+    with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         logging.getLogger(logger).error("it failed", exc_info=ValueError("bad\nworse"))
-    told = json.loads(capfd.readouterr().out)
-    assert told["what"] == what
-    assert told["text"] == "it failed: ValueError: bad"
+    event = json.loads(capfd.readouterr().out)
+    assert event["what"] == what
+    assert event["text"] == "it failed: ValueError: bad"
 
 
 def test_a_library_that_says_the_same_again_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
     sdk = logging.getLogger("mcp.client.streamable_http")
-    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+    with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         for text in ("redirected to a", "redirected to a", "redirected to a", "redirected to b"):
             sdk.warning(text)
         # What we say twice, we mean twice.
         for _ in range(2):
             logging.getLogger("lifesign.adapter.tools").warning("acme wrote: again")
-    told = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
-    assert told == ["redirected to a", "redirected to b", *["acme wrote: again"] * 2]
+    event = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
+    assert event == ["redirected to a", "redirected to b", *["acme wrote: again"] * 2]
 
 
 def test_what_a_library_says_of_a_server_begins_with_its_name(capfd: pytest.CaptureFixture[str]) -> None:
@@ -61,12 +61,12 @@ def test_what_a_library_says_of_a_server_begins_with_its_name(capfd: pytest.Capt
         logging.getLogger("mcp.client.streamable_http").warning("Unknown SSE event: cut")
         logging.getLogger("lifesign.adapter.tools").warning("acme does not run")
 
-    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+    with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         for name in ("acme", "other"):
             copy_context().run(say, name)
         logging.getLogger("mcp.server").error("nobody's")
-    told = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
-    assert told == [
+    event = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
+    assert event == [
         "acme: Unknown SSE event: cut", "acme does not run",
         "other: Unknown SSE event: cut", "acme does not run",
         "nobody's",
@@ -74,7 +74,7 @@ def test_what_a_library_says_of_a_server_begins_with_its_name(capfd: pytest.Capt
 
 
 def test_warnings_of_the_sdks_server_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+    with event_writer(as_json=True) as write_event, logging_to(LogForwarder(write_event)):
         logging.getLogger("mcp.server.transport_security").warning("Invalid Host header: a")
         logging.getLogger("mcp.server.runner").error("a fault")
     assert [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()] == ["a fault"]
@@ -94,17 +94,17 @@ def test_lines_that_nobody_reads_are_counted(
         return write(fd, piece)
 
     monkeypatch.setattr(os, "write", wait)
-    with telling(as_json=True) as tell:
+    with event_writer(as_json=True) as write_event:
         # One is being written, two wait.
-        tell(RunEvent(what=RunEventKind.TOOLS, text="0"))
+        write_event(RunEvent(what=RunEventKind.TOOLS, text="0"))
         until("it is being written", is_begun.is_set)
         for number in range(1, 6):
-            tell(RunEvent(what=RunEventKind.TOOLS, text=str(number)))
+            write_event(RunEvent(what=RunEventKind.TOOLS, text=str(number)))
         may_write.set()
         until("all are written", lambda: len(written) == 3)
-        tell(RunEvent(what=RunEventKind.TOOLS, text="6"))
-    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [(one["what"], one["text"]) for one in told] == [
+        write_event(RunEvent(what=RunEventKind.TOOLS, text="6"))
+    event = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(one["what"], one["text"]) for one in event] == [
         ("tools", "0"), ("tools", "1"), ("tools", "2"),
         ("left_out", "3 lines that nobody read in time are left out"),
         ("tools", "6"),

@@ -107,12 +107,12 @@ def test_buttons_are_for_who_may_press_them(
 
 
 @pytest.mark.parametrize(
-    "deed", ["recheck", "drain", "command", "maintenance", "maintenance/end", "override", "override/end"]
+    "function", ["recheck", "drain", "command", "maintenance", "maintenance/end", "override", "override/end"]
 )
-def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, deed: str) -> None:
+def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, function: str) -> None:
     visitor = sample.visitor(Role.READER)
     form = {"minutes": "5", "reason": "why not", "etag": '"1"', "status": "active", "sure": "yes"}
-    answer = visitor.do("/", f"{AGENT}/{deed}", **form)
+    answer = visitor.do("/", f"{AGENT}/{function}", **form)
     assert answer.status == 403
     assert "may not" in answer.text or "not allowed" in answer.text
 
@@ -124,11 +124,11 @@ def test_only_an_admin_puts_a_verdict_in_place_of_the_registrys(sample: Sample) 
     assert "Declare" not in visitor.get(AGENT).text
 
 
-@pytest.mark.parametrize("deed", ["recheck", "drain", "override", "override/end"])
-def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
+@pytest.mark.parametrize("function", ["recheck", "drain", "override", "override/end"])
+def test_a_form_without_its_token_changes_nothing(sample: Sample, function: str) -> None:
     visitor = sample.visitor(Role.ADMIN)
-    assert visitor.post(f"{AGENT}/{deed}", {"etag": '"1"'}).status == 403
-    nobody = sample.visitor().post(f"{AGENT}/{deed}", {"token": "0" * 64})
+    assert visitor.post(f"{AGENT}/{function}", {"etag": '"1"'}).status == 403
+    nobody = sample.visitor().post(f"{AGENT}/{function}", {"token": "0" * 64})
     where = "/login?next=%2Fagents%2Ftranslator&form=undone"
     assert (nobody.status, nobody.headers["location"]) == (303, where)
 
@@ -171,12 +171,12 @@ def test_a_result_is_promised_within_seconds_where_a_prober_is_at_work(acted: Sa
 def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> None:
     visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
     visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
-    told = "In maintenance: nothing takes it down"
+    alt_text = "In maintenance: nothing takes it down"
     reader.cookies["lifesign_done"] = visitor.cookies["lifesign_done"]
-    assert told not in visitor.get("/agents/planner").text
-    assert told not in reader.get(AGENT).text, "it was told to somebody else"
-    assert told in visitor.get(AGENT).text
-    assert told not in visitor.get(AGENT).text
+    assert alt_text not in visitor.get("/agents/planner").text
+    assert alt_text not in reader.get(AGENT).text, "it was told to somebody else"
+    assert alt_text in visitor.get(AGENT).text
+    assert alt_text not in visitor.get(AGENT).text
     for done in ("maintenance", "drain", "recheck"):
         page = visitor.get(f"{AGENT}?done={done}")
         assert (page.status, 'class="notice"' in page.html) == (200, False)
@@ -299,10 +299,10 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
         ("/targets?observed=x", "Observed has to be one of answers, "),
     ],
 )
-def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:
+def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, alt_text: str) -> None:
     page = sample.visitor(Role.READER).get(path)
     assert page.status == 422
-    assert told in page.text
+    assert alt_text in page.text
     assert "Input should be" not in page.text
     assert "expected" not in page.text
     where = path.partition("?")[0]

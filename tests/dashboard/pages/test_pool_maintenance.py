@@ -15,7 +15,7 @@ POOL = "/agents?pool=billing"
 DEED = "/pools/billing/maintenance"
 
 
-def deeds(page: Page) -> list[str]:
+def functions(page: Page) -> list[str]:
     """What the forms of a page do about a pool."""
     return re.findall(r'action="(/pools[^"]*)"', page.html)
 
@@ -55,7 +55,7 @@ def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
     assert (
         "nothing takes the living members of this pool down" in visitor.get(answer.headers["location"]).text
     )
-    assert deeds(visitor.get(POOL)) == [f"{DEED}/end"]
+    assert functions(visitor.get(POOL)) == [f"{DEED}/end"]
     assert "In maintenance until" in visitor.get("/agents/billing-1").text
     assert "In maintenance until" not in visitor.get("/agents/support-1").text
     assert visitor.do(POOL, f"{DEED}/end").headers["location"] == POOL
@@ -68,9 +68,9 @@ def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
 
 def test_what_can_be_done_about_a_pool_is_shown_and_nothing_else(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
-    assert deeds(visitor.get(POOL)) == [DEED]
+    assert functions(visitor.get(POOL)) == [DEED]
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
-    assert deeds(visitor.get(POOL)) == [DEED, f"{DEED}/end"]
+    assert functions(visitor.get(POOL)) == [DEED, f"{DEED}/end"]
 
 
 def test_a_reader_is_told_who_began_a_maintenance_until_when_and_why(acted: Sample) -> None:
@@ -111,22 +111,22 @@ def test_a_maintenance_whose_time_has_come_is_told_nowhere(acted: Sample) -> Non
     visitor = acted.visitor(Role.ADMIN)
     for path in ("/", POOL, "/agents/billing-1"):
         assert re.search(r"\bin maintenance", visitor.get(path).text.lower()) is None, path
-    assert deeds(visitor.get(POOL)) == [DEED]
+    assert functions(visitor.get(POOL)) == [DEED]
     assert "/agents/billing-1/maintenance" in visitor.get("/agents/billing-1").html
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER])
-@pytest.mark.parametrize("deed", [DEED, f"{DEED}/end"])
-def test_who_may_not_is_refused(sample: Sample, role: Role, deed: str) -> None:
-    answer = sample.visitor(role).do("/", deed, minutes="5", reason="why")
+@pytest.mark.parametrize("function", [DEED, f"{DEED}/end"])
+def test_who_may_not_is_refused(sample: Sample, role: Role, function: str) -> None:
+    answer = sample.visitor(role).do("/", function, minutes="5", reason="why")
     assert answer.status == 403
 
 
-@pytest.mark.parametrize("deed", [DEED, f"{DEED}/end"])
-def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
+@pytest.mark.parametrize("function", [DEED, f"{DEED}/end"])
+def test_a_form_without_its_token_changes_nothing(sample: Sample, function: str) -> None:
     form = {"minutes": "5", "reason": "why"}
-    assert sample.visitor(Role.ADMIN).post(deed, form).status == 403
-    nobody = sample.visitor().post(deed, {**form, "token": "0" * 64})
+    assert sample.visitor(Role.ADMIN).post(function, form).status == 403
+    nobody = sample.visitor().post(function, {**form, "token": "0" * 64})
     where = "/login?next=%2Fagents%3Fpool%3Dbilling&form=undone"
     assert (nobody.status, nobody.headers["location"]) == (303, where)
 

@@ -50,11 +50,11 @@ def test_what_agents_write_is_text(sample: Sample) -> None:
 
 
 def decided(
-    served: Sample, name: str, deed: str, fields: dict[str, str], role: Role = Role.COORDINATOR
+    served: Sample, name: str, function: str, fields: dict[str, str], role: Role = Role.COORDINATOR
 ) -> Page:
     where = f"/tasks/{served.tasks[name]}"
     visitor = served.visitor(role)
-    answer = visitor.do("/", f"{where}/{deed}", **fields)
+    answer = visitor.do("/", f"{where}/{function}", **fields)
     return visitor.get(answer.headers["location"]) if answer.status == 303 else answer
 
 
@@ -109,7 +109,7 @@ def test_what_agents_write_in_lines_is_shown_in_lines(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "deed", "fields", "status"),
+    ("name", "function", "fields", "status"),
     [
         ("review", "review", {"verdict": "maybe"}, 422),
         ("review", "review", {}, 422),
@@ -118,15 +118,15 @@ def test_what_agents_write_in_lines_is_shown_in_lines(sample: Sample) -> None:
     ],
 )
 def test_what_cannot_be_decided_is_said(
-    sample: Sample, name: str, deed: str, fields: dict[str, str], status: int
+    sample: Sample, name: str, function: str, fields: dict[str, str], status: int
 ) -> None:
-    assert decided(sample, name, deed, fields).status == status
+    assert decided(sample, name, function, fields).status == status
 
 
-@pytest.mark.parametrize("deed", ["review", "resolve", "cancel"])
-def test_readers_decide_nothing(sample: Sample, deed: str) -> None:
+@pytest.mark.parametrize("function", ["review", "resolve", "cancel"])
+def test_readers_decide_nothing(sample: Sample, function: str) -> None:
     fields = {"verdict": "accept", "resolution": "done", "sure": "yes"}
-    assert decided(sample, "handoff", deed, fields, Role.READER).status == 403
+    assert decided(sample, "handoff", function, fields, Role.READER).status == 403
     assert "What to do" not in sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").text
 
 

@@ -75,7 +75,7 @@ def test_who_was_down_has_no_latency_and_looks_other_than_who_was_not_looked_at(
     (line,) = span.plots[-1].lines
     assert len(starts(line.path)) == 1
     assert line.path.endswith(f"H{down.left:g}")
-    assert span.told == "Probes: 6 answered, 6 failed, 2 unknown"
+    assert span.alt_text == "Probes: 6 answered, 6 failed, 2 unknown"
 
 
 def test_how_probes_ended_is_an_area_for_each_word_and_level_steps_are_one() -> None:
@@ -96,7 +96,7 @@ def test_the_share_that_was_seen_stands_beside_the_share_that_is_said() -> None:
     (plot,) = span.plots
     assert [line.name for line in plot.lines] == ["probes answered", "requests answered, it says"]
     assert [line.style for line in plot.lines] == ["observed", "reported"]
-    assert "probes answered 50.0 % to 50.0 %, last 50.0 %" in plot.told
+    assert "probes answered 50.0 % to 50.0 %, last 50.0 %" in plot.alt_text
     assert [mark.text for mark in plot.scale] == ["50 %", "75 %", "100 %"]
 
 
@@ -131,7 +131,7 @@ def test_numbers_stand_in_a_table_the_latest_first() -> None:
     assert first.numbers == ["100 ms (90 ms to 2,000 ms)", *["\N{EN DASH}"] * (len(NUMBERS) - 1)]
     assert (first.probes, last.probes) == ("6 answered", "1 unknown")
     assert last.when == moment(NOW_S // 1800 * 1800).strftime("%Y-%m-%d %H:%M")
-    assert span.columns[0].told == f"{first.when}: 6 answered"
+    assert span.columns[0].alt_text == f"{first.when}: 6 answered"
     assert [tip.partition(": ")[2] for tip in span.plots[-1].tips] == [
         "a probe's answer 100 ms (90 ms to 2,000 ms)",
         "no such number",

@@ -17,7 +17,7 @@ from lifesign.domain.a2a.message_variants import (
     RPC_0_3,
     RPC_1_0,
     place_of,
-    spellings,
+    variants_of,
     written,
 )
 
@@ -28,7 +28,7 @@ VERSIONS = st.sampled_from(["0.1", "0.2.5", "0.3.0", "1.0", "1.0.1", "2.7"]) | s
 
 
 def names(binding: str | None, version: str | None) -> list[str]:
-    return [spelling.name for spelling in spellings(binding, version)]
+    return [spelling.name for spelling in variants_of(binding, version)]
 
 
 # ── the order ──
@@ -57,14 +57,14 @@ def test_the_spelling_of_the_cards_own_version_comes_first_and_all_three_come(
 
 
 def test_where_operations_are_paths_the_paths_of_its_version_come_first() -> None:
-    assert spellings("HTTP+JSON", "1.0") == (REST_1_0, REST_0_3, REST_0_3_AS_RPC)
-    assert spellings("HTTP+JSON", "0.3.0") == (REST_0_3, REST_0_3_AS_RPC, REST_1_0)
-    assert spellings("HTTP+JSON", None)[0] is REST_0_3
+    assert variants_of("HTTP+JSON", "1.0") == (REST_1_0, REST_0_3, REST_0_3_AS_RPC)
+    assert variants_of("HTTP+JSON", "0.3.0") == (REST_0_3, REST_0_3_AS_RPC, REST_1_0)
+    assert variants_of("HTTP+JSON", None)[0] is REST_0_3
 
 
 @given(BINDINGS, VERSIONS)
 def test_whatever_a_card_says_there_are_three_ways_to_ask(binding: str | None, version: str | None) -> None:
-    found = spellings(binding, version)
+    found = variants_of(binding, version)
     assert len(set(map(id, found))) == 3
     assert {spelling.is_rpc for spelling in found} == {binding != "HTTP+JSON"}
 

@@ -39,7 +39,7 @@ READING = {
 OF_ITS_OWN = READING | {
     Permission.RECHECK,
     Permission.RE_REGISTER,
-    Permission.BEAT,
+    Permission.HEARTBEAT,
     Permission.DRAIN,
     Permission.DEREGISTER,
     Permission.UPDATE,

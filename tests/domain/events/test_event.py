@@ -27,6 +27,7 @@ from lifesign.domain.events.chain import (
     GENESIS_HASH,
     Checkpoint,
     Event,
+    agent_of,
     canonical,
     chain,
     erased,
@@ -36,7 +37,6 @@ from lifesign.domain.events.chain import (
     payload_of,
     read_event,
     verify,
-    whose,
 )
 from lifesign.domain.events.event import PAYLOADS, EventDraft
 from lifesign.domain.events.event_type import EventType
@@ -504,7 +504,7 @@ def test_a_step_of_the_chain_can_be_taken_alone() -> None:
 def test_an_agent_that_was_called_like_a_part_of_the_registry_before_it_was_one_keeps_its_events() -> None:
     payload = DRAFT.payload.model_copy(update={"agent_id": "monitor"})
     (event,) = chained(EventDraft(type=DRAFT.type, actor="x", payload=payload))
-    assert whose(event) is None
+    assert agent_of(event) is None
     for agent_id in (None, "monitor"):
         assert link_stored(GENESIS, event, agent_id) == event.checkpoint
     with pytest.raises(BrokenChain, match="stored under another agent_id"):

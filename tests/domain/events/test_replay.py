@@ -47,7 +47,7 @@ from lifesign.domain.lifecycle.status_table import (
     Reason,
     Signal,
     Status,
-    begins_new_life,
+    begins_incarnation,
     reason_of,
 )
 from lifesign.domain.models.base import moment
@@ -428,7 +428,7 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
     for payload in (
         task_step(TaskSignal.REPORTED, TaskStatus.ASSIGNED),
         GIVEN_BACK,
-        task_step(TaskSignal.HELP_ASKED, TaskStatus.RUNNING),
+        task_step(TaskSignal.HELP_REQUESTED, TaskStatus.RUNNING),
         task_step(TaskSignal.REQUEUED, TaskStatus.HANDOFF),
         TaskBudgetChanged(task_id="t", tokens=200, micro_usd=5),
     ):
@@ -605,7 +605,7 @@ def test_keys_are_compared_until_their_agent_is_erased() -> None:
 
 def test_what_older_versions_archived_is_no_reason_to_doubt_the_keys() -> None:
     states = json.loads(Replay().to_json())
-    del states["tells_all_keys"]
+    del states["has_all_keys"]
     states["keys"] = [{"key_id": "key_1", "role": "agent", "agent_id": None}]
     replay = Replay.from_json(json.dumps(states))
     stored = KeyState(
@@ -613,7 +613,7 @@ def test_what_older_versions_archived_is_no_reason_to_doubt_the_keys() -> None:
     )
     assert replay.differences([], [], keys=[stored, replace(stored, key_id="key_2")]) == []
     assert replay.uncovered_keys == 2
-    assert not Replay.from_json(replay.to_json()).tells_all_keys
+    assert not Replay.from_json(replay.to_json()).has_all_keys
 
 
 @pytest.mark.parametrize(("token", "is_told"), [(4, True), (5, False), (6, False)])
@@ -670,7 +670,7 @@ class HistoryMachine(RuleBasedStateMachine):
         status = Status.REGISTERING if agent is None else agent.status
         signal = data.draw(st.sampled_from([signal for at, signal in TRANSITIONS if at is status]))
         after = TRANSITIONS[status, signal]
-        is_new = agent is None or begins_new_life(signal)
+        is_new = agent is None or begins_incarnation(signal)
         incarnation = (0 if agent is None else agent.incarnation) + is_new
         version = 1 if agent is None or is_new else agent.version + 1
         kept = replace(A, agent_id=agent_id) if agent is None or signal is Signal.RE_REGISTERED else agent

@@ -369,9 +369,9 @@ WORDS = st.sampled_from(
 
 @given(st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=40))
 def test_no_text_at_all_breaks_the_reader(text: str) -> None:
-    for whole in (text, f"agents: {text}", f"agents:\n  a: {{metadata: {{x: {text}}}}}"):
+    for to_dict in (text, f"agents: {text}", f"agents:\n  a: {{metadata: {{x: {text}}}}}"):
         try:
-            agents = read_workflow(whole).agents
+            agents = read_workflow(to_dict).agents
         except InvalidWorkflow:
             continue
         for declaration in agents.values():

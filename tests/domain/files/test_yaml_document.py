@@ -43,13 +43,13 @@ def told(text: str) -> list[str]:
     """What is wrong with a tree, fault by fault."""
     read = document(text)
     with pytest.raises(ValidationError) as caught:
-        Tree.model_validate(read.whole())
+        Tree.model_validate(read.to_dict())
     return [str(fault) for fault in read.misread(caught.value, Tree).faults]
 
 
 def test_values_are_what_they_look_like() -> None:
     text = "a: 1\nb: 2.5\nc: yes\nd: ~\ne: 2026-01-01\nf: '1'\ng: [x, {y: z}]\n"
-    assert document(text).whole() == {
+    assert document(text).to_dict() == {
         "a": 1, "b": 2.5, "c": True, "d": None, "e": "2026-01-01", "f": "1", "g": ["x", {"y": "z"}],
     }  # fmt: skip
 
@@ -71,7 +71,7 @@ def test_lists_and_mappings_are_asked_for_as_such() -> None:
 
 def test_one_thing_that_is_wrong_is_refused_where_it_was_read() -> None:
     read = document("a:\n  b: 1\n")
-    read.whole()
+    read.to_dict()
     assert str(read.refused(("a", "b"), "expected 2")) == "line 2: /a/b: expected 2"
     assert str(read.refused(("a", "c"), "expected 2")) == "line 1: /a/c: expected 2"
 
@@ -94,7 +94,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_json_is_read_as_the_yaml_that_it_is(value: object) -> None:
-    assert document(json.dumps(value, ensure_ascii=False)).whole() == value
+    assert document(json.dumps(value, ensure_ascii=False)).to_dict() == value
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_json_is_read_as_the_yaml_that_it_is(value: object) -> None:
 )
 def test_a_number_in_base_60_or_beyond_all_doubles_is_refused(value: str) -> None:
     with pytest.raises(InvalidFile) as refused:
-        document(f"a: 1\nb: {value}\n").whole()
+        document(f"a: 1\nb: {value}\n").to_dict()
     (fault,) = refused.value.faults
     assert (fault.line, fault.path) == (2, "/b")
 
 
 def test_a_number_in_base_60_in_quotes_is_text() -> None:
-    assert document('a: "1:30"\n').whole() == {"a": "1:30"}
+    assert document('a: "1:30"\n').to_dict() == {"a": "1:30"}

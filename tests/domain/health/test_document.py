@@ -295,7 +295,7 @@ def test_schema_models_and_messages_name_the_same_members() -> None:
             name for name, it in model.model_fields.items() if it.is_required()
         }
         for name, member in schema["properties"].items():
-            section = document_reader._place((part, name) if part else (name,))[1]
+            section = document_reader._expectation((part, name) if part else (name,))[1]
             own_section = {"health": "draft 4.2", "calibration": "draft 4.4", "decay": "draft 4.5"}
             assert member["description"].lower().startswith(section) or name in own_section
             assert f"/{part}/{name}".replace("//", "/") in document_reader._PLACES

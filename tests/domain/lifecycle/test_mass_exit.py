@@ -24,11 +24,11 @@ from lifesign.domain.lifecycle.mass_exit import (
     baseline_exits,
     exit_limit,
     from_json,
+    is_suspicious_exit,
     is_unwitnessed,
     new_monitor,
     new_monitors,
     release,
-    tells_of_us,
     to_json,
 )
 from lifesign.domain.lifecycle.status_table import Status
@@ -506,13 +506,13 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
     now_s, monitor = START_S, new_monitor(START_S)
     held_since_s: float | None = None
     let_go: Counter[float] = Counter()
-    for seconds, ages, deed in story:
+    for seconds, ages, function in story:
         now_s += seconds
-        if deed == "release":
+        if function == "release":
             monitor = release(monitor, now_s).monitor
         before = monitor
         exits = [now_s - age for age in ages]
-        seen = assess(monitor, exits, now_s, unwitnessed=exits[:1] if deed == "alone" else ())
+        seen = assess(monitor, exits, now_s, unwitnessed=exits[:1] if function == "alone" else ())
         monitor = seen.monitor
 
         assert restored(monitor) == monitor
@@ -540,11 +540,11 @@ def test_nobody_is_held_for_longer_than_two_holds(story: list[tuple[float, list[
     now_s, monitor = START_S, new_monitor(START_S)
     stopped_s = START_S + 500
     delayed_s, looked_s = 0.0, START_S
-    for seconds, ages, deed in story:
+    for seconds, ages, function in story:
         now_s += min(seconds, 60)
         is_silent = now_s > stopped_s + UNHEALTHY_AFTER_S
         exits = [now_s - age for age in ages] + [stopped_s] * is_silent
-        seen = assess(monitor, exits, now_s, unwitnessed=exits[-1:] if deed == "alone" else ())
+        seen = assess(monitor, exits, now_s, unwitnessed=exits[-1:] if function == "alone" else ())
         monitor = seen.monitor
         if is_silent and not seen.may_change(stopped_s):
             delayed_s += now_s - looked_s
@@ -583,4 +583,4 @@ def test_only_who_has_lived_tells_of_us(
 ) -> None:
     monitor = replace(new_monitor(START_S), cohort_before_s=START_S)
     last_liveness_s = START_S - 1 if is_of_cohort else START_S
-    assert tells_of_us(monitor, last_liveness_s, heard_for_s) is tells, who
+    assert is_suspicious_exit(monitor, last_liveness_s, heard_for_s) is tells, who

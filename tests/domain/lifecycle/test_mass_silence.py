@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from lifesign.domain.lifecycle.mass_silence import (
     ClassCounts,
-    Silence,
-    SilencePolicy,
+    MassSilence,
+    MassSilencePolicy,
     is_mass_silence,
     needed,
-    silence_after,
+    next_mass_silence,
     silent_keys,
 )
 from lifesign.errors import InvalidValue
@@ -38,7 +38,7 @@ def test_addresses_that_fell_silent_far_apart_are_no_mass_silence() -> None:
     assert not is_mass_silence(counts(12, 6, apart_s=180.1))
     # Six of them are close enough together.
     assert is_mass_silence(ClassCounts(addresses=12, silent_s=(NOW_S - 1e6, *counts(12, 6).silent_s)))
-    shorter = SilencePolicy(together_seconds=30)
+    shorter = MassSilencePolicy(together_seconds=30)
     assert is_mass_silence(counts(12, 6, apart_s=6), shorter)
     assert not is_mass_silence(counts(12, 6, apart_s=7), shorter)
 
@@ -52,12 +52,12 @@ def test_more_silence_never_ends_it(addresses: int, silent: list[int]) -> None:
 
 
 def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
-    first = silence_after(Silence(), {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 2)}}, NOW_S)
+    first = next_mass_silence(MassSilence(), {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 2)}}, NOW_S)
     assert (first.classes, first.keys) == ({"a": NOW_S}, {"a": ("k",)})
-    later = silence_after(first, {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 3)}}, NOW_S + 5)
+    later = next_mass_silence(first, {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 3)}}, NOW_S + 5)
     assert later.classes == {"a": NOW_S, "b": NOW_S + 5}
     assert (later.classes_for("k"), later.classes_for("other")) == (["a", "b"], [])
-    assert silence_after(later, {}, NOW_S + 10) == Silence(counted_at_s=NOW_S + 10)
+    assert next_mass_silence(later, {}, NOW_S + 10) == MassSilence(counted_at_s=NOW_S + 10)
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_whatever_one_key_reports_a_class_whose_other_addresses_answer_stays_a_w
 @pytest.mark.parametrize("wrong", [{"expected_seconds": 0}, {"together_seconds": 86_401}])
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
-        SilencePolicy(**wrong)
+        MassSilencePolicy(**wrong)

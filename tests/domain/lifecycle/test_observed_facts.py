@@ -145,11 +145,11 @@ def test_a_card_that_could_not_be_asked_keeps_a_missing_document_from_counting(c
 
 def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> None:
     alive = [seen(0, **LIFE), seen(30, **LIFE), seen(60, **LIFE)]
-    assert add_up(*alive).life_run_began_at_s == NOW_S
+    assert add_up(*alive).alive_since_s == NOW_S
     broken = [*alive, seen(90, **FAILURE)]
-    assert add_up(*broken).life_run_began_at_s is None
+    assert add_up(*broken).alive_since_s is None
     assert add_up(*broken).last_liveness_signal_at_s == NOW_S + 60
-    assert add_up(*broken, seen(120, **LIFE)).life_run_began_at_s == NOW_S + 120
+    assert add_up(*broken, seen(120, **LIFE)).alive_since_s == NOW_S + 120
 
 
 def test_what_was_not_measured_changes_nothing_but_the_time_and_its_half_hour() -> None:
@@ -392,9 +392,9 @@ def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
         assert after.silence_s - known.silence_s <= 2 * INTERVAL_S
         assert (after.last_liveness_signal_at_s or -1) >= (known.last_liveness_signal_at_s or -1)
         known = after
-        if known.life_run_began_at_s is not None:
+        if known.alive_since_s is not None:
             assert known.last_liveness_signal_at_s is not None
-            assert known.life_run_began_at_s <= known.last_liveness_signal_at_s
+            assert known.alive_since_s <= known.last_liveness_signal_at_s
             assert known.failures_in_row == 0
         assert (known.unhealthy_documents_in_row == 0) is (known.last_unhealthy_timestamp_s is None)
         assert len(known.recent_interactions) <= MAX_INTERACTIONS

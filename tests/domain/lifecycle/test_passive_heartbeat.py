@@ -19,7 +19,7 @@ from lifesign.domain.lifecycle.passive_heartbeat import (
     MIN_GAP_S,
     SERVER_SILENT_S,
     Cause,
-    DueBeat,
+    DueHeartbeat,
     PassiveHeartbeats,
     SessionState,
     sessions_in,
@@ -38,14 +38,14 @@ class Watched:
         """Each session belongs to the agent of its first letter: `a1` to `a`."""
         self.beats = PassiveHeartbeats()
         self.now_s = 1_000.0
-        self.sent: list[tuple[float, DueBeat]] = []
+        self.sent: list[tuple[float, DueHeartbeat]] = []
         for agent_id in sorted({session_id[0] for session_id in sessions}):
             owned = [session_id for session_id in sessions if session_id[0] == agent_id]
             self.beats.watch(agent_id, owned, INTERVAL_S)
         self.hears()
-        self.beats.note_asked(sessions, self.now_s)
+        self.beats.note_states(sessions, self.now_s)
 
-    def hears(self, *events: Event) -> list[DueBeat]:
+    def hears(self, *events: Event) -> list[DueHeartbeat]:
         """Hear a line of the server, and events; return what is due now."""
         self.beats.note_line(self.now_s)
         for event in events:
@@ -54,12 +54,12 @@ class Watched:
             self.beats.note_event(read, self.now_s)
         return self.look()
 
-    def look(self) -> list[DueBeat]:
+    def look(self) -> list[DueHeartbeat]:
         due = self.beats.due(self.now_s)
-        self.sent += [(self.now_s, beat) for beat in due]
+        self.sent += [(self.now_s, due) for due in due]
         return due
 
-    def wind(self, seconds: float, *, is_server_heard: bool = True) -> list[DueBeat]:
+    def wind(self, seconds: float, *, is_server_heard: bool = True) -> list[DueHeartbeat]:
         """Let time pass, in which all that becomes due is sent when it is."""
         end_s = self.now_s + seconds
         found = []
@@ -74,8 +74,8 @@ class Watched:
 
 def test_activity_is_a_heartbeat_at_once() -> None:
     watched = Watched(a1=BUSY)
-    (beat,) = watched.hears(tool("a1"))
-    assert beat == DueBeat(
+    (due,) = watched.hears(tool("a1"))
+    assert due == DueHeartbeat(
         agent_id="a",
         cause=Cause.ACTIVITY,
         session_id="a1",
@@ -91,7 +91,7 @@ def test_activity_soon_after_is_one_heartbeat_when_five_seconds_are_over() -> No
     assert watched.hears(tool("a1"), status("a1", "busy")) == []
     assert watched.beats.next_at_s(watched.now_s) == watched.now_s + MIN_GAP_S - 1
     watched.now_s += MIN_GAP_S - 1
-    assert [beat.source for beat in watched.look()] == ["session.status"]
+    assert [due.source for due in watched.look()] == ["session.status"]
     assert watched.wind(60) == []
 
 
@@ -99,7 +99,7 @@ def test_an_idle_session_beats_at_its_agents_interval_while_the_server_lives() -
     watched = Watched(a1=IDLE)
     watched.wind(95)
     assert [round(at_s) for at_s, _ in watched.sent] == [1_000, 1_030, 1_060, 1_090]
-    assert {beat.cause for _, beat in watched.sent} == {Cause.IDLE}
+    assert {due.cause for _, due in watched.sent} == {Cause.IDLE}
 
 
 def test_a_server_that_is_not_heard_lets_nobody_beat() -> None:
@@ -119,18 +119,18 @@ def test_a_busy_session_of_which_nothing_is_heard_is_silent() -> None:
     watched.wind(10)
     assert watched.wind(600) == []
     assert watched.hears(failed("a1")) == [], "an error is recorded, and is no sign of life"
-    assert [beat.source for beat in watched.hears(idle("a1"))] == ["session.idle"]
+    assert [due.source for due in watched.hears(idle("a1"))] == ["session.idle"]
     assert len(watched.wind(90)) == 3
 
 
 def test_an_idle_session_does_not_speak_for_a_busy_one_beside_it() -> None:
     watched = Watched(a1=IDLE, a2=BUSY, b1=IDLE)
-    assert {beat.agent_id for beat in watched.wind(300)} == {"b"}
+    assert {due.agent_id for due in watched.wind(300)} == {"b"}
 
 
 def test_who_has_several_busy_sessions_says_how_many() -> None:
     watched = Watched(a1=BUSY, a2=BUSY, a3=IDLE)
-    assert [beat.busy_sessions for beat in watched.hears(tool("a2"))] == [2]
+    assert [due.busy_sessions for due in watched.hears(tool("a2"))] == [2]
 
 
 def test_a_session_that_the_server_does_not_have_says_nothing_until_it_is_created() -> None:
@@ -161,11 +161,11 @@ def test_who_is_held_says_nothing_and_nothing_of_it_later() -> None:
     watched.beats.hold("a", watched.now_s + 60)
     watched.beats.hold("nobody", watched.now_s + 60)
     watched.now_s += 20
-    assert [beat.agent_id for beat in watched.hears(tool("a1"), tool("b1"))] == ["b"]
+    assert [due.agent_id for due in watched.hears(tool("a1"), tool("b1"))] == ["b"]
     watched.now_s += 39
     watched.hears(tool("a1"))
     assert watched.wind(60) == []
-    assert [beat.agent_id for beat in watched.hears(tool("a1"))] == ["a"]
+    assert [due.agent_id for due in watched.hears(tool("a1"))] == ["a"]
 
 
 def test_a_heartbeat_that_would_be_late_is_left_out() -> None:
@@ -183,11 +183,11 @@ def test_what_moved_while_the_stream_was_lost_was_active() -> None:
     watched = Watched(a1=BUSY, b1=BUSY, c1=IDLE, d1=IDLE)
     watched.wind(6)
     watched.beats.note_lost()
-    assert watched.beats.unasked() == ["a1", "b1", "c1", "d1"]
+    assert watched.beats.unchecked_sessions() == ["a1", "b1", "c1", "d1"]
     assert set(watched.beats.states().values()) == {SessionState.UNKNOWN}
     watched.beats.note_line(watched.now_s)
-    watched.beats.note_asked({"a1": IDLE, "b1": BUSY, "c1": BUSY, "d1": IDLE}, watched.now_s)
-    assert [(beat.agent_id, beat.source) for beat in watched.look()] == [
+    watched.beats.note_states({"a1": IDLE, "b1": BUSY, "c1": BUSY, "d1": IDLE}, watched.now_s)
+    assert [(due.agent_id, due.source) for due in watched.look()] == [
         ("a", "session/status"), ("c", "session/status"),
     ]  # fmt: skip
 
@@ -196,17 +196,17 @@ def test_an_event_is_newer_than_what_the_server_was_asked_before() -> None:
     watched = Watched(a1=IDLE)
     watched.beats.note_lost()
     watched.hears(status("a1", "busy"))
-    watched.beats.note_asked({"a1": IDLE, "nobodys": IDLE}, watched.now_s)
+    watched.beats.note_states({"a1": IDLE, "nobodys": IDLE}, watched.now_s)
     assert watched.beats.states() == {"a1": BUSY}
 
 
 def test_the_sessions_of_an_agent_may_change() -> None:
     watched = Watched(a1=BUSY, b1=IDLE)
     watched.beats.watch("a", ["a2"], 10.0)
-    assert watched.beats.unasked() == ["a2"]
+    assert watched.beats.unchecked_sessions() == ["a2"]
     assert watched.beats.agent_of("a1") is None
-    watched.beats.note_asked({"a2": IDLE}, watched.now_s)
-    assert len([beat for beat in watched.wind(35) if beat.agent_id == "a"]) == 4
+    watched.beats.note_states({"a2": IDLE}, watched.now_s)
+    assert len([due for due in watched.wind(35) if due.agent_id == "a"]) == 4
     with pytest.raises(InvalidValue, match="session: expected one agent's; it is b's already; got 'b1'"):
         watched.beats.watch("a", ["b1"], 10.0)
 
@@ -250,10 +250,10 @@ def test_no_agent_ever_beats_twice_within_five_seconds(steps: list[tuple[float, 
         if is_lost:
             watched.beats.note_lost()
             watched.beats.note_line(watched.now_s)
-            watched.beats.note_asked(dict.fromkeys(SESSIONS, IDLE), watched.now_s)
+            watched.beats.note_states(dict.fromkeys(SESSIONS, IDLE), watched.now_s)
             watched.look()
     for agent_id in "abc":
-        times = [at_s for at_s, beat in watched.sent if beat.agent_id == agent_id]
+        times = [at_s for at_s, due in watched.sent if due.agent_id == agent_id]
         assert all(later >= earlier + MIN_GAP_S for earlier, later in itertools.pairwise(times))
 
 
@@ -275,7 +275,7 @@ def test_no_activity_is_without_a_heartbeat_within_five_seconds(
     watched.wind(MIN_GAP_S)
     for at_s, agent_id in active:
         assert any(
-            at_s <= sent_s <= at_s + MIN_GAP_S for sent_s, beat in watched.sent if beat.agent_id == agent_id
+            at_s <= sent_s <= at_s + MIN_GAP_S for sent_s, due in watched.sent if due.agent_id == agent_id
         )
 
 
@@ -309,17 +309,17 @@ def test_a_stream_that_is_cut_anywhere_loses_nothing_once_the_server_was_asked(
     cut.beats.note_lost()
     cut.beats.note_line(cut.now_s)
     found = told_states(events[:end], dict.fromkeys(SESSIONS, IDLE))
-    cut.beats.note_asked(found, cut.now_s)
+    cut.beats.note_states(found, cut.now_s)
     cut.hears(*events[end:])
     assert cut.beats.states() == whole.beats.states()
     moved = {session_id[0] for session_id in SESSIONS if found[session_id] != before[session_id]}
     cut.wind(MIN_GAP_S)
-    assert moved <= {beat.agent_id for _, beat in cut.sent}
+    assert moved <= {due.agent_id for _, due in cut.sent}
     # From now on both are due at the same times, but for what the one has sent later than the other.
     whole.wind(INTERVAL_S + MIN_GAP_S)
     cut.wind(INTERVAL_S)
-    assert {beat.agent_id for _, beat in whole.sent} == {beat.agent_id for _, beat in cut.sent} | {
-        beat.agent_id for _, beat in whole.sent if beat.cause is Cause.ACTIVITY
+    assert {due.agent_id for _, due in whole.sent} == {due.agent_id for _, due in cut.sent} | {
+        due.agent_id for _, due in whole.sent if due.cause is Cause.ACTIVITY
     }
 
 
@@ -348,7 +348,7 @@ def test_a_capture_replays_to_exactly_the_expected_heartbeats(
     """Each event at its time: the session is created idle, and all that it does is over a second later."""
     watched = Watched(a1=ABSENT)
     watched.beats.watch("a", [REAL_SESSION], INTERVAL_S)
-    watched.beats.note_asked({REAL_SESSION: ABSENT}, watched.now_s)
+    watched.beats.note_states({REAL_SESSION: ABSENT}, watched.now_s)
     began_s = watched.now_s
     began_ms = None
     for message in EventStreamParser().feed(captured(section)):
@@ -362,7 +362,7 @@ def test_a_capture_replays_to_exactly_the_expected_heartbeats(
         watched.beats.note_event(event, watched.now_s)
         watched.look()
     watched.wind(began_s + 25 - watched.now_s)
-    assert [(round(at_s - began_s, 3), beat.cause, beat.source) for at_s, beat in watched.sent] == [
+    assert [(round(at_s - began_s, 3), due.cause, due.source) for at_s, due in watched.sent] == [
         (created_s, Cause.IDLE, ""),
         (round(created_s + MIN_GAP_S, 3), Cause.ACTIVITY, last),
     ]

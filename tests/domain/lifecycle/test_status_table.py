@@ -17,7 +17,7 @@ from lifesign.domain.lifecycle.status_table import (
     Reason,
     Signal,
     Status,
-    begins_new_life,
+    begins_incarnation,
     is_possible,
     reason_of,
     status_after,
@@ -34,7 +34,7 @@ def drawn() -> str:
     rows = ["| from | signal | to | reason in the event | new life |", "|---|---|---|---|---|"]
     arrows: dict[tuple[Status, Status], list[Signal]] = {}
     for (status, signal), following in TRANSITIONS.items():
-        new_life = "yes" if begins_new_life(signal) else ""
+        new_life = "yes" if begins_incarnation(signal) else ""
         rows.append(f"| {status} | `{signal}` | {following} | `{reason_of(signal)}` | {new_life} |")
         arrows.setdefault((status, following), []).append(signal)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Status.REGISTERING}"]
@@ -97,11 +97,11 @@ def test_only_a_new_life_brings_back_who_takes_no_part(status: Status) -> None:
         if is_possible(status, signal) and status_after(status, signal) is not Status.DEREGISTERED
     }
     assert ways <= WAYS_BACK
-    assert all(begins_new_life(signal) for signal in ways)
+    assert all(begins_incarnation(signal) for signal in ways)
 
 
 def test_a_new_life_begins_in_no_other_way() -> None:
-    assert {signal for signal in Signal if begins_new_life(signal)} == WAYS_BACK
+    assert {signal for signal in Signal if begins_incarnation(signal)} == WAYS_BACK
     assert {status for status, signal in TRANSITIONS if signal in WAYS_BACK} == {
         Status.DEAD,
         Status.DEREGISTERED,
@@ -138,7 +138,7 @@ def test_whatever_happens_an_agent_is_registered_once_and_loses_no_life(signals:
             was_alive = status in ALIVE
             status = status_after(status, signal)
             lives += status in ALIVE and not was_alive
-            assert begins_new_life(signal) is (status in ALIVE and not was_alive and lives > 1)
+            assert begins_incarnation(signal) is (status in ALIVE and not was_alive and lives > 1)
     assert (lives == 0) is (status is Status.REGISTERING)
 
 

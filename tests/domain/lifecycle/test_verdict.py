@@ -77,7 +77,7 @@ def held_document(status: str, fresh_until_s: float = NOW + 900, *, is_stale: bo
 
 def alive(**members: Any) -> Observed:
     """Seen alive just now, after a run of signs of life."""
-    run = {"last_liveness_signal_at_s": NOW, "life_run_began_at_s": NOW - 600}
+    run = {"last_liveness_signal_at_s": NOW, "alive_since_s": NOW - 600}
     return Observed(**{"last_observed_at_s": NOW} | run | members)
 
 
@@ -319,7 +319,7 @@ def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_FAILURES, **
 
 @pytest.mark.parametrize(("apart_s", "signals"), [(0, 0), (29.9, 0), (30, 1), (300, 1)])
 def test_two_signs_of_life_half_a_minute_apart_raise_the_dead(apart_s: float, signals: int) -> None:
-    verdict = judged(dead(observed=alive(life_run_began_at_s=NOW - apart_s)))
+    verdict = judged(dead(observed=alive(alive_since_s=NOW - apart_s)))
     assert verdict.signals == (Signal.PROBE_REDISCOVERED,) * signals
     assert verdict.status is (Status.ACTIVE if signals else Status.DEAD)
 
@@ -336,9 +336,9 @@ def test_a_sign_from_before_the_death_counts_from_the_death(since_s: float, sign
 
 
 def test_who_was_alive_when_its_drain_timed_out_must_fall_silent_first() -> None:
-    gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(life_run_began_at_s=NOW - 301))
+    gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 301))
     assert judged(gone).signals == ()
-    back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(life_run_began_at_s=NOW - 200))
+    back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 200))
     assert judged(back).signals == (Signal.PROBE_REDISCOVERED,)
 
 
@@ -747,7 +747,7 @@ def observed_values(draw: st.DrawFn) -> Observed:
         results_until_s=None if moments_s is None else moments_s[0] + moments_s[2],
         silence_s=draw(st.floats(0, 20_000)),
         last_liveness_signal_at_s=signs[1] if is_alive else draw(st.none() | SECONDS),
-        life_run_began_at_s=signs[0] if is_alive else None,
+        alive_since_s=signs[0] if is_alive else None,
         failures_in_row=failures,
         recent_interactions=draw(st.text("01", max_size=20)),
         document=draw(st.none() | DOCUMENTS),

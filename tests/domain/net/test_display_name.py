@@ -2,7 +2,7 @@
 
 import pytest
 
-from lifesign.domain.net.display_name import called, has_speaking_id, place_of
+from lifesign.domain.net.display_name import called, has_readable_id, place_of
 from lifesign.domain.net.target import target_id
 
 
@@ -31,6 +31,6 @@ def test_a_name_comes_first_and_an_id_last() -> None:
 
 
 def test_the_id_of_a_target_tells_nobody_who_it_is() -> None:
-    assert has_speaking_id("billing-1")
-    assert has_speaking_id("tgt_mine")
-    assert not has_speaking_id(target_id("https://agent.example/"))
+    assert has_readable_id("billing-1")
+    assert has_readable_id("tgt_mine")
+    assert not has_readable_id(target_id("https://agent.example/"))

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from lifesign.client.candidate_urls import read_place
+from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.domain.net.international_host import ascii_host, with_ascii_host
 from lifesign.domain.net.target import read_target, target_id
-from lifesign.domain.net.target_address import AddressRefused, judge_url
+from lifesign.domain.net.target_address import AddressRefused, vet_url
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.exclusion_list import read_opt_outs
@@ -62,7 +62,7 @@ def test_what_cannot_be_a_name_is_refused_with_why(host: str) -> None:
     assert host not in refused.reason
     assert isinstance(read_target(f"https://{host}/"), AddressRefused)
     with pytest.raises(InvalidValue):
-        read_place(f"https://{host}/")
+        parse_agent_url(f"https://{host}/")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_cannot_be_a_name_is_refused_with_why(host: str) -> None:
 )
 def test_digits_of_other_alphabets_are_the_address_that_they_are(url: str) -> None:
     assert read_target(url) == "https://127.0.0.1/"
-    judged = judge_url(str(with_ascii_host(url)))
+    judged = vet_url(str(with_ascii_host(url)))
     assert isinstance(judged, AddressRefused)
     assert judged.name == "blocked_address"
 
@@ -85,7 +85,7 @@ def test_what_else_is_odd_stays_refused(url: str) -> None:
 
 def test_every_face_spells_it_so() -> None:
     url, host = "https://b\u00fccher.example/", "xn--bcher-kva.example"
-    assert str(read_place(url).url) == f"https://{host}/"
+    assert str(parse_agent_url(url).url) == f"https://{host}/"
     assert ProbeDefinition.for_urls([url]).targets == (f"https://{host}/",)
     hosts = ["one.example", "two.example", "three.example", "four.example"]
     canaries = [url, *(f"https://{name}/" for name in hosts)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.net.public_address import PublicAddress, is_ours
+from lifesign.domain.net.public_address import PublicAddress, is_own_host
 from lifesign.errors import InvalidValue
 
 
@@ -45,7 +45,7 @@ def test_what_is_no_address_of_a_server_is_refused(url: str) -> None:
     "host", ["127.0.0.1:8440", "[::1]:8440", "10.0.0.7", "localhost:1", "a.localhost", "Registry.Example.:9"]
 )
 def test_an_address_and_a_known_name_are_ours(host: str) -> None:
-    assert is_ours(host, {"registry.example"})
+    assert is_own_host(host, {"registry.example"})
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_an_address_and_a_known_name_are_ours(host: str) -> None:
     ["", "evil.example", "registry.example.evil.example", "127.0.0.1.evil.example", "[", "localhost.x"],
 )
 def test_another_name_is_not(host: str) -> None:
-    assert not is_ours(host, {"registry.example"})
+    assert not is_own_host(host, {"registry.example"})
 
 
 @given(st.text())
 def test_any_text_is_judged(text: str) -> None:
-    is_ours(text, {"registry.example"})
+    is_own_host(text, {"registry.example"})
     try:
         PublicAddress.read(text)
     except InvalidValue:

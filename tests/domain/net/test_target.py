@@ -25,7 +25,7 @@ from lifesign.domain.net.target import (
     target_id,
     turn_of,
 )
-from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, AddressRefused, TargetUrl, judge_url
+from lifesign.domain.net.target_address import MAX_URL_CHARACTERS, AddressRefused, TargetUrl, vet_url
 from lifesign.domain.observation.results import MAX_URL_CHARS, URL_PATTERN
 
 TARGETS = 100_000
@@ -135,8 +135,8 @@ def test_a_target_reads_as_itself_and_leads_where_its_text_led(text: str) -> Non
     spelled = stripped if stripped.lower().startswith(("http://", "https://")) else f"https://{stripped}"
     in_ascii = with_ascii_host(spelled)
     assert isinstance(in_ascii, str)
-    everything = judge_url(in_ascii)
-    assert judge_url(url) == everything
+    everything = vet_url(in_ascii)
+    assert vet_url(url) == everything
     # The other reader of URLs that a probe goes through sees the same host.
     assert URL(url).raw_host == host_of(url)
 
@@ -257,9 +257,9 @@ def test_a_spelling_that_is_repeated_is_judged_once(monkeypatch: pytest.MonkeyPa
 
     def judge(url: str) -> TargetUrl | AddressRefused:
         judged.append(url)
-        return judge_url(url)
+        return vet_url(url)
 
-    monkeypatch.setattr(target, "judge_url", judge)
+    monkeypatch.setattr(target, "vet_url", judge)
     text = "http://192.0.2.1:18303"
     assert {read_target(text) for _ in range(1000)} == {f"{text}/"}
     assert judged == [text]

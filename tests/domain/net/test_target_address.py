@@ -18,9 +18,9 @@ from lifesign.domain.net.target_address import (
     SpecialRange,
     TargetUrl,
     is_public,
-    judge_address,
-    judge_url,
     read_networks,
+    vet_address,
+    vet_url,
     without_password,
     without_passwords,
 )
@@ -107,7 +107,7 @@ def refusal(judged: object) -> AddressRefused:
 @pytest.mark.parametrize(("first", "last"), CLOSED_FOR_GOOD + OPEN_BY_NAME)
 def test_a_special_range_is_refused_from_its_first_to_its_last_address(first: str, last: str) -> None:
     for edge in (first, last):
-        assert refusal(judge_address(ip_address(edge))).name == "blocked_address"
+        assert refusal(vet_address(ip_address(edge))).name == "blocked_address"
 
 
 @pytest.mark.parametrize(("first", "last"), CLOSED_FOR_GOOD + OPEN_BY_NAME)
@@ -116,7 +116,7 @@ def test_what_lies_beside_a_special_range_is_judged_by_itself(first: str, last: 
     if last != "255.255.255.255" and not last.startswith("ffff:"):
         beside.append(ip_address(last) + 1)
     for address in beside:
-        assert (judge_address(address) is not None) == is_listed(address)
+        assert (vet_address(address) is not None) == is_listed(address)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_lies_beside_a_special_range_is_judged_by_itself(first: str, last: 
     ],
 )  # fmt: skip
 def test_a_global_unicast_address_may_be_contacted(address: str) -> None:
-    assert judge_address(ip_address(address)) is None
+    assert vet_address(ip_address(address)) is None
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
@@ -138,7 +138,7 @@ def test_a_global_unicast_address_may_be_contacted(address: str) -> None:
 @example(IPv6Address("::ffff:10.0.0.1"))
 @example(IPv6Address("64:ff9b::8.8.8.8"))
 def test_exactly_the_addresses_outside_of_every_listed_range_may_be_contacted(address: Address) -> None:
-    assert (judge_address(address) is not None) == is_listed(address)
+    assert (vet_address(address) is not None) == is_listed(address)
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
@@ -152,16 +152,16 @@ def test_no_address_that_the_standard_library_calls_special_passes(address: Addr
         or address.is_link_local
         or address.is_unspecified
     ) and address not in ip_network("64:ff9b::/96"):
-        assert judge_address(address) is not None or getattr(address, "ipv4_mapped", None) is not None
+        assert vet_address(address) is not None or getattr(address, "ipv4_mapped", None) is not None
 
 
 @given(st.ip_addresses(v=4))
 @example(IPv4Address("169.254.169.254"))
 def test_an_ipv4_address_in_the_clothes_of_ipv6_gains_nothing(address: IPv4Address) -> None:
     number = int(address)
-    is_refused = judge_address(address) is not None
-    assert (judge_address(IPv6Address((0xFFFF << 32) | number)) is not None) == is_refused
-    assert (judge_address(IPv6Address((0x64_FF9B << 96) | number)) is not None) == is_refused
+    is_refused = vet_address(address) is not None
+    assert (vet_address(IPv6Address((0xFFFF << 32) | number)) is not None) == is_refused
+    assert (vet_address(IPv6Address((0x64_FF9B << 96) | number)) is not None) == is_refused
     tunnels = [
         number,
         (0x2002 << 112) | (number << 80),
@@ -169,11 +169,11 @@ def test_an_ipv4_address_in_the_clothes_of_ipv6_gains_nothing(address: IPv4Addre
         (0x2001_0000 << 96) | (number ^ 0xFFFF_FFFF),
     ]
     for tunnel in tunnels:
-        assert judge_address(IPv6Address(tunnel), EVERYTHING[:1]) is not None
+        assert vet_address(IPv6Address(tunnel), EVERYTHING[:1]) is not None
 
 
 def test_a_zone_is_refused_even_on_an_address_that_may_be_contacted() -> None:
-    assert "zone" in refusal(judge_address(IPv6Address("2606:4700::1111%eth0"), EVERYTHING)).reason
+    assert "zone" in refusal(vet_address(IPv6Address("2606:4700::1111%eth0"), EVERYTHING)).reason
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_a_zone_is_refused_even_on_an_address_that_may_be_contacted() -> None:
     ],
 )
 def test_a_refusal_says_what_the_address_is(address: str, reason: str) -> None:
-    assert refusal(judge_address(ip_address(address))).reason == reason
+    assert refusal(vet_address(ip_address(address))).reason == reason
 
 
 @pytest.mark.parametrize("special", SPECIAL_RANGES, ids=lambda special: str(special.network))
 def test_every_row_of_the_table_decides_about_some_address(special: SpecialRange) -> None:
-    reasons = [judge_address(special.network[place]) for place in (0, -1)]
+    reasons = [vet_address(special.network[place]) for place in (0, -1)]
     assert any(refused is not None and refused.reason.endswith(special.what) for refused in reasons)
 
 
@@ -203,26 +203,26 @@ def test_every_row_of_the_table_decides_about_some_address(special: SpecialRange
 
 @pytest.mark.parametrize("address", [edge for row in OPEN_BY_NAME for edge in row])
 def test_a_private_address_may_be_contacted_if_its_network_is_named(address: str) -> None:
-    assert judge_address(ip_address(address), read_networks([address])) is None
+    assert vet_address(ip_address(address), read_networks([address])) is None
 
 
 @pytest.mark.parametrize("address", [edge for row in CLOSED_FOR_GOOD for edge in row])
 def test_no_named_network_opens_what_is_closed_for_good(address: str) -> None:
-    assert judge_address(ip_address(address), [ip_network(address), *EVERYTHING]) is not None
+    assert vet_address(ip_address(address), [ip_network(address), *EVERYTHING]) is not None
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_a_mapped_address_is_allowed_with_its_ipv4_network_and_a_translated_one_is_not(address: str) -> None:
     allowed = read_networks([address])
-    assert judge_address(IPv6Address(f"::ffff:{address}"), allowed) is None
-    assert judge_address(IPv6Address(f"64:ff9b::{address}"), [*allowed, *EVERYTHING]) is not None
+    assert vet_address(IPv6Address(f"::ffff:{address}"), allowed) is None
+    assert vet_address(IPv6Address(f"64:ff9b::{address}"), [*allowed, *EVERYTHING]) is not None
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6), st.integers(1, 32))
 def test_a_named_network_opens_nothing_outside_of_itself(address: Address, prefix: int) -> None:
     network: Network = ip_network((int(IPv4Address("10.0.0.0")), max(prefix, 8)))
     if address not in network and getattr(address, "ipv4_mapped", None) is None:
-        assert judge_address(address, [network]) == judge_address(address)
+        assert vet_address(address, [network]) == vet_address(address)
 
 
 def test_networks_are_read_as_they_are_written() -> None:
@@ -281,7 +281,7 @@ def test_endless_networks_are_refused() -> None:
     ],
 )
 def test_a_url_leads_to_a_host_and_a_port(url: str, target: TargetUrl) -> None:
-    assert judge_url(url) == target
+    assert vet_url(url) == target
 
 
 @pytest.mark.parametrize(
@@ -345,25 +345,25 @@ def test_a_url_leads_to_a_host_and_a_port(url: str, target: TargetUrl) -> None:
     ],
 )
 def test_a_url_that_leads_nowhere_is_refused_with_the_reason(url: str, reason: str) -> None:
-    assert reason in refusal(judge_url(url)).reason
+    assert reason in refusal(vet_url(url)).reason
 
 
 def test_a_url_is_as_long_as_it_may_be_and_no_longer() -> None:
     url = "http://agent.example/".ljust(2048, "a")
-    assert isinstance(judge_url(url), TargetUrl)
-    assert "longer" in refusal(judge_url(url + "a")).reason
-    assert "longer" in refusal(judge_url(url * 1000)).reason
+    assert isinstance(vet_url(url), TargetUrl)
+    assert "longer" in refusal(vet_url(url + "a")).reason
+    assert "longer" in refusal(vet_url(url * 1000)).reason
 
 
 def test_a_refusal_never_quotes_a_password() -> None:
-    assert "hunter2" not in refusal(judge_url("http://user:hunter2@agent.example")).reason
+    assert "hunter2" not in refusal(vet_url("http://user:hunter2@agent.example")).reason
 
 
 @pytest.mark.parametrize("host", PRIVATE)
 def test_a_literal_address_is_judged_at_once(host: str) -> None:
     url = f"http://{host}/"
-    assert refusal(judge_url(url)).name == "blocked_address"
-    assert isinstance(judge_url(url, read_networks([host])), TargetUrl)
+    assert refusal(vet_url(url)).name == "blocked_address"
+    assert isinstance(vet_url(url, read_networks([host])), TargetUrl)
 
 
 @pytest.mark.parametrize(
@@ -372,17 +372,17 @@ def test_a_literal_address_is_judged_at_once(host: str) -> None:
      "ip6-localhost", "ip6-loopback", "localhost6", "localhost4.localdomain4"],
 )  # fmt: skip
 def test_localhost_by_any_name_needs_an_allowed_loopback(host: str) -> None:
-    assert refusal(judge_url(f"http://{host}:8000/")).name == "blocked_address"
-    assert refusal(judge_url(f"http://{host}:8000/", read_networks(["10.0.0.0/8"]))).name == "blocked_address"
+    assert refusal(vet_url(f"http://{host}:8000/")).name == "blocked_address"
+    assert refusal(vet_url(f"http://{host}:8000/", read_networks(["10.0.0.0/8"]))).name == "blocked_address"
     for loopback in (LOOPBACK, read_networks(["::1"])):
-        judged = judge_url(f"http://{host}:8000/", loopback)
+        judged = vet_url(f"http://{host}:8000/", loopback)
         assert isinstance(judged, TargetUrl)
         assert judged.address is None
 
 
 @pytest.mark.parametrize("host", ["localhost.example", "notlocalhost", "localhosts"])
 def test_a_name_that_only_resembles_localhost_is_a_name(host: str) -> None:
-    assert isinstance(judge_url(f"http://{host}/"), TargetUrl)
+    assert isinstance(vet_url(f"http://{host}/"), TargetUrl)
 
 
 def spelled(number: int) -> list[str]:
@@ -458,14 +458,14 @@ def test_no_spelling_of_loopback_passes() -> None:
         host
         for host in spellings
         for ending in ("", "/", ":80/", "?", "#agent.example")
-        if not isinstance(judge_url(f"http://{host}{ending}"), AddressRefused)
+        if not isinstance(vet_url(f"http://{host}{ending}"), AddressRefused)
     ]
     assert passed == []
 
 
 def test_an_unusual_spelling_is_refused_even_where_loopback_is_allowed() -> None:
     passed = [
-        host for host in loopback_spellings() if isinstance(judge_url(f"http://{host}", LOOPBACK), TargetUrl)
+        host for host in loopback_spellings() if isinstance(vet_url(f"http://{host}", LOOPBACK), TargetUrl)
     ]
     mapped = ["[::ffff:127.0.0.1]", "[::FFFF:7F00:1]", "[0:0:0:0:0:ffff:127.0.0.1]"]
     assert passed == ["127.0.0.1", "127.0.0.1.", *mapped]
@@ -477,20 +477,20 @@ def test_an_unusual_spelling_is_refused_even_where_loopback_is_allowed() -> None
 @example("127.0.0.1")
 @example("1.2.3.4")
 def test_whatever_the_system_reads_as_an_address_is_judged_as_that_address_or_refused(host: str) -> None:
-    judged = judge_url(f"http://{host}/")
+    judged = vet_url(f"http://{host}/")
     try:
         read = IPv4Address(socket.inet_aton(host))
     except OSError:
         return
     if isinstance(judged, TargetUrl):
         assert judged.address == read
-        assert judge_address(read) is None
+        assert vet_address(read) is None
 
 
 @given(st.text(max_size=60) | st.text("htps:/[]@.%0123456789abcdefx", max_size=60))
 def test_no_text_at_all_breaks_the_judge(text: str) -> None:
     for url in (text, f"http://{text}", f"http://[{text}]/"):
-        judged = judge_url(url)
+        judged = vet_url(url)
         if isinstance(judged, TargetUrl):
             assert judged.host
             assert 1 <= judged.port <= 65_535
@@ -548,10 +548,10 @@ def test_in_a_text_the_same_is_hidden_as_by_a_regular_expression(pieces: list[st
 
 
 def test_an_ipv6_address_without_brackets_is_told_how_to_be_written() -> None:
-    judged = judge_url("http://2001:db8::1:8080/")
+    judged = vet_url("http://2001:db8::1:8080/")
     assert isinstance(judged, AddressRefused)
     assert "[2001:db8::1]:8080" in judged.reason
-    judged = judge_url("http://a.example:b/")
+    judged = vet_url("http://a.example:b/")
     assert isinstance(judged, AddressRefused)
     assert "brackets" not in judged.reason
 

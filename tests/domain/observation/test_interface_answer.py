@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lifesign.domain.observation.interface_answer import judge_interface, may_take_post, takes_post
+from lifesign.domain.observation.interface_answer import classify_interface, may_take_post, takes_post
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 
 STATUSES = st.integers(100, 599)
@@ -12,41 +12,41 @@ STATUSES = st.integers(100, 599)
 
 @pytest.mark.parametrize("status", [200, 204, 206, 300])
 def test_whatever_it_serves_is_an_answer(status: int) -> None:
-    assert judge_interface(status) == (ResultClass.OK, "")
+    assert classify_interface(status) == (ResultClass.OK, "")
 
 
 @pytest.mark.parametrize("status", [400, 405, 406, 411, 415, 422, 426, 428, 501])
 def test_an_interface_that_misses_a_message_is_there(status: int) -> None:
-    result, reason = judge_interface(status)
+    result, reason = classify_interface(status)
     assert result is ResultClass.OK
     assert reason.startswith(f"HTTP {status}: it ")
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 407])
 def test_an_interface_that_asks_for_credentials_or_money_is_gated(status: int) -> None:
-    assert judge_interface(status)[0] is ResultClass.GATED
+    assert classify_interface(status)[0] is ResultClass.GATED
 
 
 @pytest.mark.parametrize("status", [404, 410])
 def test_where_nothing_is_there_is_no_agent(status: int) -> None:
-    assert judge_interface(status)[0] is ResultClass.NOT_AN_AGENT
+    assert classify_interface(status)[0] is ResultClass.NOT_AN_AGENT
 
 
 def test_being_asked_too_often_says_nothing_about_the_agent() -> None:
-    assert judge_interface(429)[0] is ResultClass.RATE_LIMITED
+    assert classify_interface(429)[0] is ResultClass.RATE_LIMITED
 
 
 @pytest.mark.parametrize(
     "status", [100, 101, 408, 409, 412, 413, 414, 421, 431, 451, 499, 500, 502, 503, 599]
 )
 def test_the_rest_is_no_answer(status: int) -> None:
-    assert judge_interface(status) == (ResultClass.HTTP_ERROR, f"HTTP {status}: no answer to a plain GET")
+    assert classify_interface(status) == (ResultClass.HTTP_ERROR, f"HTTP {status}: no answer to a plain GET")
 
 
 @given(STATUSES)
 @example(304)
 def test_every_status_is_judged_and_only_a_good_one_needs_no_reason(status: int) -> None:
-    result, reason = judge_interface(status)
+    result, reason = classify_interface(status)
     assert bool(reason) or (result is ResultClass.OK and 200 <= status < 400)
     # "Not modified" answers a condition, and a probe sends none.
     assert result in ANSWERED or not 200 <= status < 400 or status == 304
@@ -70,4 +70,4 @@ def test_only_a_good_answer_that_names_the_method_counts(status: int | None, met
 
 
 def test_unchanged_is_no_answer_to_who_asked_on_no_condition() -> None:
-    assert judge_interface(304)[0] is ResultClass.HTTP_ERROR
+    assert classify_interface(304)[0] is ResultClass.HTTP_ERROR

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.a2a_messages import event, rpc, rpc_error, task_0x, task_10, update_0x
 from tests.support.cards import DATA
 
-from lifesign.domain.observation.message_answer import MessageAnswer, best_of, judge_answer
+from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import MAX_REASON_CHARS, ResultClass
 
 OK, GATED, FAILED = ResultClass.OK, ResultClass.GATED, ResultClass.HTTP_ERROR
@@ -18,7 +18,7 @@ JSON = "application/json"
 
 
 def said(message: Any, status: int = 200, *, is_rpc: bool = True) -> MessageAnswer:
-    return judge_answer(status, JSON, json.dumps(message).encode(), is_rpc=is_rpc)
+    return classify_answer(status, JSON, json.dumps(message).encode(), is_rpc=is_rpc)
 
 
 # ── tasks and messages ──
@@ -105,10 +105,10 @@ def test_whoever_stands_at_the_door_has_not_failed(status: int, expected: Result
 
 @pytest.mark.parametrize("status", [404, 405, 410])
 def test_where_no_message_is_taken_another_path_may_take_it(status: int) -> None:
-    by_path = judge_answer(status, "text/html", b"<p>none", is_rpc=False)
+    by_path = classify_answer(status, "text/html", b"<p>none", is_rpc=False)
     assert (by_path.result, by_path.is_misspelt) == (NOT_AN_AGENT, True)
     # A call in another spelling would go to the same address.
-    by_call = judge_answer(status, "text/html", b"<p>none", is_rpc=True)
+    by_call = classify_answer(status, "text/html", b"<p>none", is_rpc=True)
     assert (by_call.result, by_call.is_misspelt) == (NOT_AN_AGENT, False)
 
 
@@ -117,14 +117,14 @@ def test_a_refusal_in_the_agents_own_words_is_told_from_that_of_a_mere_server(st
     own = said({"error": {"code": status, "message": "parts?"}}, status, is_rpc=False)
     assert (own.result, own.is_misspelt) == (OK, True)
     assert own.reason == f"HTTP {status}: it declines the message, 'parts?'"
-    mere = judge_answer(status, "text/html", b"<h1>nginx", is_rpc=False)
+    mere = classify_answer(status, "text/html", b"<h1>nginx", is_rpc=False)
     assert (mere.result, mere.is_misspelt) == (FAILED, True)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 301])
 def test_a_server_that_fails_or_leads_elsewhere_gives_no_answer(status: int) -> None:
     for body in (b"", b"oops", b'{"message": "unknown exception"}'):
-        answer = judge_answer(status, JSON, body, is_rpc=False)
+        answer = classify_answer(status, JSON, body, is_rpc=False)
         assert (answer.result, answer.is_misspelt) == (FAILED, False)
 
 
@@ -132,24 +132,24 @@ def test_a_server_that_fails_or_leads_elsewhere_gives_no_answer(status: int) -> 
 
 
 def test_a_page_for_people_and_json_of_another_kind_come_from_no_agent() -> None:
-    page = judge_answer(200, "text/html", b"<!doctype html>", is_rpc=True)
+    page = classify_answer(200, "text/html", b"<!doctype html>", is_rpc=True)
     assert (page.result, page.reason) == (NOT_AN_AGENT, "the answer is not JSON but 'text/html'")
-    assert judge_answer(200, "", b"", is_rpc=True).result is NOT_AN_AGENT
+    assert classify_answer(200, "", b"", is_rpc=True).result is NOT_AN_AGENT
     for other in ({"ok": True}, [rpc(result=task_0x("completed"))], "hello", {"error": "no"}):
         assert said(other).result is NOT_AN_AGENT
     assert said({"message": "Welcome!"}, is_rpc=False).result is INVALID
 
 
 def test_an_answer_that_is_broken_is_told_from_one_of_another_kind() -> None:
-    assert judge_answer(200, JSON, b'{"jsonrpc": ', is_rpc=True).result is INVALID
-    assert judge_answer(200, "application/a2a+json", b"{", is_rpc=False).result is INVALID
+    assert classify_answer(200, JSON, b'{"jsonrpc": ', is_rpc=True).result is INVALID
+    assert classify_answer(200, "application/a2a+json", b"{", is_rpc=False).result is INVALID
     for nothing in (rpc(), rpc(result=None), rpc(result={}), rpc(result="hi"), rpc(result={"task": "t"})):
         assert said(nothing).result is INVALID
 
 
 def test_an_answer_in_events_is_read_to_its_end() -> None:
     def streamed(*events: bytes) -> ResultClass:
-        return judge_answer(200, "text/event-stream", b"".join(events), is_rpc=True).result
+        return classify_answer(200, "text/event-stream", b"".join(events), is_rpc=True).result
 
     assert streamed(event(rpc(result=task_0x("working"))), event(rpc(result=update_0x("completed")))) is OK
     assert streamed(event(rpc(result=update_0x("failed")))) is FAILED
@@ -191,7 +191,7 @@ def test_whatever_comes_is_judged_with_a_reason_that_can_be_kept(
     body: bytes,
     is_rpc: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    answer = judge_answer(status, content_type, body, is_rpc=is_rpc)
+    answer = classify_answer(status, content_type, body, is_rpc=is_rpc)
     assert answer.reason or answer.result is OK
     assert len(answer.reason) <= MAX_REASON_CHARS
     assert answer.reason.isascii()
@@ -236,7 +236,7 @@ def test_what_real_agents_answered_is_what_it_was(case: str, expected: ResultCla
     if fields.get("transfer-encoding") == "chunked":
         body = unchunked(body)
     content_type = fields["content-type"].partition(";")[0]
-    answer = judge_answer(int(first.split()[1]), content_type, body, is_rpc="rest" not in case)
+    answer = classify_answer(int(first.split()[1]), content_type, body, is_rpc="rest" not in case)
     assert answer.result is expected, answer.reason
 
 

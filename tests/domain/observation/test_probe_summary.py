@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lifesign.domain.observation.probe_summary import (
     LAYER_WORDS,
-    beside_card,
+    combine_with_card,
     has_lost_interface,
     liveness_signals,
     probe_summary,
@@ -73,7 +73,7 @@ def test_beside_what_shows_life_stands_the_card_that_is_known_and_nothing_else(
     results: dict[Layer, R], card: R | None
 ) -> None:
     seen = layers(**{layer.value: results[layer] for layer in ASKED if layer in results})
-    standing = beside_card(seen, card)
+    standing = combine_with_card(seen, card)
     is_told = card is R.OK and Layer.DISCOVERY not in results and bool(liveness_signals(seen))
     assert [*standing] == [*(layers(discovery=R.OK) if is_told else ()), *seen]
 

@@ -13,11 +13,11 @@ from lifesign.domain.observation.result_sums import (
     NO_LATENCY,
     Layer,
     bucket_of,
+    is_informative,
     layers_of,
     middle_ms,
     percentile_ms,
     supersedes,
-    tells_anything,
 )
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.errors import InvalidValue
@@ -108,9 +108,9 @@ def test_what_tells_nothing_takes_the_place_of_nothing_better(
     ("result", "takes_its_place"), [("not_measured", True), ("ok", True), ("internal", False)]
 )
 def test_who_lets_nobody_look_any_more_is_not_known_any_more(result: str, *, takes_its_place: bool) -> None:
-    assert supersedes(ResultClass(result), "ok", is_left_alone=True) is takes_its_place
+    assert supersedes(ResultClass(result), "ok", is_excluded=True) is takes_its_place
 
 
 def test_only_what_nobody_looked_at_and_our_own_faults_tell_nothing() -> None:
-    silent = {result for result in ResultClass if not tells_anything(result)}
+    silent = {result for result in ResultClass if not is_informative(result)}
     assert silent == {ResultClass.NOT_MEASURED, ResultClass.INTERNAL}

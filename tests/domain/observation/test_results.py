@@ -327,7 +327,7 @@ def test_the_document_keeps_what_was_said() -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_only_failures_lose_their_count(layer: str, result: str) -> None:
     observation = seen(**{layer: result})
-    changed = observation.not_counted(InconclusiveReason.NO_WITNESS, "no witness answered")
+    changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert not changed.is_measured_failure
     assert changed.is_liveness_signal == observation.is_liveness_signal
     if observation.is_measured_failure:
@@ -343,7 +343,7 @@ def test_only_failures_lose_their_count(layer: str, result: str) -> None:
 
 def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> None:
     observation = seen(discovery={"result": "timeout", "reason": "no connection to a.example:443 in time"})
-    changed = observation.not_counted(InconclusiveReason.NO_WITNESS, "no witness answered")
+    changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert changed.discovery == LayerResult(
         result=ResultClass.NOT_MEASURED,
         reason="no witness answered (timeout: no connection to a.example:443 in time)",
@@ -355,12 +355,12 @@ def test_only_the_layers_that_are_named_lose_their_count(result: str) -> None:
     observation = seen(discovery="timeout", transport=result)
     named = observation.layers_with(ResultClass.TIMEOUT)
     assert named == (("discovery", "transport") if result == "timeout" else ("discovery",))
-    changed = observation.not_counted(InconclusiveReason.PROBER_SLOW, "slow", layers=named)
+    changed = observation.discounted(InconclusiveReason.PROBER_SLOW, "slow", layers=named)
     assert changed.transport == (observation.transport if result != "timeout" else changed.discovery)
 
 
 def test_what_answered_has_answered_whatever_does_not_count() -> None:
-    changed = seen(discovery="ok", transport="timeout", readiness="ok").not_counted(
+    changed = seen(discovery="ok", transport="timeout", readiness="ok").discounted(
         InconclusiveReason.NO_WITNESS, "x" * 1000
     )
     assert (changed.discovery, changed.readiness) == (

@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 from tests.support.agent_check import card, document
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.observation.served_body import ServedDocument, is_absent, judge_card, judge_document
+from lifesign.domain.observation.served_body import (
+    ServedDocument,
+    classify_card,
+    classify_document,
+    is_absent,
+)
 
 BODIES = st.binary(max_size=200) | st.builds(lambda text: json.dumps(text).encode(), st.text(max_size=50))
 
 
 def as_document(value: Any) -> ServedDocument:
-    return judge_document(json.dumps(value).encode(), content_type="application/json", is_json=True)
+    return classify_document(json.dumps(value).encode(), content_type="application/json", is_json=True)
 
 
 # ── a card ──
@@ -23,7 +28,7 @@ def as_document(value: Any) -> ServedDocument:
 
 def test_what_reads_as_a_card_is_one_whatever_it_calls_itself() -> None:
     body = json.dumps(card(name="A")).encode()
-    for served in (judge_card(body, is_json=True), judge_card(body, is_json=False)):
+    for served in (classify_card(body, is_json=True), classify_card(body, is_json=False)):
         assert (served.result, served.reason) == (ResultClass.OK, "")
         assert served.card is not None
         assert served.card.name == "A"
@@ -31,7 +36,7 @@ def test_what_reads_as_a_card_is_one_whatever_it_calls_itself() -> None:
 
 def test_a_registrys_record_of_a_card_is_one() -> None:
     record = card(wellKnownURI="https://agent.example/.well-known/agent.json")
-    assert judge_card(json.dumps(record).encode(), is_json=True).result is ResultClass.OK
+    assert classify_card(json.dumps(record).encode(), is_json=True).result is ResultClass.OK
 
 
 @pytest.mark.parametrize("body", [b"", b" \r\n"])
@@ -39,24 +44,24 @@ def test_a_registrys_record_of_a_card_is_one() -> None:
 def test_an_empty_answer_was_never_meant_as_a_card_or_a_document(body: bytes, *, is_json: bool) -> None:
     content_type = "application/json" if is_json else ""
     for served in (
-        judge_card(body, is_json=is_json),
-        judge_document(body, content_type=content_type, is_json=is_json),
+        classify_card(body, is_json=is_json),
+        classify_document(body, content_type=content_type, is_json=is_json),
     ):
         assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "an empty answer")
 
 
 def test_a_page_for_people_is_no_card_and_broken_json_is_a_broken_one() -> None:
-    page = judge_card(b"<!doctype html><p>Hello", is_json=False)
+    page = classify_card(b"<!doctype html><p>Hello", is_json=False)
     assert (page.result, page.card) == (ResultClass.NOT_AN_AGENT, None)
     assert "HTML" in page.reason
-    broken = judge_card(b'{"name": "A", ', is_json=True)
+    broken = classify_card(b'{"name": "A", ', is_json=True)
     assert broken.result is ResultClass.INVALID_DOCUMENT
-    assert judge_card(b"[1, 2]", is_json=True).result is ResultClass.NOT_AN_AGENT
+    assert classify_card(b"[1, 2]", is_json=True).result is ResultClass.NOT_AN_AGENT
 
 
 @given(BODIES)
 def test_whatever_was_served_there_is_a_card_or_a_reason(body: bytes) -> None:
-    for served in (judge_card(body, is_json=True), judge_card(body, is_json=False)):
+    for served in (classify_card(body, is_json=True), classify_card(body, is_json=False)):
         assert (served.card is None) == bool(served.reason)
         assert (served.card is None) == (served.result is not ResultClass.OK)
 
@@ -86,14 +91,14 @@ def test_a_document_that_breaks_its_rules_is_told_from_json_of_another_kind() ->
 
 def test_what_does_not_claim_to_be_json_is_no_document() -> None:
     body = json.dumps(document()).encode()
-    served = judge_document(body, content_type="text/html", is_json=False)
+    served = classify_document(body, content_type="text/html", is_json=False)
     assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "not JSON but 'text/html'")
-    assert "no content type" in judge_document(body, content_type="", is_json=False).reason
+    assert "no content type" in classify_document(body, content_type="", is_json=False).reason
 
 
 @given(BODIES)
 def test_whatever_was_served_there_is_a_document_or_a_reason(body: bytes) -> None:
-    served = judge_document(body, content_type="application/json", is_json=True)
+    served = classify_document(body, content_type="application/json", is_json=True)
     assert (served.document is None) == bool(served.reason)
     assert (served.document is None) == (served.result is not ResultClass.OK)
 

@@ -9,7 +9,7 @@ from lifesign.domain.schedule.opt_out_proof import (
     MAX_PROOF_BYTES,
     PROOF_PATH,
     TOKEN_BYTES,
-    TOKEN_GOOD_SECONDS,
+    TOKEN_TTL_SECONDS,
     is_covered,
     is_open,
     is_proven,
@@ -84,8 +84,8 @@ def test_a_file_saved_with_a_byte_order_mark_is_a_proof() -> None:
 
 def test_a_token_can_be_proven_for_a_week() -> None:
     assert is_open(1000.0, 1000.0)
-    assert is_open(1000.0, 999.0 + TOKEN_GOOD_SECONDS)
-    assert not is_open(1000.0, 1000.0 + TOKEN_GOOD_SECONDS)
+    assert is_open(1000.0, 999.0 + TOKEN_TTL_SECONDS)
+    assert not is_open(1000.0, 1000.0 + TOKEN_TTL_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from lifesign.domain.tasks.budget import (
     MAX_TOKENS,
     MAX_USD,
     MICRO_USD,
-    NOTHING,
+    NO_AMOUNT,
     Amount,
     Budget,
     Spend,
@@ -31,7 +31,7 @@ def test_a_call_reserves_and_settles_and_what_it_did_not_cost_is_there_again() -
     reserved = PURSE.reserve(Amount(60, 1_000_000))
     assert reserved.room == Amount(40, 500_000)
     settled = reserved.settle(Amount(60, 1_000_000), Amount(10, 250_000))
-    assert (settled.room, settled.reserved) == (Amount(90, 1_250_000), NOTHING)
+    assert (settled.room, settled.reserved) == (Amount(90, 1_250_000), NO_AMOUNT)
 
 
 @pytest.mark.parametrize("amount", [Amount(101, 0), Amount(0, 1_500_001)])
@@ -52,7 +52,7 @@ def test_a_child_gives_back_what_it_has_left_over() -> None:
     carved = Amount(40, 500_000)
     child = Budget(envelope=carved).reserve(Amount(15, 0)).settle(Amount(15, 0), Amount(15, 0))
     parent = PURSE.carve(carved).rejoin(child, carved)
-    assert (parent.settled, parent.delegated) == (Amount(15, 0), NOTHING)
+    assert (parent.settled, parent.delegated) == (Amount(15, 0), NO_AMOUNT)
 
 
 def test_a_child_that_was_topped_up_costs_its_parent_no_more_than_was_carved_out() -> None:
@@ -75,7 +75,7 @@ class Purse(RuleBasedStateMachine):
         self.budget = Budget(envelope=Amount(50, 50))
         self.calls: list[Amount] = []
         self.children: list[tuple[Budget, Amount]] = []
-        self.paid = NOTHING
+        self.paid = NO_AMOUNT
 
     @rule(amount=AMOUNTS)
     def reserve(self, amount: Amount) -> None:
@@ -108,7 +108,7 @@ class Purse(RuleBasedStateMachine):
     def a_child_spends_and_ends(self, cost: Amount, added: Amount) -> None:
         if self.children:
             child, carved = self.children.pop()
-            child = child.top_up(added).settle(NOTHING, cost)
+            child = child.top_up(added).settle(NO_AMOUNT, cost)
             self.budget = self.budget.rejoin(child, carved)
             self.paid += child.settled.at_most(carved)
 
@@ -118,9 +118,9 @@ class Purse(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_promised_twice(self) -> None:
-        assert NOTHING.fits(self.budget.room)
-        assert self.budget.reserved == sum(self.calls, NOTHING)
-        assert self.budget.delegated == sum((carved for _, carved in self.children), NOTHING)
+        assert NO_AMOUNT.fits(self.budget.room)
+        assert self.budget.reserved == sum(self.calls, NO_AMOUNT)
+        assert self.budget.delegated == sum((carved for _, carved in self.children), NO_AMOUNT)
 
     @invariant()
     def what_was_spent_is_told(self) -> None:

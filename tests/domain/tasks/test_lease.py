@@ -21,15 +21,15 @@ from lifesign.domain.tasks.lease import (
     Release,
     Renewal,
     ResourceKind,
+    check_write,
+    decide_acquire,
+    decide_release,
+    decide_renew,
     ended,
     fencing_token,
     intent_scope_resource,
     is_resource,
     is_unexpired,
-    judge_acquire,
-    judge_release,
-    judge_renew,
-    judge_write,
     kind_of,
     next_token,
     raised_epoch,
@@ -217,19 +217,19 @@ def test_zero_is_no_token() -> None:
 
 @pytest.mark.parametrize("claim", [None, FREE])
 def test_a_free_resource_is_granted_for_the_time_asked_for(claim: Claim | None) -> None:
-    granted = judge_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0, ttl_seconds=60)
+    granted = decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0, ttl_seconds=60)
     assert granted == Grant(token=1, expires_at_s=1060.0)
-    assert judge_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0) == Grant(1, 1300.0)
+    assert decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1000.0) == Grant(1, 1300.0)
 
 
 def test_a_held_resource_is_refused_to_everybody_and_shows_who_has_it() -> None:
-    judged = judge_acquire(HELD, Status.ACTIVE, token_floor=0, now_s=1299.9)
+    judged = decide_acquire(HELD, Status.ACTIVE, token_floor=0, now_s=1299.9)
     assert judged == Refusal(RefusalCode.LEASE_HELD, HELD)
 
 
 @pytest.mark.parametrize("claim", [HELD, RELEASED])
 def test_the_counter_goes_on_after_expiry_and_release(claim: Claim) -> None:
-    granted = judge_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1300.0)
+    granted = decide_acquire(claim, Status.ACTIVE, token_floor=0, now_s=1300.0)
     assert isinstance(granted, Grant)
     assert granted.token == 8
 
@@ -247,23 +247,23 @@ def test_the_counter_goes_on_after_expiry_and_release(claim: Claim) -> None:
     ],
 )
 def test_who_goes_away_gets_nothing_new(status: Status | None, code: RefusalCode | None) -> None:
-    judged = judge_acquire(None, status, token_floor=0, now_s=1000.0)
+    judged = decide_acquire(None, status, token_floor=0, now_s=1000.0)
     assert (judged.code if isinstance(judged, Refusal) else None) is code
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 0.999, -1, 86_400.5, float("inf"), float("nan")])
 def test_a_lease_is_neither_for_a_moment_nor_for_ever(ttl_seconds: float) -> None:
     with pytest.raises(InvalidValue, match="ttl_seconds"):
-        judge_acquire(None, None, token_floor=0, now_s=0.0, ttl_seconds=ttl_seconds)
+        decide_acquire(None, None, token_floor=0, now_s=0.0, ttl_seconds=ttl_seconds)
     with pytest.raises(InvalidValue, match="ttl_seconds"):
-        judge_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1100.0, ttl_seconds=ttl_seconds)
+        decide_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1100.0, ttl_seconds=ttl_seconds)
 
 
 # Renew
 
 
 def test_a_renewal_counts_from_now() -> None:
-    renewed = judge_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1180.0, ttl_seconds=300)
+    renewed = decide_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1180.0, ttl_seconds=300)
     assert renewed == Renewal(1480.0)
 
 
@@ -282,27 +282,27 @@ def test_a_renewal_counts_from_now() -> None:
 def test_a_renewal_never_resurrects(
     *, claim: Claim | None, lease_id: str, holder: str, token: int, now_s: float, code: RefusalCode
 ) -> None:
-    assert code_of(judge_renew(claim, lease_id, holder=holder, token=token, now_s=now_s)) is code
+    assert code_of(decide_renew(claim, lease_id, holder=holder, token=token, now_s=now_s)) is code
 
 
 # Release
 
 
 def test_a_holder_releases_and_may_ask_twice() -> None:
-    first = judge_release(HELD, "lease_1", holder="agent_a", now_s=1100.0)
+    first = decide_release(HELD, "lease_1", holder="agent_a", now_s=1100.0)
     assert first == Release(EndReason.RELEASED, is_repeat=False)
-    again = judge_release(RELEASED, "lease_1", holder="agent_a", now_s=5000.0)
+    again = decide_release(RELEASED, "lease_1", holder="agent_a", now_s=5000.0)
     assert again == Release(EndReason.RELEASED, is_repeat=True)
 
 
 def test_only_who_may_end_the_leases_of_others_revokes() -> None:
-    assert code_of(judge_release(HELD, "lease_1", holder="boss", now_s=1100.0)) is RefusalCode.NOT_HOLDER
-    revoked = judge_release(HELD, "lease_1", holder="boss", now_s=1100.0, is_for_another=True)
+    assert code_of(decide_release(HELD, "lease_1", holder="boss", now_s=1100.0)) is RefusalCode.NOT_HOLDER
+    revoked = decide_release(HELD, "lease_1", holder="boss", now_s=1100.0, is_for_another=True)
     assert revoked == Release(EndReason.REVOKED, is_repeat=False)
 
 
 def test_a_coordinator_that_ends_its_own_lease_releases_it() -> None:
-    own = judge_release(HELD, "lease_1", holder="agent_a", now_s=1100.0, is_for_another=True)
+    own = decide_release(HELD, "lease_1", holder="agent_a", now_s=1100.0, is_for_another=True)
     assert own == Release(EndReason.RELEASED, is_repeat=False)
 
 
@@ -318,7 +318,7 @@ def test_a_coordinator_that_ends_its_own_lease_releases_it() -> None:
 def test_a_lease_that_was_lost_cannot_be_released(
     claim: Claim | None, lease_id: str, now_s: float, code: RefusalCode
 ) -> None:
-    assert code_of(judge_release(claim, lease_id, holder="agent_a", now_s=now_s)) is code
+    assert code_of(decide_release(claim, lease_id, holder="agent_a", now_s=now_s)) is code
 
 
 # Guarded writes
@@ -340,11 +340,11 @@ def test_a_lease_that_was_lost_cannot_be_released(
 def test_a_late_or_foreign_write_is_refused(
     claim: Claim | None, holder: str, token: int, now_s: float, code: RefusalCode
 ) -> None:
-    assert judge_write(claim, holder, token, now_s) == Refusal(code, claim)
+    assert check_write(claim, holder, token, now_s) == Refusal(code, claim)
 
 
 def test_the_holder_writes_until_its_deadline() -> None:
-    assert judge_write(HELD, "agent_a", 7, 1299.999) is None
+    assert check_write(HELD, "agent_a", 7, 1299.999) is None
 
 
 # Ends
@@ -399,7 +399,9 @@ class OneResource(RuleBasedStateMachine):
     @rule(holder=HOLDERS, ttl_seconds=st.sampled_from([1, 60, 300]), status=st.sampled_from(Status))
     def acquire(self, holder: str, ttl_seconds: int, status: Status) -> None:
         floor = self.epoch * 2**32
-        judged = judge_acquire(self.row, status, token_floor=floor, now_s=self.now_s, ttl_seconds=ttl_seconds)
+        judged = decide_acquire(
+            self.row, status, token_floor=floor, now_s=self.now_s, ttl_seconds=ttl_seconds
+        )
         is_wanted = status in {Status.ACTIVE, Status.UNHEALTHY}
         assert isinstance(judged, Grant) is (is_wanted and self.now_s >= self.deadline_s)
         if isinstance(judged, Grant):
@@ -419,7 +421,7 @@ class OneResource(RuleBasedStateMachine):
     @rule(data=st.data(), ttl_seconds=st.sampled_from([1, 60, 300]))
     def renew(self, data: st.DataObject, ttl_seconds: int) -> None:
         past = self.some_lease(data)
-        judged = judge_renew(
+        judged = decide_renew(
             self.row,
             past.lease_id,
             holder=past.holder,
@@ -435,7 +437,7 @@ class OneResource(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         past = self.some_lease(data)
-        judged = judge_release(self.row, past.lease_id, holder=past.holder, now_s=self.now_s)
+        judged = decide_release(self.row, past.lease_id, holder=past.holder, now_s=self.now_s)
         is_end = isinstance(judged, Release) and not judged.is_repeat
         assert is_end is self.is_current(past)
         if isinstance(judged, Release) and not judged.is_repeat and self.row is not None:
@@ -455,7 +457,7 @@ class OneResource(RuleBasedStateMachine):
     @rule(data=st.data(), holder=HOLDERS, off_by=st.sampled_from([-1, 0, 0, 0, 1, 2**32]))
     def write(self, data: st.DataObject, holder: str, off_by: int) -> None:
         token = self.some_lease(data).token + off_by
-        refusal = judge_write(self.row, holder, token, self.now_s)
+        refusal = check_write(self.row, holder, token, self.now_s)
         is_of_the_latest = [(past.holder, past.token) for past in self.granted[-1:]] == [(holder, token)]
         assert (refusal is None) is (is_of_the_latest and self.now_s < self.deadline_s)
 
@@ -476,7 +478,7 @@ class OneResource(RuleBasedStateMachine):
         accepted = [
             past
             for past in self.granted
-            if judge_write(self.row, past.holder, past.token, self.now_s) is None
+            if check_write(self.row, past.holder, past.token, self.now_s) is None
         ]
         assert accepted == (self.granted[-1:] if is_good else [])
 

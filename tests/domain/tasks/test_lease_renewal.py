@@ -21,9 +21,9 @@ GRACES = st.floats(0, 1_000_000)
 
 @given(TIMES, WINDOWS, CHANCES)
 def test_a_lease_is_renewed_at_60_percent_of_its_window_give_or_take_5(
-    asked_at_s: float, window_s: float, chance: float
+    requested_at_s: float, window_s: float, chance: float
 ) -> None:
-    ratio = (renewal_due_s(asked_at_s, window_s, chance) - asked_at_s) / window_s
+    ratio = (renewal_due_s(requested_at_s, window_s, chance) - requested_at_s) / window_s
     assert 0.549_999 <= ratio <= 0.650_001
 
 
@@ -57,13 +57,13 @@ def test_a_registry_that_asks_for_patience_gets_it() -> None:
 
 @given(TIMES, WINDOWS, GRACES)
 def test_work_is_asked_to_end_after_the_time_for_renewals_and_has_ended_by_the_deadline(
-    asked_at_s: float, window_s: float, grace_s: float
+    requested_at_s: float, window_s: float, grace_s: float
 ) -> None:
-    deadline_s = asked_at_s + window_s
+    deadline_s = requested_at_s + window_s
     notice_s = notice_at_s(deadline_s, window_s, grace_s)
     assert notice_s <= deadline_s
     # Whoever renews as late as may be has a tenth of the window to try again, which is several tries.
-    assert notice_s - renewal_due_s(asked_at_s, window_s, 1.0) >= window_s * 0.1
+    assert notice_s - renewal_due_s(requested_at_s, window_s, 1.0) >= window_s * 0.1
     assert notice_s + grace_left_s(notice_s, deadline_s, grace_s) <= deadline_s + 1e-6
     # A grace that there is room for is had in full.
     if grace_s <= window_s * 0.2:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, judge_end
+from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, decide_end
 from lifesign.domain.tasks.task_states import TOLD_BY_HOLDER, ExitReason
 
 CODES = st.integers(-64, 255)
@@ -32,8 +32,8 @@ STOPS = st.none() | st.sampled_from(list(Stop))
 def test_how_it_ended_decides_what_is_told(
     stopped: Stop | None, exit_code: int, expected: tuple[str, str]
 ) -> None:
-    end = judge_end(stopped, exit_code, written=None, completes_on_exit=True)
-    assert (end.exit_reason, end.telling) == expected
+    end = decide_end(stopped, exit_code, written=None, completes_on_exit=True)
+    assert (end.exit_reason, end.report) == expected
 
 
 @pytest.mark.parametrize("has_output", [False, True])
@@ -49,12 +49,12 @@ def test_how_it_ended_decides_what_is_told(
 def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
     *, stopped: Stop, expected: tuple[str, str], has_output: bool
 ) -> None:
-    end = judge_end(
+    end = decide_end(
         stopped, 0, written=None, completes_on_exit=True, was_signalled=True, has_output=has_output
     )
     if stopped is Stop.DRAIN and has_output:
         expected = ("completed", "complete")
-    assert (end.exit_reason, end.telling) == expected
+    assert (end.exit_reason, end.report) == expected
 
 
 @given(
@@ -66,27 +66,27 @@ def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
 def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
     *, stopped: Stop | None, exit_code: int, written: RunReport, completes_on_exit: bool
 ) -> None:
-    end = judge_end(stopped, exit_code, written=written, completes_on_exit=completes_on_exit)
-    asks_people = written is RunReport.HELP
-    assert end == RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, asks_people=asks_people)
+    end = decide_end(stopped, exit_code, written=written, completes_on_exit=completes_on_exit)
+    needs_help = written is RunReport.HELP
+    assert end == RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, needs_help=needs_help)
     assert end.is_done
-    assert end.has_result == (not asks_people)
+    assert end.has_result == (not needs_help)
 
 
 @given(stopped=STOPS, exit_code=CODES, completes_on_exit=st.booleans())
 def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_nothing(
     *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
 ) -> None:
-    end = judge_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)
-    if end.telling is RunReport.RELEASE:
+    end = decide_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)
+    if end.report is RunReport.RELEASE:
         assert end.exit_reason in TOLD_BY_HOLDER
     if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED, Stop.OVER}:
-        assert end.telling is RunReport.NOTHING
-    assert end.has_result == (end.telling is RunReport.COMPLETE)
-    assert end.asks_people == (end.telling is RunReport.HELP)
+        assert end.report is RunReport.NOTHING
+    assert end.has_result == (end.report is RunReport.COMPLETE)
+    assert end.needs_help == (end.report is RunReport.HELP)
 
 
 @given(STOPS)
 def test_without_completion_on_exit_nobody_completes_for_the_agent(stopped: Stop | None) -> None:
-    end = judge_end(stopped, 0, written=None, completes_on_exit=False)
+    end = decide_end(stopped, 0, written=None, completes_on_exit=False)
     assert not end.has_result

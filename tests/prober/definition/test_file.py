@@ -255,6 +255,6 @@ WORDS = st.sampled_from(
 
 @given(st.lists(WORDS, max_size=25).map("".join))
 def test_no_text_at_all_breaks_the_reader(text: str) -> None:
-    for whole in (text, HEAD + text, f"{HEAD}targets: [a.example]\n{text}"):
+    for to_dict in (text, HEAD + text, f"{HEAD}targets: [a.example]\n{text}"):
         with contextlib.suppress(InvalidDefinition):
-            read_definition(whole, file=FILE)
+            read_definition(to_dict, file=FILE)

@@ -18,8 +18,8 @@ from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
     PRODUCT,
-    AskedMessage,
     DirectorySource,
+    MessageSettings,
     ProbeDefinition,
 )
 from lifesign.prober.definition.slowness import SlownessPolicy
@@ -290,7 +290,7 @@ def test_a_look_at_some_urls_needs_no_file() -> None:
 
 def test_a_look_may_take_a_message_and_a_time() -> None:
     definition = ProbeDefinition.for_urls(["agent.example"], message="hi", total_seconds=3)
-    assert definition.ask.message == AskedMessage(text="hi")
+    assert definition.ask.message == MessageSettings(text="hi")
     assert definition.timeouts.total_seconds == 3
 
 

@@ -25,8 +25,8 @@ class Loop:
             self.now_s += LAG_EVERY_SECONDS + late_s
             self.check.note_woken(self.now_s, suspended_s)
 
-    def look(self) -> str | None:
-        return self.check.look(self.now_s)
+    def assess(self) -> str | None:
+        return self.check.assess(self.now_s)
 
     def slowness_since(self, began_s: float) -> str | None:
         return self.check.slowness_since(began_s, self.now_s)
@@ -34,7 +34,7 @@ class Loop:
 
 def test_a_prober_of_which_nothing_is_known_is_not_slow() -> None:
     loop = Loop()
-    assert loop.look() is None
+    assert loop.assess() is None
     assert loop.slowness_since(0.0) is None
     assert loop.check.lag_p99_s() == 0.0
 
@@ -44,9 +44,9 @@ def test_a_loop_that_is_late_again_and_again_is_slow_and_one_hiccup_is_not() -> 
     loop.wake(50)
     loop.wake(late_s=1.5)
     loop.wake(49)
-    assert loop.look() is None
+    assert loop.assess() is None
     loop.wake(2, late_s=1.2)
-    assert loop.look() == "the event loop is 1.20 s late"
+    assert loop.assess() == "the event loop is 1.20 s late"
     assert loop.slowness_since(loop.now_s - 1.0) is not None
 
 
@@ -55,13 +55,13 @@ def test_one_standstill_is_enough_and_is_over_after_a_while() -> None:
     loop.wake(10)
     began_s = loop.now_s
     loop.wake(late_s=60.0)
-    assert loop.look() == "the process stood still for 60.0 s"
+    assert loop.assess() == "the process stood still for 60.0 s"
     assert loop.slowness_since(began_s) is not None
     ended_s = loop.now_s
     loop.wake(int(MIN_SLOW_SECONDS / LAG_EVERY_SECONDS) - 1)
-    assert loop.look() is not None
+    assert loop.assess() is not None
     loop.wake(2)
-    assert loop.look() is None
+    assert loop.assess() is None
     # A probe that was under way then says nothing, however late it ends; one that began later does.
     assert loop.slowness_since(began_s) is not None
     assert loop.slowness_since(ended_s + 0.1) is None
@@ -79,7 +79,7 @@ def test_a_machine_that_was_suspended_stood_still() -> None:
     loop = Loop()
     loop.wake(10)
     loop.wake(suspended_s=3_600.0)
-    assert loop.look() == "the process stood still for 3600.0 s"
+    assert loop.assess() == "the process stood still for 3600.0 s"
 
 
 def test_a_little_less_is_not_slow() -> None:
@@ -92,12 +92,12 @@ def test_a_little_less_is_not_slow() -> None:
 def test_the_limits_are_settings() -> None:
     loop = Loop(SlownessPolicy(max_lag_s=0.01, max_standstill_s=0.05))
     loop.wake(MIN_LAGS)
-    assert loop.look() is None
+    assert loop.assess() is None
     loop.wake(MIN_LAGS, late_s=0.02)
-    assert loop.look() is not None
+    assert loop.assess() is not None
     other = Loop(SlownessPolicy(max_lag_s=0.01, max_standstill_s=0.05))
     other.wake(late_s=0.06)
-    assert other.look() is not None
+    assert other.assess() is not None
 
 
 @given(st.lists(st.floats(0, 5), max_size=300))

@@ -17,14 +17,14 @@ from lifesign.errors import InvalidValue
 from lifesign.prober.directories import ListSource, Snapshot, read_directory
 from lifesign.prober.directories.formats import (
     BUILT_IN,
-    TAKEN_FOR_ANYTHING,
-    TOLD_BY_CONTENT,
+    DETECTED_BY_CONTENT,
+    FALLBACK_FORMATS,
     BrokenPlugIn,
+    describe,
     format_called,
     format_of,
     names,
     plug_ins,
-    told,
 )
 from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import DirectoryPage, Document, NotReadable
@@ -48,8 +48,8 @@ def test_a_format_is_told_by_content_and_by_nothing_else(name: str) -> None:
     found, complaints = format_of(document(EXAMPLES[name]))
     assert found is not None
     assert (found.name, complaints) == (name, [])
-    others = [one.name for one in TOLD_BY_CONTENT if one.recognises(document(EXAMPLES[name]))]
-    assert others == [name] or BUILT_IN[name] in TAKEN_FOR_ANYTHING
+    others = [one.name for one in DETECTED_BY_CONTENT if one.recognises(document(EXAMPLES[name]))]
+    assert others == [name] or BUILT_IN[name] in FALLBACK_FORMATS
 
 
 def test_a_page_of_agntcy_is_not_taken_for_one_of_ard_that_leads_nowhere() -> None:
@@ -86,7 +86,7 @@ def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
             continue
         gathered = Gathered()
         gathered.add(page.entries, made.url)
-    assert told(made)
+    assert describe(made)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
 def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> None:
     made = document(content)
     assert format_of(made)[0] is None
-    assert words in told(made)
+    assert words in describe(made)
 
 
 # ── formats of other packages ──
@@ -280,7 +280,7 @@ def test_of_a_list_that_is_mostly_junk_the_first_is_named(body: bytes, content_t
     assert format_of(document)[0] is None
     counted, first = what.split("|")
     end = f" are neither a URL nor a domain, the first {first}; of a list at least half are"
-    assert told(document) == counted + end
+    assert describe(document) == counted + end
 
 
 @pytest.mark.parametrize("url", ["http://me:{}@a.example/b", "me:{}@a.example/b"])
@@ -289,7 +289,7 @@ def test_of_a_list_that_is_mostly_junk_the_first_is_named(body: bytes, content_t
     "form", ["{0}\n{0}\na.example\n", "url,name\n{0},x\n{0},y\na.example,z\n", '["{0}", "{0}", "a.example"]']
 )
 def test_of_junk_with_a_password_that_is_not_shown(form: str, password: str, url: str) -> None:
-    found = told(Document(form.format(url.format(password)).encode(), ""))
+    found = describe(Document(form.format(url.format(password)).encode(), ""))
     assert "the first '" in found
     assert "...@a.example/b'" in found
     assert "hunter2" not in found
@@ -298,4 +298,4 @@ def test_of_junk_with_a_password_that_is_not_shown(form: str, password: str, url
 @given(st.binary(max_size=200), st.sampled_from(["", "text/csv", "application/json", "application/jsonl"]))
 @example(b"#", "text/csv")
 def test_whatever_comes_can_be_told(body: bytes, content_type: str) -> None:
-    assert told(Document(body, content_type)).isprintable()
+    assert describe(Document(body, content_type)).isprintable()

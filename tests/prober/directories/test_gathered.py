@@ -13,7 +13,7 @@ from lifesign.prober.directories.gathered import (
     MAX_LISTED_CHARS,
     PROBED_KINDS,
     Gathered,
-    LeftOut,
+    SkippedEntries,
     TooManyEntries,
 )
 from lifesign.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
@@ -111,7 +111,7 @@ def test_mcp_servers_are_no_a2a_agents_unless_somebody_asks_for_them() -> None:
 def test_what_a_format_left_out_is_counted_with_its_first_examples() -> None:
     found = gather(*(Skipped(f"entry {n}" if n else "", "no_url") for n in range(MAX_EXAMPLES + 3)))
     examples = tuple(f"entry {n}" for n in range(1, MAX_EXAMPLES + 1))
-    assert found.left_out == {"no_url": LeftOut(MAX_EXAMPLES + 3, examples)}
+    assert found.left_out == {"no_url": SkippedEntries(MAX_EXAMPLES + 3, examples)}
 
 
 def test_examples_and_names_are_cut_and_can_be_printed() -> None:
@@ -128,8 +128,8 @@ def test_examples_and_names_are_cut_and_can_be_printed() -> None:
 def test_examples_show_no_password() -> None:
     found = gather("https://u:s3@a.example", "https://t0ken@b.example", Skipped("c://u:p@c", "no_url"))
     assert found.left_out == {
-        "with_credentials": LeftOut(2, ("https://...@a.example", "https://...@b.example")),
-        "no_url": LeftOut(1, ("c://...@c",)),
+        "with_credentials": SkippedEntries(2, ("https://...@a.example", "https://...@b.example")),
+        "no_url": SkippedEntries(1, ("c://...@c",)),
     }
     (left_out,) = gather(f"https://u:{'s3' * 2_000}@a.example/b").left_out.values()
     assert left_out.examples == ("https://...@a.example/b",)

@@ -16,8 +16,8 @@ from lifesign.prober.directories.plain_list import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
     PlainList,
-    is_place,
-    lists_nobody,
+    is_empty_list,
+    is_url_or_domain,
 )
 
 PLAIN = PlainList()
@@ -116,12 +116,12 @@ def test_by_name_a_list_may_begin_badly_and_by_content_not() -> None:
 
 @pytest.mark.parametrize("text", ["a.example", "localhost:8000", "https://agent/", "[::1]:80", "10.0.0.1"])
 def test_a_domain_with_a_dot_or_a_port_is_a_place(text: str) -> None:
-    assert is_place(text)
+    assert is_url_or_domain(text)
 
 
 @pytest.mark.parametrize("text", ["agent", "", "1.5", "a b.example", "mailto:a@b.example", "ftp://a.example"])
 def test_a_word_or_another_scheme_is_none(text: str) -> None:
-    assert not is_place(text)
+    assert not is_url_or_domain(text)
 
 
 # ── CSV ──
@@ -260,7 +260,7 @@ def test_a_list_of_nobody_is_refused_in_every_form(text: str, content_type: str)
     assert not PlainList().recognises(listed)
     with pytest.raises(NotReadable):
         PlainList().read(listed)
-    assert lists_nobody(listed)
+    assert is_empty_list(listed)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_list_of_nobody_is_refused_in_every_form(text: str, content_type: str)
     ],
 )
 def test_what_says_something_else_is_no_list_of_nobody(text: str, content_type: str) -> None:
-    assert not lists_nobody(document(text.encode(), content_type))
+    assert not is_empty_list(document(text.encode(), content_type))
 
 
 @pytest.mark.parametrize("value", [[1, 2], [None], [[A]], [{"x": 1}], {"x": [A]}, {"url": A}, ["a word"]])

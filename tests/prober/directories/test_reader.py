@@ -56,11 +56,11 @@ async def fetcher() -> AsyncIterator[Fetcher]:
 
 
 async def test_it_is_told_how_many_entries_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TELL_EVERY", 2)
+    monkeypatch.setattr(module, "PROGRESS_EVERY", 2)
     file = tmp_path / "list.txt"
     file.write_text("".join(f"a{number}.example\n" for number in range(5)))
     heard: list[int] = []
-    assert isinstance(await read_directory(ListSource(file=file), tell=heard.append), Snapshot)
+    assert isinstance(await read_directory(ListSource(file=file), report=heard.append), Snapshot)
     assert heard == [2, 4]
 
 
@@ -730,7 +730,7 @@ async def test_a_built_in_format_that_fails_is_an_error_of_its_directory(
 async def test_a_format_that_cannot_look_at_a_document_leaves_it_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(formats, "TOLD_BY_CONTENT", (Failing("recognises"), *formats.TOLD_BY_CONTENT))
+    monkeypatch.setattr(formats, "DETECTED_BY_CONTENT", (Failing("recognises"), *formats.DETECTED_BY_CONTENT))
     file = tmp_path / "list.txt"
     file.write_text(LIST)
     found = await read_directory(ListSource(file=file))

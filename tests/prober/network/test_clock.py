@@ -27,11 +27,11 @@ class Machine:
 
 def told(machine: Machine, ledger: LedgerClock, *, way_s: float = 0.1, back_s: float = 0.1) -> None:
     """Ask the ledger what time it is."""
-    asked_at_s = machine.now_s
+    requested_at_s = machine.now_s
     machine.now_s += way_s
     ledger_now_s = machine.true_s
     machine.now_s += back_s
-    ledger.note(ledger_now_s, asked_at_s, machine.now_s)
+    ledger.note(ledger_now_s, requested_at_s, machine.now_s)
 
 
 def test_the_clock_for_ages_runs_on() -> None:

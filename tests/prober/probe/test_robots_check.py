@@ -36,7 +36,7 @@ from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
-from lifesign.prober.probe.robots_check import keep_away
+from lifesign.prober.probe.robots_check import check_robots_rules
 from lifesign.prober.probe.session import ProbeSession
 
 ROBOTS_PATH = "/robots.txt"
@@ -278,7 +278,7 @@ async def test_where_the_rules_took_all_the_time_it_is_said(result: ResultClass)
     visit = ProbeSession(
         Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
     )
-    away = layer(await keep_away(visit))
+    away = layer(await check_robots_rules(visit))
     told = "no time was left beside its robots.txt"
     assert (away.result, away.reason) == (ResultClass.NOT_MEASURED, told)
 
@@ -288,7 +288,7 @@ async def test_who_takes_no_connection_in_time_is_down() -> None:
     visit = ProbeSession(
         Played(robots=unreached), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
     )
-    assert layer(await keep_away(visit)).result is ResultClass.TIMEOUT
+    assert layer(await check_robots_rules(visit)).result is ResultClass.TIMEOUT
 
 
 async def test_a_stranger_who_asks_for_patience_is_asked_for_nothing_else() -> None:
@@ -298,7 +298,7 @@ async def test_a_stranger_who_asks_for_patience_is_asked_for_nothing_else() -> N
 
 
 async def test_rules_are_not_asked_for_unless_the_definition_says_so() -> None:
-    unasked = {"opt_out": {"robots_txt": False}}
-    observation, server, _ = await looked_at(KEEPS_OUT, **unasked)
+    unchecked_sessions = {"opt_out": {"robots_txt": False}}
+    observation, server, _ = await looked_at(KEEPS_OUT, **unchecked_sessions)
     assert results(observation) == {"discovery": "ok", "readiness": "ok"}
     assert ROBOTS_PATH not in server.paths

@@ -35,7 +35,7 @@ from lifesign.domain.observation.results import MAX_REASON_CHARS, Observation, R
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.layers import Prober
-from lifesign.prober.probe.session import MAX_SILENCES, ProbeSession
+from lifesign.prober.probe.session import MAX_TIMEOUTS, ProbeSession
 
 IMPATIENT: dict[str, Any] = {
     "timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": SHORT_SECONDS}
@@ -81,7 +81,7 @@ async def test_who_cannot_be_reached_or_wants_patience_is_asked_once(result: str
 async def test_a_silent_agent_that_is_known_is_asked_twice_and_no_more() -> None:
     observation, witness = await played(KNOWN, agent=always(ResultClass.TIMEOUT))
     assert results(observation) == {"transport": "timeout", "readiness": "timeout"}
-    assert len(witness.requests) == MAX_SILENCES
+    assert len(witness.requests) == MAX_TIMEOUTS
 
 
 @pytest.mark.parametrize("result", sorted(set(ResultClass) - {ResultClass.OK}))
@@ -181,11 +181,11 @@ async def test_of_who_opted_out_it_is_remembered_that_nobody_looks_until_the_lis
             memory = probes.memory
         told = layer(observation.discovery)
         assert (told.result.value, told.reason) == ("not_measured", f"opted out: {place}")
-        assert (server.paths, memory.is_opted_out, memory.is_left_alone) == ([], True, True)
+        assert (server.paths, memory.is_opted_out, memory.is_excluded) == ([], True, True)
         async with probing() as probes:
             probes.memory = memory
             assert results(await probes.see(server.url + "/agent"))["discovery"] == "ok"
-            assert not probes.memory.is_left_alone
+            assert not probes.memory.is_excluded
 
 
 # ── time ──

@@ -16,10 +16,10 @@ from lifesign.prober.results.evidence_store import (
     BLOCK_BYTES,
     HIGH_WATER_RATIO,
     LOW_WATER_RATIO,
-    MAX_LEFT_OVER_S,
+    MAX_LEFTOVER_S,
     EvidenceQuota,
     Swept,
-    _give_way,
+    _eviction_plan,
     bytes_on_disk,
 )
 
@@ -106,8 +106,8 @@ def test_what_is_not_too_much_is_left_alone(room: EvidenceQuota, tmp_path: Path)
 def test_what_a_killed_process_left_goes_and_what_is_under_way_stays(
     room: EvidenceQuota, tmp_path: Path
 ) -> None:
-    left = put(tmp_path, 1, age_s=MAX_LEFT_OVER_S + AGE_STEP_S, name="." + "0" * 32)
-    under_way = put(tmp_path, 1, age_s=MAX_LEFT_OVER_S - AGE_STEP_S, name="." + "1" * 32)
+    left = put(tmp_path, 1, age_s=MAX_LEFTOVER_S + AGE_STEP_S, name="." + "0" * 32)
+    under_way = put(tmp_path, 1, age_s=MAX_LEFTOVER_S - AGE_STEP_S, name="." + "1" * 32)
     assert room.sweep(NOW_S) == Swept(0, 0, 0)
     assert (left.exists(), under_way.exists()) == (False, True)
 
@@ -160,7 +160,7 @@ def test_a_sweep_that_is_stopped_leaves_the_count_as_it_is(room: EvidenceQuota, 
 def test_as_much_gives_way_as_must_and_the_oldest_first(
     sizes: dict[int, int], max_bytes: int, too_old: int
 ) -> None:
-    first, going = _give_way(sizes, max_bytes, too_old)
+    first, going = _eviction_plan(sizes, max_bytes, too_old)
     assert first >= too_old
     left = sum(size for step, size in sizes.items() if step >= first) - going
     young = sum(size for step, size in sizes.items() if step >= too_old)

@@ -28,7 +28,7 @@ from lifesign.domain.observation.results import (
 )
 from lifesign.errors import InvalidValue
 from lifesign.prober.results.ledger import (
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
     LedgerUnreachable,
     ProbeReport,
@@ -37,7 +37,7 @@ from lifesign.prober.results.ledger import (
     ShardClaim,
     TargetPage,
     WitnessNews,
-    WitnessStanding,
+    WitnessReport,
 )
 from lifesign.prober.results.observation_file import LOCK_TRIES, MAX_LINE_BYTES, FiledLedger, ResultsFile
 
@@ -337,7 +337,7 @@ class Taking:
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         self.asked.append(("claim", worker, ttl_s, held, companions, standing))
         return Granted(claims=[claim(7)])
@@ -418,7 +418,7 @@ async def test_the_loop_does_not_wait_for_the_disk(
 async def test_all_else_is_the_ledgers_to_answer(file: ResultsFile) -> None:
     inner = Taking()
     ledger = FiledLedger(inner, file)
-    standing = WitnessStanding(reached_classes=["public_ipv4"])
+    standing = WitnessReport(reached_classes=["public_ipv4"])
     assert (await ledger.claim("w", 30.0, {7: 1}, 2, standing)).claims == [claim(7)]
     assert (await ledger.targets(7, 2)).version == 3
     assert await ledger.changed({7: 2}) == [7]

@@ -23,7 +23,7 @@ from lifesign.domain.models.observation_batch import ObservationBatch
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
-from lifesign.prober.results.ledger import Ledger, LedgerRefuses, LedgerUnreachable, ProbeReport, ShardClaim
+from lifesign.prober.results.ledger import Ledger, LedgerRefused, LedgerUnreachable, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.storage.engine.transaction import Transaction
 
@@ -245,9 +245,9 @@ async def test_a_registry_that_is_away_is_away() -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (401, LedgerRefuses),
-        (403, LedgerRefuses),
-        (409, LedgerRefuses),
+        (401, LedgerRefused),
+        (403, LedgerRefused),
+        (409, LedgerRefused),
         (404, LedgerUnreachable),
         (500, LedgerUnreachable),
         (422, Unprocessable),

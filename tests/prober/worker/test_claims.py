@@ -11,7 +11,7 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 
 from lifesign.domain.net.target import SHARDS
 from lifesign.prober.network.clock import Clock, LedgerClock
-from lifesign.prober.results.ledger import NO_STANDING, Granted, WitnessNews, WitnessStanding
+from lifesign.prober.results.ledger import NO_WITNESS_REPORT, Granted, WitnessNews, WitnessReport
 from lifesign.prober.worker.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimRenewer
 from lifesign.prober.worker.shards import OwnedShards, Shard
 
@@ -23,7 +23,7 @@ class Listening(MemoryLedger):
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__(loop.clock)
-        self.asked_at_s: list[float] = []
+        self.requested_at_s: list[float] = []
 
     async def claim(
         self,
@@ -31,10 +31,10 @@ class Listening(MemoryLedger):
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        witness_report: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        self.asked_at_s.append(self.clock.monotonic_s())
-        return await super().claim(worker, ttl_s, held, companions, standing)
+        self.requested_at_s.append(self.clock.monotonic_s())
+        return await super().claim(worker, ttl_s, held, companions, witness_report)
 
 
 class Keeping:
@@ -52,7 +52,7 @@ class Keeping:
         self.holdings = OwnedShards()
         self.lost: list[int] = []
         self.news: list[WitnessNews] = []
-        self.standing = NO_STANDING
+        self.witness_report = NO_WITNESS_REPORT
         self.clock = LedgerClock(machine or ledger.clock)
         self.keeper = ClaimRenewer(
             ledger,
@@ -63,7 +63,7 @@ class Keeping:
             lost=self._lose,
             clock=self.clock,
             max_offset_s=30.0,
-            standing=self._tell_standing,
+            witness_report=self._tell_standing,
             news=self.news.append,
             chance=lambda: chance,
             companions=companions,
@@ -78,8 +78,8 @@ class Keeping:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    async def _tell_standing(self) -> WitnessStanding:
-        return self.standing
+    async def _tell_standing(self) -> WitnessReport:
+        return self.witness_report
 
     def _lose(self, shards: Sequence[Shard]) -> None:
         self.lost += [shard.number for shard in shards]
@@ -92,18 +92,19 @@ def _pass(_shards: Sequence[Shard]) -> None:
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_a_settled_worker_renews_after_three_fifths_of_its_time_and_a_little_jitter(chance: float) -> None:
     @in_virtual_time
-    async def look() -> None:
+    async def assess() -> None:
         ledger = Listening(virtual_loop())
         async with Keeping(ledger, chance=chance).going_on():
             await asyncio.sleep(1_000)
         gaps = [
-            later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
+            later - earlier
+            for earlier, later in zip(ledger.requested_at_s, ledger.requested_at_s[1:], strict=False)
         ]
         assert gaps[:7] == pytest.approx([0.5, 1, 2, 4, 8, 16, 32])
         wanted_s = TTL_S * RENEW_RATIO * (1 + RENEW_JITTER_RATIO * (2 * chance - 1))
         assert gaps[8:] == pytest.approx([wanted_s] * len(gaps[8:]))
 
-    look()
+    assess()
 
 
 @in_virtual_time
@@ -115,7 +116,7 @@ async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
         await ledger.claim("other", TTL_S, {})
         await asyncio.sleep(70)
         assert len(keeping.holdings.shards) == len(keeping.lost) == SHARDS // 2
-        gaps = [later - earlier for earlier, later in pairwise(ledger.asked_at_s)]
+        gaps = [later - earlier for earlier, later in pairwise(ledger.requested_at_s)]
         assert gaps[-5:] == pytest.approx([0.5, 1, 2, 4, 8])
 
 
@@ -128,20 +129,20 @@ async def test_its_own_deadline_counts_from_when_it_asked() -> None:
             ttl_s: float,
             held: Mapping[int, int],
             companions: int = 0,
-            standing: WitnessStanding = NO_STANDING,
+            witness_report: WitnessReport = NO_WITNESS_REPORT,
         ) -> Granted:
-            granted = await super().claim(worker, ttl_s, held, companions, standing)
+            granted = await super().claim(worker, ttl_s, held, companions, witness_report)
             await asyncio.sleep(30)
             return granted
 
     loop = virtual_loop()
-    asked_at_s = loop.time()
+    requested_at_s = loop.time()
     keeping = Keeping(Slow(loop.clock))
     async with keeping.going_on():
         await asyncio.sleep(31)
         shard = next(iter(keeping.holdings.shards.values()))
         assert shard.claim is not None
-        assert shard.claim.expires_at_s == pytest.approx(asked_at_s + TTL_S)
+        assert shard.claim.expires_at_s == pytest.approx(requested_at_s + TTL_S)
 
 
 @in_virtual_time
@@ -152,7 +153,8 @@ async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_w
     async with keeping.going_on():
         await asyncio.sleep(200)
         gaps = [
-            later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
+            later - earlier
+            for earlier, later in zip(ledger.requested_at_s, ledger.requested_at_s[1:], strict=False)
         ]
         assert gaps[:6] == pytest.approx([1, 2, 4, 8, 16, 30])
         assert not keeping.keeper.has_asked.is_set()
@@ -167,10 +169,10 @@ async def test_who_is_told_to_hurry_asks_at_once() -> None:
     keeping = Keeping(ledger)
     async with keeping.going_on():
         await asyncio.sleep(500)
-        before = len(ledger.asked_at_s)
+        before = len(ledger.requested_at_s)
         keeping.keeper.hurry()
         await asyncio.sleep(0.01)
-        assert len(ledger.asked_at_s) == before + 1
+        assert len(ledger.requested_at_s) == before + 1
 
 
 @in_virtual_time
@@ -207,7 +209,7 @@ async def test_where_a_ledger_knows_of_no_companions_nothing_of_theirs_is_begun_
             ttl_s: float,
             held: Mapping[int, int],
             companions: int = 0,
-            standing: WitnessStanding = NO_STANDING,
+            witness_report: WitnessReport = NO_WITNESS_REPORT,
         ) -> Granted:
             return await super().claim(worker, ttl_s, held)
 
@@ -232,9 +234,9 @@ async def test_a_claim_tells_of_witnesses_and_takes_what_the_ledger_tells() -> N
     ledger = MemoryLedger(virtual_loop().clock)
     ledger.news = WitnessNews(handed_out=[("public_ipv6", "https://a.example/")])
     keeping = Keeping(ledger)
-    keeping.standing = WitnessStanding(reached_classes=["public_ipv4"], wanted={"public_ipv6": 3})
+    keeping.witness_report = WitnessReport(reached_classes=["public_ipv4"], wanted={"public_ipv6": 3})
     async with keeping.going_on():
-        assert ledger.standings == [("worker", keeping.standing)]
+        assert ledger.standings == [("worker", keeping.witness_report)]
         assert keeping.news == [ledger.news]
 
 
@@ -261,7 +263,7 @@ def test_a_clock_that_is_wrong_is_reported_once_and_not_kept(
     ahead_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     @in_virtual_time
-    async def look() -> None:
+    async def assess() -> None:
         loop = virtual_loop()
         ledger = MemoryLedger(loop.clock)
         ledger.wall_s = lambda: loop.wall_s() - ahead_s
@@ -275,7 +277,7 @@ def test_a_clock_that_is_wrong_is_reported_once_and_not_kept(
             await asyncio.sleep(200)
             assert keeping.clock.offset_s == pytest.approx(0.0, abs=1.0)
 
-    look()
+    assess()
     assert [record.levelname for record in caplog.records if "clock" in record.getMessage()] == [
         "ERROR",
         "WARNING",

@@ -107,7 +107,7 @@ class Bench:
         for shard in self.holdings.shards.values():
             if shard.claim is not None:
                 shard.claim = replace(shard.claim, expires_at_s=self.loop.time() + 3_600)
-        self.dispatch.note_held(self.holdings.shards.values())
+        self.dispatch.replan(self.holdings.shards.values())
 
     async def until_looked(self, times: int) -> None:
         """Let time pass until so many looks have begun."""
@@ -137,7 +137,7 @@ async def test_a_census_goes_through_its_shards_in_their_order() -> None:
     await bench.begin()
     await asyncio.sleep(10)
     assert bench.dispatch.is_idle
-    order = [next(slot.shard.number for slot in [bench.slot(look.url)]) for look in bench.world.looks]
+    order = [next(slot.shard.number for slot in [bench.slot(assess.url)]) for assess in bench.world.looks]
     assert order == sorted(order)
 
 
@@ -188,7 +188,7 @@ async def test_while_a_failure_waits_its_target_is_neither_probed_nor_planned_an
     # The canaries were asked just now.
     await bench.witnesses.ask_canaries()
     bench.world.ends[urls[0]] = REFUSED
-    bench.ledger.ask_recheck(urls[0])
+    bench.ledger.request_recheck(urls[0])
     slot = bench.slot(urls[0])
     slot.recheck_at_s = bench.loop.wall_s()
     bench.dispatch.plan.add(slot, slot.recall(), bench.loop.wall_s())
@@ -204,7 +204,7 @@ async def test_while_a_failure_waits_its_target_is_neither_probed_nor_planned_an
     await asyncio.sleep(3)
     assert (len(bench.failures), bench.failures.asked_again, slot.is_busy) == (0, 0, False)
     assert bench.world.looks[-1].is_second or any(
-        look.is_second and look.url == urls[0] for look in bench.world.looks[before:]
+        assess.is_second and assess.url == urls[0] for assess in bench.world.looks[before:]
     )
     assert slot.recall().failures_in_row == 1
 
@@ -220,8 +220,8 @@ async def test_the_second_request_of_a_target_goes_before_others_of_its_host() -
     bench.loop.stand_still(300)
     await asyncio.sleep(100)
     looks = bench.world.looks[before:]
-    first = next(number for number, look in enumerate(looks) if look.url == urls[7])
-    second = next(number for number, look in enumerate(looks) if look.is_second)
+    first = next(number for number, assess in enumerate(looks) if assess.url == urls[7])
+    second = next(number for number, assess in enumerate(looks) if assess.is_second)
     assert looks[second].url == urls[7]
     assert second - first <= 3
     assert len(looks) > 40
@@ -268,7 +268,7 @@ async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
     bench.ledger.add(urls_of(1)[0], memory=ProbeMemory(not_before_s=bench.loop.wall_s() + 600))
     await bench.begin()
     await asyncio.sleep(5)
-    assert {look.url for look in bench.world.looks} == set(urls_of(3)[1:])
+    assert {assess.url for assess in bench.world.looks} == set(urls_of(3)[1:])
     told = {result.report.observation.target_url: result.report for result in bench.outbox}
     left = told[urls_of(1)[0]]
     assert left.observation.result is ResultClass.NOT_MEASURED

@@ -84,21 +84,21 @@ def test_what_is_added_while_things_are_given_out_comes_too_if_it_is_due() -> No
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 9), TIMES | st.none() | st.just("pop"))))
-def test_it_gives_out_what_a_sorted_list_would(deeds: list[tuple[int, float | str | None]]) -> None:
+def test_it_gives_out_what_a_sorted_list_would(functions: list[tuple[int, float | str | None]]) -> None:
     due: DueTimes[Thing] = DueTimes()
     things = [Thing(name) for name in range(10)]
     waiting: dict[int, float] = {}
-    for name, deed in deeds:
-        if deed == "pop":
+    for name, function in functions:
+        if function == "pop":
             now_s = float(name * 10)
             expected = sorted((at_s, number) for number, at_s in waiting.items() if at_s <= now_s)
             given_out = sorted((at_s, thing.name) for at_s, thing in due.pop(now_s))
             assert given_out == expected
             for _, number in expected:
                 del waiting[number]
-        elif isinstance(deed, float):
-            due.add(things[name], deed)
-            waiting[name] = deed
+        elif isinstance(function, float):
+            due.add(things[name], function)
+            waiting[name] = function
         else:
             due.remove(things[name])
             waiting.pop(name, None)
@@ -107,7 +107,7 @@ def test_it_gives_out_what_a_sorted_list_would(deeds: list[tuple[int, float | st
 
 
 def test_places_left_behind_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due_times, "MAX_LEFT_BEHIND", 100)
+    monkeypatch.setattr(due_times, "MAX_STALE_PLACES", 100)
     due: DueTimes[Thing] = DueTimes()
     things = [Thing(name) for name in range(10)]
     for turn in range(1000):

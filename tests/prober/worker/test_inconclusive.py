@@ -37,16 +37,16 @@ def report_of(**layers: str) -> ProbeReport:
     )
 
 
-def not_counted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) -> ProbeReport:
-    seen = report.observation.not_counted(InconclusiveReason.NO_WITNESS, "no witness", layers=layers)
+def discounted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) -> ProbeReport:
+    seen = report.observation.discounted(InconclusiveReason.NO_WITNESS, "no witness", layers=layers)
     learned = without_result(ALIVE, report.memory)
-    return inconclusive.not_counted(learned, report, seen, CADENCE, BEGAN_S)
+    return inconclusive.discount_failures(learned, report, seen, CADENCE, BEGAN_S)
 
 
 def test_a_failure_that_does_not_count_is_not_remembered() -> None:
     report = report_of(discovery="timeout")
     assert report.memory.failures_in_row == 1
-    told = not_counted(report)
+    told = discounted(report)
     assert told.observation.result is ResultClass.NOT_MEASURED
     assert told.observation.inconclusive_reason is InconclusiveReason.NO_WITNESS
     memory = told.memory
@@ -62,13 +62,13 @@ def test_what_a_probe_learned_is_remembered_though_its_failure_does_not_count() 
             update={"robots_read_at_s": BEGAN_S, "is_disallowed_by_robots": True}
         ),
     )
-    memory = not_counted(report).memory
+    memory = discounted(report).memory
     assert (memory.robots_read_at_s, memory.is_disallowed_by_robots) == (BEGAN_S, True)
 
 
 def test_what_answered_is_remembered_though_something_else_does_not_count() -> None:
     report = report_of(discovery="ok", transport="timeout")
-    told = not_counted(report, layers=("transport",))
+    told = discounted(report, layers=("transport",))
     assert told.memory == report.memory
     assert told.observation.is_liveness_signal
     assert told.observation.inconclusive_reason is None
@@ -78,11 +78,11 @@ def test_what_answered_is_remembered_though_something_else_does_not_count() -> N
 
 def test_a_failure_that_is_left_is_remembered() -> None:
     both = report_of(discovery="http_error", readiness="timeout")
-    told = not_counted(both, layers=("readiness",))
+    told = discounted(both, layers=("readiness",))
     assert (told.observation.result, told.memory) == (ResultClass.HTTP_ERROR, both.memory)
     # It may have a document and no card.
     no_card = report_of(discovery="not_an_agent", readiness="timeout")
-    told = not_counted(no_card, layers=("readiness",))
+    told = discounted(no_card, layers=("readiness",))
     assert (told.observation.result, told.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
 
 

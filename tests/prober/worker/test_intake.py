@@ -15,7 +15,7 @@ from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolic
 from lifesign.domain.schedule.cadence import Cadence, after_probe
 from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, ShardClaim, TargetEntry
-from lifesign.prober.worker.intake import MAX_ROUNDS, Intake, Probed
+from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox, Result
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.schedule import WatchPlan
@@ -90,7 +90,7 @@ class Desk:
 
     def probed(
         self, *, first: WaitingFailure | None = None, contact: Contact | None = None, **layers: str
-    ) -> Probed:
+    ) -> FinishedProbe:
         """Return a probe that ended just now, with layers by their classes."""
         memory = self.slot.recall() if first is None else first.memory
         observation = Observation(
@@ -105,7 +105,7 @@ class Desk:
             contact=contact or Contact(network_class=PUBLIC_IPV4),
         )
         now_s = self.loop.time()
-        return Probed(
+        return FinishedProbe(
             slot=self.slot,
             memory=memory,
             report=report,

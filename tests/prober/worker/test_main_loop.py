@@ -19,14 +19,14 @@ from lifesign.domain.observation.results import InconclusiveReason, Observation,
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import (
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
     LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
     TargetPage,
     WitnessNews,
-    WitnessStanding,
+    WitnessReport,
 )
 from lifesign.prober.worker.dispatch import BEGUN_AT_ONCE
 from lifesign.prober.worker.main_loop import GRACE_SECONDS, MAX_REREADS, ProbeWorker
@@ -121,8 +121,8 @@ async def test_load_is_even_from_the_first_minute_on_and_over_a_restart() -> Non
     async with stage.watching():
         await asyncio.sleep(INTERVAL_S)
     half_minutes = [0] * 20
-    for look in stage.world.looks:
-        half_minutes[int((look.at_s - began_s) / 30) % 20] += 1
+    for assess in stage.world.looks:
+        half_minutes[int((assess.at_s - began_s) / 30) % 20] += 1
     assert min(half_minutes) > 10
     assert max(half_minutes) < 60
     assert stage.world.most_under_way <= 5
@@ -138,7 +138,7 @@ async def test_targets_that_are_added_are_found_within_seconds_and_not_probed_in
         assert worker.progress.targets == 301
         assert len(stage.world.looks) < 15
         await asyncio.sleep(INTERVAL_S)
-    assert {look.url for look in stage.world.looks} >= set(urls_of(300))
+    assert {assess.url for assess in stage.world.looks} >= set(urls_of(300))
 
 
 @in_virtual_time
@@ -166,7 +166,7 @@ async def test_a_look_that_somebody_asks_for_is_made_and_reported_within_seconds
         for wait_s in (tick_at_s + INTERVAL_S + 5.0 - stage.loop.clock.wall_s(), 140.0):
             await asyncio.sleep(wait_s)
             before = len(stage.world.looks_at(url))
-            stage.ledger.ask_recheck(url)
+            stage.ledger.request_recheck(url)
             await asyncio.sleep(4.5)
             assert len(stage.world.looks_at(url)) == before + 1
             assert len(stage.ledger.observations(url)) == before + 1
@@ -215,7 +215,7 @@ async def test_a_census_probes_every_target_once_and_ends() -> None:
     began_s = stage.loop.time()
     worker = stage.worker()
     assert await worker.run_once(stage.loop.wall_s(), asyncio.Event())
-    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert sorted(assess.url for assess in stage.world.looks) == sorted(urls)
     assert stage.world.most_under_way == 100
     # 2,000 probes of 0.1 s, a hundred at once.
     assert stage.loop.time() - began_s < 5
@@ -342,7 +342,7 @@ async def test_a_census_waits_for_a_ledger_that_comes_back() -> None:
     stage.loop.call_later(2.05, stage.lose_ledger)
     stage.loop.call_later(200, stage.find_ledger)
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
-    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert sorted(assess.url for assess in stage.world.looks) == sorted(urls)
 
 
 @in_virtual_time
@@ -353,11 +353,11 @@ async def test_a_census_that_is_stopped_reports_what_it_has_and_goes_on_with_the
     stage.loop.call_later(2.05, stop.set)
     worker = stage.worker()
     assert not await worker.run_once(since_s, stop)
-    done = {look.url for look in stage.world.looks}
+    done = {assess.url for assess in stage.world.looks}
     assert 150 < len(done) < 300
     assert set(stage.ledger.seen) == {target_id(url) for url in done}
     assert await stage.worker().run_once(since_s, asyncio.Event())
-    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert sorted(assess.url for assess in stage.world.looks) == sorted(urls)
 
 
 @in_virtual_time
@@ -387,7 +387,7 @@ async def test_a_worker_without_work_in_a_census_ends_soon_after_the_others() ->
 
     began_s = stage.loop.wall_s()
     await asyncio.gather(count("first"), count("second"))
-    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert sorted(assess.url for assess in stage.world.looks) == sorted(urls)
     first_s, last_s = sorted(end_s - began_s for end_s in ended_s.values())
     assert last_s - first_s <= first_s / 4
 
@@ -401,7 +401,7 @@ async def test_the_share_of_a_worker_that_died_in_a_census_is_done_by_the_others
     assert len(dead.claims) == SHARDS
     assert await stage.worker("living", shard_ttl_s=60).run_once(since_s, asyncio.Event())
     assert stage.loop.wall_s() - since_s > 60
-    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert sorted(assess.url for assess in stage.world.looks) == sorted(urls)
 
 
 def test_a_census_runs_on_the_fast_event_loop_and_the_real_clock_too() -> None:
@@ -523,11 +523,11 @@ async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_its
             ttl_s: float,
             held: Any,
             companions: int = 0,
-            standing: WitnessStanding = NO_STANDING,
+            witness_report: WitnessReport = NO_WITNESS_REPORT,
         ) -> Granted:
             if self.grants:
                 raise LedgerUnreachable("no claims today")
-            return await super().claim(worker, ttl_s, held, companions, standing)
+            return await super().claim(worker, ttl_s, held, companions, witness_report)
 
         def _is_held(self, batch: Any) -> bool:
             return True
@@ -537,7 +537,7 @@ async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_its
     async with stage.watching(shard_ttl_s=100):
         await asyncio.sleep(4 * INTERVAL_S)
     began_s = stage.world.looks[0].at_s
-    assert max(look.at_s for look in stage.world.looks) - began_s <= 100
+    assert max(assess.at_s for assess in stage.world.looks) - began_s <= 100
     assert len(stage.seen()) < 60
 
 
@@ -549,7 +549,7 @@ async def test_what_was_measured_under_a_claim_that_is_over_is_void_and_told_as_
         await asyncio.sleep(INTERVAL_S)
         stage.ledger.is_unreachable = True
         await asyncio.sleep(40)
-        made = {look.url for look in stage.world.looks if look.at_s > stage.loop.wall_s() - 39}
+        made = {assess.url for assess in stage.world.looks if assess.at_s > stage.loop.wall_s() - 39}
         assert len(made) > 4
         before = {url: len(stage.ledger.observations(url)) for url in urls}
         stage.ledger.is_unreachable = False
@@ -646,7 +646,7 @@ async def test_a_ledger_that_is_away_from_the_beginning_is_waited_for() -> None:
         assert stage.world.looks == []
         stage.ledger.is_unreachable = False
         await asyncio.sleep(INTERVAL_S + 35)
-    assert {look.url for look in stage.world.looks} == set(urls_of(20))
+    assert {assess.url for assess in stage.world.looks} == set(urls_of(20))
 
 
 @in_virtual_time
@@ -822,7 +822,7 @@ def test_all_hosts_that_really_die_are_found_if_canaries_answer(hosts: int) -> N
         ]
         assert max(at.timestamp() for at in first) - died_s <= INTERVAL_S + 45
         # Each failure takes a second request, and nothing more.
-        assert len([look for look in stage.world.looks if look.is_second]) == sum(failures.values())
+        assert len([assess for assess in stage.world.looks if assess.is_second]) == sum(failures.values())
 
     die()
 
@@ -879,7 +879,7 @@ async def test_an_answer_to_the_second_request_is_the_result() -> None:
         stage.world.result_of = first_fails  # type: ignore[method-assign]  # what a request ends with
         await asyncio.sleep(INTERVAL_S + 40)
     assert _failures(stage) == {}
-    assert {look.url for look in stage.world.looks[looks:] if look.is_second} == failing
+    assert {assess.url for assess in stage.world.looks[looks:] if assess.is_second} == failing
     assert all(stage.results(url)[-1] is OK for url in urls)
     assert _inconclusive(stage) == {}
 
@@ -935,7 +935,7 @@ async def test_what_never_answered_or_fails_by_itself_counts_as_it_is() -> None:
         assert worker.progress.witness_rounds == 0
     assert _failures(stage)[dead] >= 2
     assert _failures(stage)[broken] == 2
-    assert not [look for look in stage.world.looks if look.is_second]
+    assert not [assess for assess in stage.world.looks if assess.is_second]
 
 
 @in_virtual_time
@@ -1090,8 +1090,8 @@ async def test_a_census_that_stays_cut_off_ends_and_nobody_fails() -> None:
 
 def _looks_at_ticks(stage: Stage, first: int = 0) -> None:
     """Check that looks were made at the ticks of the ledger's calendar."""
-    for look in stage.world.looks[first:]:
-        late = (look.at_s / INTERVAL_S - phase_of(target_id(look.url))) % 1
+    for assess in stage.world.looks[first:]:
+        late = (assess.at_s / INTERVAL_S - phase_of(target_id(assess.url))) % 1
         assert min(late, 1 - late) * INTERVAL_S < 0.3
 
 
@@ -1109,7 +1109,7 @@ def test_after_the_calendar_of_a_ledger_here_was_set_all_are_probed_at_its_ticks
             before = len(stage.world.looks)
             await asyncio.sleep(2 * INTERVAL_S)
             assert len(stage.world.looks) - before <= 2 * 60 + 3
-            assert {look.url for look in stage.world.looks[before:]} == set(urls)
+            assert {assess.url for assess in stage.world.looks[before:]} == set(urls)
             assert stage.world.most_under_way <= 3
         _looks_at_ticks(stage, before)
 
@@ -1135,9 +1135,9 @@ def test_a_prober_whose_calendar_is_wrong_or_jumps_keeps_the_ticks_of_its_regist
         _looks_at_ticks(stage)
         for url in urls:
             received = stage.ledger.received[target_id(url)]
-            for one, look in zip(received, stage.world.looks_at(url), strict=True):
+            for one, assess in zip(received, stage.world.looks_at(url), strict=True):
                 assert one.observation.result is OK
-                assert one.at_s == pytest.approx(look, abs=0.5)
+                assert one.at_s == pytest.approx(assess, abs=0.5)
             memory = stage.ledger.memory(url)
             assert memory.probed_at_s == pytest.approx(stage.world.looks_at(url)[-1], abs=0.1)
 
@@ -1175,7 +1175,7 @@ async def test_a_host_with_many_targets_waits_its_turn_without_delaying_others()
         for at_s in stage.world.looks_at(url):
             late = (at_s / INTERVAL_S - phase_of(target_id(url))) % 1
             assert min(late, 1 - late) * INTERVAL_S < 0.02
-    begun_s = sorted(look.at_s for look in stage.world.looks if look.url in set(crowd))
+    begun_s = sorted(assess.at_s for assess in stage.world.looks if assess.url in set(crowd))
     assert len(begun_s) > 250
     assert min(later - earlier for earlier, later in pairwise(begun_s)) >= 2.0 - 0.01
 
@@ -1187,7 +1187,7 @@ async def test_hosts_behind_one_address_share_its_limit_and_all_get_their_turn()
     stage.world.addresses = dict.fromkeys(urls, "192.0.2.1")
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
     assert stage.world.most_under_way == 3
-    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert sorted(assess.url for assess in stage.world.looks) == sorted(urls)
 
 
 @in_virtual_time

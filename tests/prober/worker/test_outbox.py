@@ -206,20 +206,20 @@ def test_whatever_happens_nothing_is_lost_doubled_or_overtaken_and_bytes_are_cou
     slots = [slot_in(shard, f"h{shard.number}{name}") for shard in shards for name in "ab"]
     made = gone = 0
     sent: dict[TargetSlot, list[float]] = {slot: [] for slot in slots}
-    deeds = ["add", "add", "add", "take", "away", "aside", "give up"]
-    for number, deed in enumerate(data.draw(st.lists(st.sampled_from(deeds), max_size=80))):
-        if deed == "add":
+    functions = ["add", "add", "add", "take", "away", "aside", "give up"]
+    for number, function in enumerate(data.draw(st.lists(st.sampled_from(functions), max_size=80))):
+        if function == "add":
             outbox.add(result_of(data.draw(st.sampled_from(slots)), number))
             made += 1
-        elif deed == "take":
+        elif function == "take":
             outbox.note_return()
             for shard in shards:
                 outbox.release(shard.number)
             for result in outbox.take(data.draw(st.integers(1, 10)), anywhere):
                 sent[result.slot].append(result.made_at_s)
-        elif deed == "away":
+        elif function == "away":
             outbox.put_back(outbox.take(5, anywhere))
-        elif deed == "aside":
+        elif function == "aside":
             closed = data.draw(st.sampled_from(shards))
             taken = outbox.take(100, lambda shard, closed=closed: shard is not closed)  # type: ignore[misc]  # the parameter is bound here
             outbox.put_back(taken)

@@ -47,29 +47,29 @@ def test_a_shard_is_worked_on_once_its_targets_were_read_and_until_its_claim_is_
     holdings = OwnedShards()
     ((shard,), lost) = holdings.take([claim(7)])
     assert (lost, holdings.tokens(), holdings.versions()) == ([], {7: 1}, {7: 0})
-    assert not shard.is_ours(0.0)
+    assert not shard.is_owned(0.0)
     applied = holdings.apply(shard, page(entry(A), entry(B), version=12))
     assert (urls(applied), holdings.targets, holdings.versions()) == ([A, B], 2, {7: 12})
-    assert shard.is_ours(299.9)
-    assert not shard.is_ours(300.0)
+    assert shard.is_owned(299.9)
+    assert not shard.is_owned(300.0)
 
 
 def test_a_renewal_changes_nothing_but_the_deadline() -> None:
     holdings, shard = with_one_shard(entry(A))
     (held, lost) = holdings.take([claim(7, expires_at_s=500.0)])
     assert (held, lost) == ([shard], [])
-    assert shard.is_ours(400.0)
+    assert shard.is_owned(400.0)
 
 
 def test_a_shard_with_another_token_is_read_anew_before_it_is_worked_on() -> None:
     holdings, shard = with_one_shard(entry(A), entry(B))
     slot = shard.slots[target_id(A)]
     holdings.take([claim(7, token=2)])
-    assert (shard.is_ours(0.0), holdings.tokens(), holdings.versions()) == (False, {7: 2}, {7: 0})
+    assert (shard.is_owned(0.0), holdings.tokens(), holdings.versions()) == (False, {7: 2}, {7: 0})
     applied = holdings.apply(shard, page(entry(A), entry(C)))
     assert [gone.url for gone in applied.gone] == [B]
     assert shard.slots[target_id(A)] is slot
-    assert (shard.is_ours(0.0), holdings.targets) == (True, 2)
+    assert (shard.is_owned(0.0), holdings.targets) == (True, 2)
 
 
 def test_a_shard_that_is_not_named_any_more_is_lost_with_its_targets() -> None:
@@ -77,7 +77,7 @@ def test_a_shard_that_is_not_named_any_more_is_lost_with_its_targets() -> None:
     slot = shard.slots[target_id(A)]
     held, lost = holdings.take([claim(8)])
     assert ([one.number for one in held], lost) == ([8], [shard])
-    assert (holdings.targets, slot.is_gone, shard.is_ours(0.0)) == (0, True, False)
+    assert (holdings.targets, slot.is_gone, shard.is_owned(0.0)) == (0, True, False)
     assert holdings.lose(7) is None
 
 

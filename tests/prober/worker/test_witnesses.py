@@ -144,14 +144,14 @@ async def test_requests_to_canaries_take_no_place_of_the_probe_that_failed() -> 
 @pytest.mark.parametrize(("silent", "counts"), [(0, True), (2, True), (3, False), (5, False)])
 def test_half_of_the_canaries_must_answer(silent: int, *, counts: bool) -> None:
     @in_virtual_time
-    async def look() -> None:
+    async def assess() -> None:
         bench = Bench(canaries={PUBLIC_IPV4: FIVE})
         bench.silent = {canary.url for canary in FIVE[:silent]}
         bench.fail()
         await asyncio.sleep(4)
         assert (len(bench.witnessed), len(bench.unwitnessed)) == ((1, 0) if counts else (0, 1))
 
-    look()
+    assess()
 
 
 @in_virtual_time
@@ -266,7 +266,7 @@ async def test_without_an_answer_the_three_that_answered_last_are_asked() -> Non
         bench.answer(f"{number}.example")
         await asyncio.sleep(10)
     bench.silent = {"https://5.example/", "https://4.example/"}
-    bench.witnesses.note_silence("3.example", PUBLIC_IPV4)
+    bench.witnesses.note_failure("3.example", PUBLIC_IPV4)
     failed = bench.fail()
     began_s = bench.loop.time()
     await asyncio.sleep(4.9)
@@ -413,10 +413,10 @@ async def test_mass_silence_changes_nothing_where_there_are_canaries() -> None:
 @in_virtual_time
 async def test_nothing_is_told_of_reached_classes_before_targets_were_read() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
-    standing = await bench.witnesses.standing()
-    assert standing.reached_classes is None
-    assert standing.wanted == {PUBLIC_IPV6: 3, PRIVATE: 3}
-    assert standing.interval_s == INTERVAL_S
+    witness_report = await bench.witnesses.witness_report()
+    assert witness_report.reached_classes is None
+    assert witness_report.wanted == {PUBLIC_IPV6: 3, PRIVATE: 3}
+    assert witness_report.interval_s == INTERVAL_S
 
 
 @in_virtual_time
@@ -425,18 +425,18 @@ async def test_reached_classes_are_those_of_witnesses_and_who_did_not_answer_by_
     bench.witnesses.has_read_targets = True
     bench.answer("six.example", PUBLIC_IPV6)
     bench.witnesses.note_known("ten", PRIVATE, "http://ten/", 1.0)
-    standing = await bench.witnesses.standing()
-    assert set(standing.reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6, PRIVATE}
-    assert standing.wanted == {PUBLIC_IPV6: 2, PRIVATE: 2}
+    witness_report = await bench.witnesses.witness_report()
+    assert set(witness_report.reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6, PRIVATE}
+    assert witness_report.wanted == {PUBLIC_IPV6: 2, PRIVATE: 2}
     # Once more within the interval, nothing is asked.
     rounds = len(bench.asked)
     assert rounds == 2
-    await bench.witnesses.standing()
+    await bench.witnesses.witness_report()
     assert len(bench.asked) == rounds
     bench.silent = {canary.url for canary in FIVE}
     await asyncio.sleep(INTERVAL_S + 1)
-    standing = await bench.witnesses.standing()
-    assert set(standing.reached_classes or ()) == {PUBLIC_IPV6, PRIVATE}
+    witness_report = await bench.witnesses.witness_report()
+    assert set(witness_report.reached_classes or ()) == {PUBLIC_IPV6, PRIVATE}
     assert bench.witnesses.unreached_classes == (PUBLIC_IPV4,)
 
 
@@ -445,19 +445,19 @@ async def test_a_class_of_which_no_target_is_known_is_judged_by_those_that_are_h
     bench = Bench()
     bench.witnesses.has_read_targets = True
     bench.answer("four.example")
-    assert (await bench.witnesses.standing()).reached_classes == [PUBLIC_IPV4]
+    assert (await bench.witnesses.witness_report()).reached_classes == [PUBLIC_IPV4]
     bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV6, "https://six.example/")]))
     bench.answer("four.example")
-    assert set((await bench.witnesses.standing()).reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6}
+    assert set((await bench.witnesses.witness_report()).reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6}
     # It stays so while there is nothing to ask.
     await asyncio.sleep(2 * INTERVAL_S)
     bench.answer("four.example")
-    assert set((await bench.witnesses.standing()).reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6}
+    assert set((await bench.witnesses.witness_report()).reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6}
     bench.silent = {"https://six.example/"}
     bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV6, "https://six.example/")]))
     await asyncio.sleep(31)
     bench.answer("four.example")
-    assert (await bench.witnesses.standing()).reached_classes == [PUBLIC_IPV4]
+    assert (await bench.witnesses.witness_report()).reached_classes == [PUBLIC_IPV4]
 
 
 @in_virtual_time
@@ -466,7 +466,7 @@ async def test_a_round_for_a_claim_serves_the_failures_that_wait_too() -> None:
     bench.witnesses.has_read_targets = True
     bench.witnesses.note_known("a.example", PUBLIC_IPV4, "https://a.example/", 1.0)
     bench.fail()
-    await bench.witnesses.standing()
+    await bench.witnesses.witness_report()
     assert (len(bench.asked), len(bench.witnessed)) == (1, 1)
 
 
@@ -482,9 +482,9 @@ async def test_a_class_that_this_prober_does_not_know_is_a_public_one() -> None:
     # Nothing of it is kept.
     bench.answer("a.example", "10.9.0.0/16")
     bench.witnesses.note_known("b.example", "10.9.0.0/16", "http://b.example/", 1.0)
-    bench.witnesses.note_silence("b.example", "10.9.0.0/16")
+    bench.witnesses.note_failure("b.example", "10.9.0.0/16")
     bench.witnesses.take_news(WitnessNews(handed_out=[("10.9.0.0/16", "http://b.example/")]))
-    assert "10.9.0.0/16" not in (await bench.witnesses.standing()).wanted
+    assert "10.9.0.0/16" not in (await bench.witnesses.witness_report()).wanted
 
 
 @in_virtual_time

@@ -20,7 +20,7 @@ async def test_an_agent_drains_and_is_then_deregistered(api: RegistryApi) -> Non
         ("active", "draining", "drain_initiated"),
         ("draining", "deregistered", "drain_completed"),
     ]
-    assert (await api.beat("agent-1", key)).status == 410
+    assert (await api.send_heartbeat("agent-1", key)).status == 410
 
 
 async def test_what_it_holds_keeps_a_draining_agent_until_it_lets_go(api: RegistryApi) -> None:
@@ -39,21 +39,21 @@ async def test_what_it_holds_keeps_a_draining_agent_until_it_lets_go(api: Regist
 
 async def test_what_it_says_it_works_on_is_waited_for(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
-    await api.beat("agent-1", key, current_load=2)
+    await api.send_heartbeat("agent-1", key, current_load=2)
     await api.ask("PATCH", STATUS, {"status": "draining"}, headers={"if-match": '"1"'})
     await api.sweep()
-    answer = await api.beat("agent-1", key, current_load=1)
+    answer = await api.send_heartbeat("agent-1", key, current_load=1)
     assert (answer.status, answer.json()["agent_status"]) == (200, "draining")
     await api.sweep()
     assert (await api.record("agent-1"))["status"] == "draining"
-    await api.beat("agent-1", key, current_load=0)
+    await api.send_heartbeat("agent-1", key, current_load=0)
     await api.sweep()
     assert (await api.record("agent-1"))["status"] == "deregistered"
 
 
 async def test_work_without_a_lease_ends_with_the_time_to_drain(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
-    await api.beat("agent-1", key, current_load=2)
+    await api.send_heartbeat("agent-1", key, current_load=2)
     body = {"status": "draining", "drain_timeout_seconds": 20}
     await api.ask("PATCH", STATUS, body, headers={"if-match": '"1"'})
     for _ in range(21):
@@ -71,7 +71,7 @@ async def test_who_still_holds_something_at_the_timeout_is_dead(api: RegistryApi
     for _ in range(60):
         await api.sweep()
         api.clock.advance(1)
-        assert (await api.beat("agent-1", key)).status == 200
+        assert (await api.send_heartbeat("agent-1", key)).status == 200
     api.clock.advance(0.5)
     await api.sweep()
     assert (await api.record("agent-1"))["status"] == "dead"
@@ -150,9 +150,9 @@ async def test_an_agent_may_end_its_own_key_with_itself_and_nobody_else_does(api
     key, other = [(await api.register(f"agent-{number}"))["agent_key"] for number in (1, 2)]
     assert (await api.ask("DELETE", f"{AGENTS}/agent-2?end_key=true")).status == 204
     # Who asked was an admin, whose key is as good as before, and so is the agent's.
-    assert (await api.beat("agent-2", other)).status == 410
+    assert (await api.send_heartbeat("agent-2", other)).status == 410
     assert (await api.ask("DELETE", f"{AGENTS}/agent-1?end_key=true", key=key)).status == 204
-    assert (await api.beat("agent-1", key)).status == 401
+    assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert [event["type"] for event in await api.events()][-2:] == ["agent.lifecycle", "key.revoked"]
 
 

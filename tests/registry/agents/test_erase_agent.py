@@ -37,7 +37,7 @@ async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryAp
     key = record["agent_key"]
     await api.ask("POST", "/api/v1/leases", {"resource": "r:1"}, key=key)
     await api.ask("POST", f"{AGENTS}/agent-1/commands", {"command": "drain", "reason": "Mrs Secret"})
-    await api.beat("agent-1", key, client_timestamp="2020-01-01T00:00:00Z")
+    await api.send_heartbeat("agent-1", key, client_timestamp="2020-01-01T00:00:00Z")
     await write_state(api, key)
     await api.register("agent-2")
     answer = await api.ask("DELETE", RECORD)
@@ -46,7 +46,7 @@ async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryAp
     assert {name for name, text in words.items() if "Mrs Secret" in text} == set()
     assert {name for name, text in words.items() if "agent-1" in text} == {"events"}
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
-    assert (await api.beat("agent-1", key)).status == 401
+    assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.record("agent-2"))["status"] == "active"
 
 
@@ -85,7 +85,7 @@ async def test_nothing_is_left_of_a_target_that_showed_life(api: RegistryApi, cl
     # Its directory may list it again, as something of which nothing is known.
     assert {name for name, text in words.items() if "mrs-secret" in text} == set()
     assert {name for name, text in words.items() if target_id(url) in text} == {"events"}
-    assert words["result_changes"] == words["probed"] == "[]"
+    assert words["result_changes"] == words["probe_results"] == "[]"
     assert (await report(api)).is_good
 
 

@@ -38,7 +38,7 @@ async def test_any_of_several_capabilities_will_do(api: RegistryApi) -> None:
 async def test_who_does_not_say_how_much_it_can_do_has_no_free_capacity(api: RegistryApi) -> None:
     await _some(api)
     key = await api.add_agent_key("a")
-    await api.beat("a", key, current_load=4)
+    await api.send_heartbeat("a", key, current_load=4)
     assert await _ids(api, "min_available_capacity=2") == ["b"]
     assert await _ids(api, "min_available_capacity=1") == ["a", "b"]
     assert await _ids(api, "min_available_capacity=0") == ["a", "b"]
@@ -47,7 +47,7 @@ async def test_who_does_not_say_how_much_it_can_do_has_no_free_capacity(api: Reg
 async def test_a_draining_agent_is_not_offered(api: RegistryApi) -> None:
     await _some(api)
     key = await api.add_agent_key("a")
-    await api.beat("a", key, status="draining")
+    await api.send_heartbeat("a", key, status="draining")
     assert await _ids(api, "capabilities=billing") == ["b"]
     assert await _ids(api, "capabilities=billing&status=draining") == ["a"]
 
@@ -55,7 +55,7 @@ async def test_a_draining_agent_is_not_offered(api: RegistryApi) -> None:
 async def test_the_least_loaded_come_first_if_asked_for(api: RegistryApi) -> None:
     await _some(api)
     for agent_id, load in (("a", 4), ("b", 1), ("c", 2), ("d", 1)):
-        await api.beat(agent_id, await api.add_agent_key(agent_id), current_load=load)
+        await api.send_heartbeat(agent_id, await api.add_agent_key(agent_id), current_load=load)
     assert await _ids(api, "sort=least_loaded") == ["b", "d", "c", "a"]
 
 
@@ -63,7 +63,7 @@ async def test_all_that_is_asked_for_together_is_met(api: RegistryApi) -> None:
     await _some(api)
     await api.register("e", capabilities=["billing"], role_id="clerk", capacity={"max_concurrent_tasks": 3})
     for agent_id, load in (("a", 4), ("b", 1), ("c", 2), ("e", 0)):
-        await api.beat(agent_id, await api.add_agent_key(agent_id), current_load=load)
+        await api.send_heartbeat(agent_id, await api.add_agent_key(agent_id), current_load=load)
     both = "capabilities=billing,invoicing"
     assert await _ids(api, f"{both}&min_available_capacity=1") == ["a", "b", "e"]
     assert await _ids(api, f"{both}&min_available_capacity=1&sort=least_loaded") == ["e", "b", "a"]
@@ -90,7 +90,7 @@ async def test_pages_show_everybody_once(api: RegistryApi, sort: str) -> None:
     ids = [f"agent-{number:02}" for number in range(23)]
     for number, agent_id in enumerate(ids):
         record = await api.register(agent_id)
-        await api.beat(agent_id, record["agent_key"], current_load=number % 3)
+        await api.send_heartbeat(agent_id, record["agent_key"], current_load=number % 3)
     seen: list[str] = []
     cursor = ""
     while True:
@@ -108,8 +108,8 @@ async def test_a_pool_adds_up_its_active_members(api: RegistryApi) -> None:
     for number in range(3):
         await api.register(f"m{number}", role_id="billing-processor", capacity={"max_concurrent_tasks": 5})
     await api.register("quiet", role_id="billing-processor")
-    await api.beat("m0", await api.add_agent_key("m0"), current_load=4)
-    await api.beat("quiet", await api.add_agent_key("quiet"), current_load=9)
+    await api.send_heartbeat("m0", await api.add_agent_key("m0"), current_load=4)
+    await api.send_heartbeat("quiet", await api.add_agent_key("quiet"), current_load=9)
     await api.ask("DELETE", f"{AGENTS}/m2")
     answer = (await api.ask("GET", f"{AGENTS}?role_id=billing-processor")).json()
     assert answer["pool"] == {

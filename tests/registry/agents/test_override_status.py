@@ -84,7 +84,7 @@ async def test_an_override_holds_until_its_time_and_then_evidence_counts_again(a
     assert answer.json()["status"] == "unhealthy"
     assert answer.json()["override"] == {"status": "unhealthy", "until": "2025-11-20T12:01:00.000Z"}
     api.clock.advance(59)
-    assert (await api.beat("agent-1", key)).json()["agent_status"] == "unhealthy"
+    assert (await api.send_heartbeat("agent-1", key)).json()["agent_status"] == "unhealthy"
     api.clock.advance(1)
     await api.sweep()
     assert await _status(api) == "active"
@@ -225,7 +225,7 @@ async def test_no_registration_lifts_what_an_operator_decreed(api: RegistryApi, 
     assert record["override"] == {"status": "unhealthy", "until": UNTIL}
     assert record["maintenance_until"] == UNTIL
     assert answer.header("etag") == (await api.record("agent-1"))["etag"]
-    assert (await api.beat("agent-1", key)).json()["agent_status"] == "unhealthy"
+    assert (await api.send_heartbeat("agent-1", key)).json()["agent_status"] == "unhealthy"
     steps = await api.lifecycle("agent-1")
     assert steps[-2:] == [
         ("deregistered", "active", "re_registered"),
@@ -237,7 +237,7 @@ async def test_no_registration_lifts_what_an_operator_decreed(api: RegistryApi, 
     assert [pinned["payload"].get(name) for name in stays] == [None, None, None]
     assert (again["actor"], pinned["actor"]) == ("agent-1", "monitor")
     api.clock.advance(3600)
-    await api.beat("agent-1", key)
+    await api.send_heartbeat("agent-1", key)
     await api.sweep()
     record = await api.record("agent-1")
     assert (record["status"], record.get("override"), record.get("maintenance_until")) == (

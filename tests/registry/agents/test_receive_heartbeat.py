@@ -19,7 +19,7 @@ _WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = '
 async def test_a_heartbeat_is_acknowledged_and_seen(api: RegistryApi) -> None:
     key = (await api.register("agent-1", capacity={"max_concurrent_tasks": 5}))["agent_key"]
     api.clock.advance(20)
-    answer = await api.beat("agent-1", key, current_load=3, tasks_in_progress=[])
+    answer = await api.send_heartbeat("agent-1", key, current_load=3, tasks_in_progress=[])
     assert answer.status == 200
     assert answer.json() == {
         "acknowledged": True,
@@ -35,8 +35,8 @@ async def test_a_heartbeat_is_acknowledged_and_seen(api: RegistryApi) -> None:
 
 async def test_what_a_heartbeat_does_not_say_stays(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
-    await api.beat("agent-1", key, current_load=3, tasks_in_progress=["t"])
-    await api.beat("agent-1", key)
+    await api.send_heartbeat("agent-1", key, current_load=3, tasks_in_progress=["t"])
+    await api.send_heartbeat("agent-1", key)
     said = (await api.record("agent-1"))["reported"]
     assert (said["current_load"], said["tasks_in_progress"]) == (3, ["t"])
 
@@ -44,8 +44,11 @@ async def test_what_a_heartbeat_does_not_say_stays(api: RegistryApi) -> None:
 async def test_heartbeats_that_arrive_together_are_each_answered(api: RegistryApi) -> None:
     ids = [f"agent-{number}" for number in range(30)]
     keys = {agent_id: (await api.register(agent_id))["agent_key"] for agent_id in ids}
-    beats = [api.beat(agent_id, keys[agent_id], current_load=number) for number, agent_id in enumerate(ids)]
-    refused = [api.beat("agent-0", keys["agent-1"]), api.beat("nobody", keys["agent-1"])]
+    beats = [
+        api.send_heartbeat(agent_id, keys[agent_id], current_load=number)
+        for number, agent_id in enumerate(ids)
+    ]
+    refused = [api.send_heartbeat("agent-0", keys["agent-1"]), api.send_heartbeat("nobody", keys["agent-1"])]
     answers = await asyncio.gather(*beats, *refused)
     assert [answer.status for answer in answers] == [200] * 30 + [403, 403]
     listed = (await api.ask("GET", AGENTS)).json()["agents"]
@@ -55,9 +58,9 @@ async def test_heartbeats_that_arrive_together_are_each_answered(api: RegistryAp
 async def test_two_heartbeats_of_one_agent_at_once_leave_what_either_said(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     answers = await asyncio.gather(
-        api.beat("agent-1", key, current_load=2),
-        api.beat("agent-1", key, tasks_in_progress=["t"]),
-        api.beat("agent-1", key),
+        api.send_heartbeat("agent-1", key, current_load=2),
+        api.send_heartbeat("agent-1", key, tasks_in_progress=["t"]),
+        api.send_heartbeat("agent-1", key),
     )
     assert [answer.status for answer in answers] == [200] * 3
     said = (await api.record("agent-1"))["reported"]
@@ -68,15 +71,15 @@ async def test_two_heartbeats_of_one_agent_at_once_leave_what_either_said(api: R
 async def test_nobody_beats_in_anothers_name(api: RegistryApi, role: Role) -> None:
     await api.register("agent-1")
     other = (await api.register("agent-2"))["agent_key"]
-    assert (await api.beat("agent-1", api.keys[role])).status == 403
-    assert (await api.beat("agent-1", other)).status == 403
+    assert (await api.send_heartbeat("agent-1", api.keys[role])).status == 403
+    assert (await api.send_heartbeat("agent-1", other)).status == 403
 
 
 async def test_an_unknown_key_learns_nothing_and_an_unknown_agent_is_not_found(api: RegistryApi) -> None:
     await api.register("agent-1")
-    assert (await api.beat("agent-1", "ahk_" + "x" * 43)).status == 401
-    assert (await api.beat("nobody", "ahk_" + "x" * 43)).status == 401
-    assert (await api.beat("nobody", api.keys[Role.ADMIN])).status == 404
+    assert (await api.send_heartbeat("agent-1", "ahk_" + "x" * 43)).status == 401
+    assert (await api.send_heartbeat("nobody", "ahk_" + "x" * 43)).status == 401
+    assert (await api.send_heartbeat("nobody", api.keys[Role.ADMIN])).status == 404
 
 
 async def test_silence_makes_unhealthy_and_a_heartbeat_revives(api: RegistryApi) -> None:
@@ -87,7 +90,7 @@ async def test_silence_makes_unhealthy_and_a_heartbeat_revives(api: RegistryApi)
     api.clock.advance(0.1)
     await api.sweep()
     assert (await api.record("agent-1"))["status"] == "unhealthy"
-    answer = await api.beat("agent-1", key)
+    answer = await api.send_heartbeat("agent-1", key)
     assert answer.json()["agent_status"] == "active"
     assert (await api.lifecycle("agent-1"))[1:] == [
         ("active", "unhealthy", "heartbeat_timeout"),
@@ -104,7 +107,7 @@ async def test_the_dead_must_register_again(api: RegistryApi) -> None:
         for _ in range(61):
             api.clock.advance(1)
             await api.sweep()
-    answer = await api.beat("agent-1", key)
+    answer = await api.send_heartbeat("agent-1", key)
     assert answer.status == 410
     assert answer.json()["error"]["details"] == {"agent_id": "agent-1", "status": "dead", "incarnation": 1}
 
@@ -122,10 +125,10 @@ async def test_a_former_life_is_told_so(api: RegistryApi) -> None:
 
 async def test_a_heartbeat_that_says_draining_starts_the_drain(api: RegistryApi) -> None:
     key = (await api.register("agent-1", drain_timeout_seconds=50))["agent_key"]
-    answer = await api.beat("agent-1", key, status="draining")
+    answer = await api.send_heartbeat("agent-1", key, status="draining")
     assert answer.json()["agent_status"] == "draining"
     assert (await api.record("agent-1"))["drain_deadline"] == "2025-11-20T12:00:50.000Z"
-    still = await api.beat("agent-1", key, status="active")
+    still = await api.send_heartbeat("agent-1", key, status="active")
     assert still.json()["agent_status"] == "draining"
 
 
@@ -140,7 +143,7 @@ async def test_a_command_rides_home_until_it_is_honoured(api: RegistryApi) -> No
     )
     assert sent.status == 201
     for _ in range(2):
-        pending = (await api.beat("agent-1", key)).json()["pending_commands"]
+        pending = (await api.send_heartbeat("agent-1", key)).json()["pending_commands"]
         assert pending == [
             {
                 "id": sent.json()["id"],
@@ -149,7 +152,7 @@ async def test_a_command_rides_home_until_it_is_honoured(api: RegistryApi) -> No
                 "drain_timeout_seconds": 77,
             }
         ]
-    answer = (await api.beat("agent-1", key, status="draining")).json()
+    answer = (await api.send_heartbeat("agent-1", key, status="draining")).json()
     assert (answer["agent_status"], answer["pending_commands"]) == ("draining", [])
     assert (await api.record("agent-1"))["drain_deadline"] == "2025-11-20T12:01:17.000Z"
     types = [event["type"] for event in await api.events(agent_id="agent-1")]
@@ -161,7 +164,7 @@ async def test_a_command_that_nobody_honours_expires(api: RegistryApi) -> None:
     body = {"command": "drain", "expires_in_seconds": 10}
     await api.ask("POST", f"{AGENTS}/agent-1/commands", body)
     api.clock.advance(10)
-    assert (await api.beat("agent-1", key)).json()["pending_commands"] == []
+    assert (await api.send_heartbeat("agent-1", key)).json()["pending_commands"] == []
     await api.sweep()
     assert "agent.command_expired" in [event["type"] for event in await api.events()]
 
@@ -169,10 +172,10 @@ async def test_a_command_that_nobody_honours_expires(api: RegistryApi) -> None:
 async def test_a_clock_that_differs_is_told_once_and_judges_nothing(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(3):
-        answer = await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:00Z")
+        answer = await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:58:00Z")
         assert answer.status == 200
-    await api.beat("agent-1", key)
-    await api.beat("agent-1", key, client_timestamp="2025-11-20T12:01:00.001Z")
+    await api.send_heartbeat("agent-1", key)
+    await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T12:01:00.001Z")
     drifts = await api.events(type="agent.drift_warning")
     assert [event["payload"]["drift_seconds"] for event in drifts] == [-120.0, 60.001]
     assert (await api.record("agent-1"))["status"] == "active"
@@ -181,26 +184,26 @@ async def test_a_clock_that_differs_is_told_once_and_judges_nothing(api: Registr
 async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     now_s = time.monotonic()
-    api.registry.dispatcher.pauses.beat(now_s - 100)
+    api.registry.dispatcher.pauses.tick(now_s - 100)
     # Sent within our pause: its clock may be right.
-    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
+    await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
     assert await api.events(type="agent.drift_warning") == []
     # Before it, and after now: it cannot be.
-    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
+    await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
     (warning,) = await api.events(type="agent.drift_warning")
     assert -80.1 < warning["payload"]["drift_seconds"] < -61
     # Nor is it called right again by what may have waited.
-    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
-    api.registry.dispatcher.pauses.beat(time.monotonic())
-    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
+    await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
+    api.registry.dispatcher.pauses.tick(time.monotonic())
+    await api.send_heartbeat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
     assert len(await api.events(type="agent.drift_warning")) == 1
 
 
 async def test_tasks_without_a_lease_are_told_once_per_change(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for _ in range(3):
-        await api.beat("agent-1", key, tasks_in_progress=["t1"])
-    await api.beat("agent-1", key, tasks_in_progress=["t1", "t2"])
+        await api.send_heartbeat("agent-1", key, tasks_in_progress=["t1"])
+    await api.send_heartbeat("agent-1", key, tasks_in_progress=["t1", "t2"])
     found = [event["payload"] for event in await api.events(type="agent.tasks_mismatch")]
     assert [payload["without_lease"] for payload in found] == [["t1"], ["t1", "t2"]]
 
@@ -212,14 +215,16 @@ async def test_who_works_at_a_task_that_was_cancelled_is_told_with_its_next_hear
     await one.granted()
     working = {"tasks_in_progress": [made["task_id"]]}
     for _ in range(2):
-        assert (await api.beat(one.agent_id, one.key, **working)).json()["pending_commands"] == []
+        assert (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"] == []
     await steer(api, made["task_id"], "cancel")
-    (told,) = (await api.beat(one.agent_id, one.key, **working)).json()["pending_commands"]
+    (told,) = (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"]
     assert (told["command"], told["reason"]) == (
         "renew_leases",
         f"not leased to this agent: {made['task_id']}",
     )
-    assert (await api.beat(one.agent_id, one.key, tasks_in_progress=[])).json()["pending_commands"] == []
+    assert (await api.send_heartbeat(one.agent_id, one.key, tasks_in_progress=[])).json()[
+        "pending_commands"
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -240,7 +245,7 @@ async def test_a_wrong_heartbeat_is_refused_and_counts_for_nothing(
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     api.clock.advance(5)
-    assert (await api.beat("agent-1", key, **members)).status == 422
+    assert (await api.send_heartbeat("agent-1", key, **members)).status == 422
     assert (await api.record("agent-1"))["last_heartbeat_at"] == "2025-11-20T12:00:00.000Z"
 
 
@@ -269,7 +274,7 @@ async def test_a_heartbeat_that_waited_for_its_agent_counts_from_when_it_was_tak
     async with asyncio.timeout(PATIENCE_SECONDS):
         holding = asyncio.create_task(other.write(hold))
         await is_held.wait()
-        answer = await api.beat("agent-1", key)
+        answer = await api.send_heartbeat("agent-1", key)
         await holding
     await other.close()
     assert answer.json()["server_timestamp"] == "2025-11-20T12:00:20.000Z"

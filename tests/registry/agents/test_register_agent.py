@@ -58,7 +58,7 @@ async def test_whoever_is_alive_is_not_registered_again(api: RegistryApi) -> Non
 
 async def test_an_agent_supersedes_its_own_former_life_in_one_request(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
-    await api.beat("agent-1", key, current_load=3)
+    await api.send_heartbeat("agent-1", key, current_load=3)
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
     record = answer.json()
     assert answer.status == 201
@@ -79,7 +79,7 @@ async def test_whoever_is_gone_comes_back_with_the_same_key_and_a_new_incarnatio
     assert answer.header("etag") == '"2.1"'
     assert answer.json()["capabilities"] == ["new"]
     assert "name" not in answer.json()
-    assert (await api.beat("agent-1", key)).status == 200
+    assert (await api.send_heartbeat("agent-1", key)).status == 200
 
 
 async def test_an_enrolling_key_takes_over_nobody(api: RegistryApi) -> None:

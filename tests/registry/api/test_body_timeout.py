@@ -10,7 +10,7 @@ from lifesign.registry.errors import BodyTooSlow
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_timeout, "MAX_BODY_SECONDS", 0.05)
-    monkeypatch.setattr(body_timeout, "LOOK_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(body_timeout, "CHECK_SECONDS", 0.01)
 
 
 async def _read_for_ever(time: BodyTime, began: asyncio.Event | None = None) -> None:

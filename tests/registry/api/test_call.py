@@ -16,11 +16,11 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
 UNKNOWN = "ahk_" + "x" * 43
-BEAT = f"{AGENTS}/agent-1/heartbeat"
+HEARTBEAT = f"{AGENTS}/agent-1/heartbeat"
 LEASES = "/api/v1/leases"
 RENEW = f"{LEASES}/lease_1_1/renew"
 TAKES_BODY = sorted({
-    ("POST", BEAT),
+    ("POST", HEARTBEAT),
     ("POST", LEASES),
     ("POST", RENEW),
     *((one.method, re.sub(r"{[^}]+}", "1", one.path)) for one in (*OPERATIONS, *DIALECT) if one.body),
@@ -30,7 +30,7 @@ TAKES_QUERY = sorted({
     *((one.method, re.sub(r"{[^}]+}", "1", one.path)) for one in (*OPERATIONS, *DIALECT) if one.query),
 })  # fmt: skip
 NOT_ALLOWED = [
-    ("POST", BEAT, Role.READER),
+    ("POST", HEARTBEAT, Role.READER),
     ("POST", LEASES, Role.READER),
     ("POST", RENEW, Role.ENROLL),
     ("POST", "/api/v1/keys", Role.COORDINATOR),
@@ -65,7 +65,7 @@ async def test_who_is_not_let_in_learns_nothing_about_bodies(api: RegistryApi) -
 
 
 async def test_who_is_not_let_in_learns_nothing_about_how_a_body_must_be_sent(api: RegistryApi) -> None:
-    for path in (BEAT, LEASES, AGENTS):
+    for path in (HEARTBEAT, LEASES, AGENTS):
         for raw, headers in ((b"{}", {"content-type": "text/plain"}), (b" " * 300_000, {})):
             answer = await api.ask("POST", path, raw=raw, key=UNKNOWN, headers=headers)
             assert told(answer) == (401, "unknown_key"), (path, headers)
@@ -104,17 +104,17 @@ async def test_whose_role_does_not_let_in_learns_neither_of_bodies_nor_of_what_t
 
 async def test_a_key_that_was_good_once_is_told_no_more_than_an_unknown_one(api: RegistryApi) -> None:
     await api.register("agent-1")
-    for path in (BEAT, LEASES, AGENTS):
+    for path in (HEARTBEAT, LEASES, AGENTS):
         assert (await api.ask("POST", path, raw=b"{")).status == 400
     await execute(api, keys.update().values(revoked_at_s=0.0))
-    for path in (BEAT, LEASES, AGENTS):
+    for path in (HEARTBEAT, LEASES, AGENTS):
         assert told(await api.ask("POST", path, raw=b"{")) == (401, "unknown_key")
 
 
 async def test_an_odd_life_or_name_is_told_only_to_whom_it_may_concern(api: RegistryApi) -> None:
     await api.register("agent-1")
     lives = {"x-agent-incarnation": "two"}
-    for method, path in (("POST", BEAT), ("DELETE", f"{LEASES}/lease_1_1")):
+    for method, path in (("POST", HEARTBEAT), ("DELETE", f"{LEASES}/lease_1_1")):
         body = {"status": "active", "client_timestamp": api.time_text()} if method == "POST" else None
         assert told(await api.ask(method, path, body, key=UNKNOWN, headers=lives)) == (401, "unknown_key")
         assert told(await api.ask(method, path, body, headers=lives)) == (422, "invalid_request")
@@ -128,17 +128,17 @@ async def test_a_request_without_a_fault_costs_no_look_of_its_own(
 ) -> None:
     key = (await api.register("agent-1"))["agent_key"]
 
-    async def refuse(_deed: Callable[[Transaction], object]) -> None:
+    async def refuse(_function: Callable[[Transaction], object]) -> None:
         raise StoreUnavailable("nothing was to be read")
 
     monkeypatch.setattr(api.database, "read", refuse)
-    assert (await api.beat("agent-1", key)).status == 200
+    assert (await api.send_heartbeat("agent-1", key)).status == 200
     assert (await api.ask("POST", LEASES, {"resource": "r:1"}, key=key)).status == 201
     assert (
         await api.ask("PATCH", f"{AGENTS}/agent-1", {"name": "a"}, headers={"If-Match": "*"})
     ).status == 200
     # With one, the key has to be known before the fault is told.
-    assert told(await api.ask("POST", BEAT, raw=b"{", key=key)) == (503, "store_unavailable")
+    assert told(await api.ask("POST", HEARTBEAT, raw=b"{", key=key)) == (503, "store_unavailable")
 
 
 @pytest.mark.parametrize("times", [2, 3])
@@ -172,7 +172,7 @@ async def test_every_operation_refuses_a_body_with_a_repeated_name(api: Registry
 async def test_lean_endpoints_refuse_a_valid_body_with_a_repeated_name(api: RegistryApi) -> None:
     record = await api.register("agent-1")
     for path, raw in (
-        (BEAT, b'{"current_load": 1, "current_load": 2}'),
+        (HEARTBEAT, b'{"current_load": 1, "current_load": 2}'),
         (LEASES, b'{"resource": "a", "ttl_seconds": 60, "ttl_seconds": 90}'),
     ):
         answer = await api.ask("POST", path, raw=raw, key=record["agent_key"])

@@ -33,16 +33,16 @@ def _add(transaction: Transaction) -> str:
     return "added"
 
 
-def _slowly(deed: Callable[[Transaction], str]) -> Callable[[Transaction], str]:
+def _slowly(function: Callable[[Transaction], str]) -> Callable[[Transaction], str]:
     def wait_first(transaction: Transaction) -> str:
         _wait(transaction)
-        return deed(transaction)
+        return function(transaction)
 
     return wait_first
 
 
 async def _connect(database: Database) -> None:
-    """Let it have a connection, so that the next deed begins at once."""
+    """Let it have a connection, so that the next function begins at once."""
     await database.write(_do_nothing)
 
 
@@ -118,7 +118,7 @@ async def test_what_fails_after_its_answer_is_told_to_the_log(
     assert "on purpose" in str(record.exc_info)
 
 
-async def test_whoever_leaves_takes_its_deed_along(database: Database) -> None:
+async def test_whoever_leaves_takes_its_transaction_along(database: Database) -> None:
     prompt = DeadlineDatabase(database, 20)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
@@ -150,4 +150,4 @@ async def test_all_who_ask_are_told_to_come_again_while_the_database_does_not_an
     assert [(one.status, one.json()["error"]["code"]) for one in answers] == [(503, "store_unavailable")] * 3
     assert {one.header("retry-after") for one in answers} == {"2"}
     await asyncio.gather(*slow)
-    assert (await patient.beat("agent-1", key)).status == 200
+    assert (await patient.send_heartbeat("agent-1", key)).status == 200

@@ -9,8 +9,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.registry.agents.find_agents import MAX_PAGE
 from lifesign.registry.api.recent_totals import (
+    CACHE_SECONDS,
     EXACT_UP_TO,
-    GOOD_FOR_SECONDS,
     MAX_TOTALS,
     USABLE_SECONDS,
     RecentTotals,
@@ -32,9 +32,9 @@ def saying(total: int) -> Callable[[], int]:
 def test_a_large_total_is_good_for_a_moment() -> None:
     totals = RecentTotals()
     assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
-    assert totals.total(ANY, NOW_S + GOOD_FOR_SECONDS / 2, saying(9_999)) == MANY
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS / 2, saying(9_999)) == MANY
     assert totals.total(FREE, NOW_S, saying(2_000)) == 2_000
-    assert totals.total(ANY, NOW_S + GOOD_FOR_SECONDS, saying(9_999)) == 9_999
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
 
 
 def test_while_one_counts_anew_others_are_told_the_old_total_unless_it_is_too_old() -> None:
@@ -50,7 +50,7 @@ def test_while_one_counts_anew_others_are_told_the_old_total_unless_it_is_too_ol
 
         return count
 
-    later_s = NOW_S + GOOD_FOR_SECONDS
+    later_s = NOW_S + CACHE_SECONDS
     assert totals.total(ANY, later_s, count_at(later_s)) == 9_999
     assert told == [MANY, 4_000]
     too_late_s = later_s + USABLE_SECONDS
@@ -66,8 +66,8 @@ def test_a_count_that_fails_is_taken_up_by_the_next_who_asks() -> None:
         raise StoreUnavailable("away")
 
     with pytest.raises(StoreUnavailable):
-        totals.total(ANY, NOW_S + GOOD_FOR_SECONDS, fail)
-    assert totals.total(ANY, NOW_S + GOOD_FOR_SECONDS, saying(9_999)) == 9_999
+        totals.total(ANY, NOW_S + CACHE_SECONDS, fail)
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
 
 
 @pytest.mark.parametrize("total", [0, 1, EXACT_UP_TO])
@@ -75,8 +75,8 @@ def test_a_small_one_is_counted_every_time(total: int) -> None:
     totals = RecentTotals()
     assert totals.total(ANY, NOW_S, saying(total)) == total
     assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
-    assert totals.total(ANY, NOW_S + 2 * GOOD_FOR_SECONDS, saying(total)) == total
-    assert totals.total(ANY, NOW_S + 2 * GOOD_FOR_SECONDS, saying(5)) == 5
+    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(total)) == total
+    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(5)) == 5
 
 
 def test_what_was_counted_before_the_clock_was_set_back_is_counted_again() -> None:
@@ -108,7 +108,7 @@ async def test_who_has_just_registered_is_on_the_page_at_once_and_in_a_large_tot
     rest = (await api.ask("GET", f"{AGENTS}?limit=1000&cursor={page['cursor']}")).json()
     assert [agent["agent_id"] for agent in rest["agents"]] == [f"agent-{MANY - 1}", "newest"]
     assert page["total"] == rest["total"] == MANY
-    clock.advance(GOOD_FOR_SECONDS)
+    clock.advance(CACHE_SECONDS)
     assert (await api.ask("GET", f"{AGENTS}?limit=5")).json()["total"] == MANY + 1
 
 

@@ -2,7 +2,7 @@
 
 from lifesign.registry.api.stall_detector import (
     BEAT_SECONDS,
-    MAX_PAUSES,
+    MAX_STALLS,
     MIN_PAUSE_SECONDS,
     SETTLE_SECONDS,
     StallDetector,
@@ -12,7 +12,7 @@ from lifesign.registry.api.stall_detector import (
 def beating(*times_s: float) -> StallDetector:
     pauses = StallDetector()
     for at_s in times_s:
-        pauses.beat(at_s)
+        pauses.tick(at_s)
     return pauses
 
 
@@ -28,7 +28,7 @@ def test_in_a_pause_and_for_a_while_after_it_nobody_knows() -> None:
     pauses = beating(100.0, 115.0, 115.25)
     assert pauses.sent_after_s(115.3) == 100.0
     assert pauses.sent_after_s(115.0 + SETTLE_SECONDS) == 100.0
-    pauses.beat(125.25)
+    pauses.tick(125.25)
     assert pauses.sent_after_s(125.3) == 115.25
 
 
@@ -36,9 +36,9 @@ def test_several_pauses_count_from_the_first_and_only_as_long_as_each_matters() 
     pauses = beating(100.0, 103.0, 105.0)
     assert pauses.sent_after_s(105.1) == 100.0
     assert pauses.sent_after_s(105.0 + MIN_PAUSE_SECONDS) == 100.0
-    pauses.beat(105.7)
+    pauses.tick(105.7)
     assert beating(100.0, 103.0, 105.0).sent_after_s(113.5) == 103.0
 
 
 def test_no_more_are_remembered_than_matter() -> None:
-    assert MAX_PAUSES * MIN_PAUSE_SECONDS > SETTLE_SECONDS
+    assert MAX_STALLS * MIN_PAUSE_SECONDS > SETTLE_SECONDS

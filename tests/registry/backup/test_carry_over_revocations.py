@@ -8,7 +8,7 @@ from tests.support.databases import WoundClock, migrated_url
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.registry.backup import create_backup as deeds
+from lifesign.registry.backup import create_backup as functions
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
 from lifesign.registry.backup.create_backup import Restored
 from lifesign.registry.events.verify_events import verify_log
@@ -38,14 +38,14 @@ async def api(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIte
 
 async def back_up(api: RegistryApi, file: Path) -> None:
     """Make a backup, after which time goes on."""
-    await api.database.read(lambda transaction: deeds.back_up(transaction, file))
+    await api.database.read(lambda transaction: functions.back_up(transaction, file))
     api.clock.advance(1)
 
 
 async def restored(api: RegistryApi, file: Path) -> Restored:
     """Put it back in place of what is there; the log is whole then."""
     found = await api.database.write(
-        lambda transaction: deeds.restore(transaction, file, is_forced=True, actor="command-line")
+        lambda transaction: functions.restore(transaction, file, is_forced=True, actor="command-line")
     )
     assert (await api.database.read(verify_log)).is_good
     return found
@@ -176,8 +176,8 @@ async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
     assert found.erased_agents == ("agent-1",)
     # Its key is over, so that it need not be named.
     assert knows_all(found)
-    assert (await api.beat("agent-1", key)).status == 401
-    assert (await api.beat("agent-2", reborn)).status == 200
+    assert (await api.send_heartbeat("agent-1", key)).status == 401
+    assert (await api.send_heartbeat("agent-2", reborn)).status == 200
 
 
 async def test_webhooks_that_were_deleted_or_disabled_since_are_told_nothing(

@@ -14,7 +14,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import Worker, create, steer
 
-from lifesign.domain.events.chain import Event, verify, whose
+from lifesign.domain.events.chain import Event, agent_of, verify
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.replay import Replay
 from lifesign.domain.lifecycle.agent_history import HistorySlot, KeptHistory, packed
@@ -60,7 +60,7 @@ async def full(made: Made, database_kind: str) -> RegistryApi:
     key = (await api.register("agent-1", capabilities=["billing"], metadata={"a": [1, "ü", None]}))[
         "agent_key"
     ]
-    await api.beat("agent-1", key, current_load=1)
+    await api.send_heartbeat("agent-1", key, current_load=1)
     await acquire(api, key, "task:1")
     await api.sweep()
     return api
@@ -127,10 +127,10 @@ async def back(database: Database, file: Path, *, is_forced: bool = False) -> Re
 
 
 async def everything(database: Database) -> dict[str, list[Any]]:
-    def deed(transaction: Transaction) -> dict[str, list[Any]]:
+    def function(transaction: Transaction) -> dict[str, list[Any]]:
         return {table.name: list(all_rows.read(transaction, table)) for table in all_rows.TABLES}
 
-    return await database.read(deed)
+    return await database.read(function)
 
 
 async def agent_key(api: RegistryApi, agent_id: str = "agent-1") -> str:
@@ -154,7 +154,7 @@ async def test_all_comes_back_into_either_kind_of_database(
     before = await everything(full.database)
     assert {name for name, rows in before.items() if not rows} <= {
         "commands",
-        "states",
+        "fenced_states",
         "webhooks",
     }
     counts = await full.database.read(lambda transaction: back_up(transaction, file))
@@ -189,13 +189,13 @@ async def test_who_comes_back_with_a_backup_stays_erased_in_archives_and_can_be_
     await full.database.read(lambda transaction: back_up(transaction, file))
     await erase()
     await back(full.database, file, is_forced=True)
-    assert "agent-1" not in {whose(event) for event in archived()}
+    assert "agent-1" not in {agent_of(event) for event in archived()}
     assert await full.record("agent-1")
     full.clock.advance(1)
     await archive(full.database, archives, full.clock.now_s())
-    assert "agent-1" in {whose(event) for event in archived()}
+    assert "agent-1" in {agent_of(event) for event in archived()}
     await erase()
-    assert "agent-1" not in {whose(event) for event in archived()}
+    assert "agent-1" not in {agent_of(event) for event in archived()}
     found = await full.database.read(verify_log)
     assert found.is_good, found
     assert found.archive_erasures == 0

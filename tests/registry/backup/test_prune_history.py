@@ -60,7 +60,7 @@ async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
     await tidy_up(api)
     assert await rows(api, "SELECT count(*) FROM result_sums") == [(0,)]
     assert await rows(api, "SELECT count(*) FROM result_changes") == [(0,)]
-    assert await rows(api, "SELECT result FROM probed") == [("refused",)]
+    assert await rows(api, "SELECT result FROM probe_results") == [("refused",)]
 
 
 async def test_of_one_target_the_last_changes_are_kept(

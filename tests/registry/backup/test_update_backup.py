@@ -49,10 +49,10 @@ def _write_backup(transaction: Transaction, file: Path) -> None:
 
 
 async def _everything(database: Database) -> dict[str, list[Any]]:
-    def deed(transaction: Transaction) -> dict[str, list[Any]]:
+    def function(transaction: Transaction) -> dict[str, list[Any]]:
         return {table.name: list(all_rows.read(transaction, table)) for table in all_rows.KEPT}
 
-    return await database.read(deed)
+    return await database.read(function)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ class Followers:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credential_monitor, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(credential_monitor, "CHECK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -114,5 +114,5 @@ async def test_a_look_that_fails_is_logged_and_the_next_one_counts(
 
 
 def test_who_is_out_is_out_in_about_a_second() -> None:
-    assert credential_monitor.LOOK_SECONDS <= 1.0
+    assert credential_monitor.CHECK_SECONDS <= 1.0
     assert credential_monitor.MAX_UNKNOWN_SECONDS <= 5.0

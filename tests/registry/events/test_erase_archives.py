@@ -12,7 +12,7 @@ from tests.registry.events.test_verify_events import live_a_little, report
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.domain.events.chain import Event, verify, whose
+from lifesign.domain.events.chain import Event, agent_of, verify
 from lifesign.registry.events import archive_events, erase_archives
 from lifesign.registry.events.archive_events import Archivist
 from lifesign.registry.events.erase_archives import without
@@ -41,7 +41,7 @@ def archived_in(directory: Path) -> list[Event]:
 
 
 def owners(directory: Path) -> set[str | None]:
-    return {whose(event) for event in archived_in(directory)}
+    return {agent_of(event) for event in archived_in(directory)}
 
 
 async def done(api: RegistryApi) -> list[tuple[str, int]]:
@@ -184,8 +184,8 @@ async def test_who_takes_an_erased_id_anew_is_not_erased_with_it(api: RegistryAp
     await archive_everything(api, tmp_path)
     assert await look(api, tmp_path) == 0
     first, second = files_in(tmp_path)
-    assert {whose(event) for event in read_archive(first.path)} == {None}
-    assert "agent-1" in {whose(event) for event in read_archive(second.path)}
+    assert {agent_of(event) for event in read_archive(first.path)} == {None}
+    assert "agent-1" in {agent_of(event) for event in read_archive(second.path)}
     await erase(api)
     assert await look(api, tmp_path) == 0
     assert "agent-1" not in owners(tmp_path)
@@ -252,7 +252,7 @@ async def test_a_damaged_file_stays_as_it_is_and_keeps_no_other_from_it(
     await erase(api)
     assert await look(api, tmp_path) == 1
     assert second.path.read_bytes() == damaged
-    assert "agent-1" not in {whose(event) for event in read_archive(first.path)}
+    assert "agent-1" not in {agent_of(event) for event in read_archive(first.path)}
     assert second.path.name in caplog.text
     second.path.write_bytes(whole)
     assert await look(api, tmp_path) == 0

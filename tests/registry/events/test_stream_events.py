@@ -270,10 +270,10 @@ async def test_many_followers_share_one_look(served: Serving, database: Database
     looks = 0
     real = database.read
 
-    async def counted(deed: object) -> object:
+    async def counted(function: object) -> object:
         nonlocal looks
         looks += 1
-        return await real(deed)  # type: ignore[arg-type]
+        return await real(function)  # type: ignore[arg-type]
 
     async with asyncio.TaskGroup() as group:
         ready = asyncio.Semaphore(0)

@@ -5,7 +5,7 @@ from sqlalchemy import Executable, delete, insert, update
 from tests.storage.events.test_event_log import appending, draft
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from lifesign.domain.events.chain import payload_of, whose
+from lifesign.domain.events.chain import agent_of, payload_of
 from lifesign.domain.events.event import EventDraft
 from lifesign.registry.events.verify_events import LogReport, verify_log
 from lifesign.storage.engine.tables import agents, events, keys, leases
@@ -30,7 +30,7 @@ async def live_a_little(api: RegistryApi) -> None:
         api.clock.advance(1)
         await api.sweep()
         if second_s < 4:
-            await api.beat("agent-1", first["agent_key"])
+            await api.send_heartbeat("agent-1", first["agent_key"])
     assert (await api.record("agent-1"))["status"] == "dead"
     await api.register("agent-2")
     await api.ask("DELETE", f"{AGENTS}/agent-2")
@@ -103,7 +103,7 @@ async def test_what_was_changed_is_found(api: RegistryApi, tampering: Executable
 async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> None:
     await live_a_little(api)
     (first,) = await api.database.read(lambda transaction: event_log.after(transaction, 0, limit=1))
-    twice = EventDraft(type=first.type, actor="x", payload=payload_of(first), agent_id=whose(first))
+    twice = EventDraft(type=first.type, actor="x", payload=payload_of(first), agent_id=agent_of(first))
     await api.database.write(appending(twice))
     found = await report(api)
     assert found.fault is not None

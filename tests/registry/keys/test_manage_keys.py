@@ -35,11 +35,11 @@ async def create(database: Database, **members: object) -> str:
 
 
 async def is_good(database: Database, key_id: str) -> bool:
-    def deed(transaction: Transaction) -> bool:
+    def function(transaction: Transaction) -> bool:
         stored = key_rows.find_by_id(transaction, key_id)
         return stored is not None and is_valid(stored, stored.digest, transaction.now_s)
 
-    return await database.read(deed)
+    return await database.read(function)
 
 
 async def told(database: Database) -> list[tuple[str, str]]:

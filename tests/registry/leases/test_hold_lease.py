@@ -14,7 +14,13 @@ from lifesign.domain.access.permissions import Role, digest_of
 from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import LifesignError
 from lifesign.registry.events.verify_events import verify_log
-from lifesign.registry.leases.hold_lease import Acquire, Asked, LeaseReleaseRequest, Renew, hold_leases
+from lifesign.registry.leases.hold_lease import (
+    Acquire,
+    LeaseOperation,
+    LeaseReleaseRequest,
+    Renew,
+    hold_leases,
+)
 from lifesign.storage.engine.tables import leases
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
@@ -482,7 +488,7 @@ async def test_what_is_no_json_or_too_long_is_refused(api: RegistryApi) -> None:
 async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi) -> None:
     digests = [digest_of(await _agent(api, f"agent-{number}")) for number in (1, 2)]
 
-    async def hold(asked: list[Asked]) -> list[object]:
+    async def hold(asked: list[LeaseOperation]) -> list[object]:
         answers = await api.database.write(lambda transaction: hold_leases(transaction, asked))
         return [type(answer) if isinstance(answer, LifesignError) else answer for answer in answers]
 
@@ -611,11 +617,11 @@ async def test_of_a_table_that_has_just_grown_postgresql_does_not_read_all(api: 
     digest = digest_of(await _agent(api))
 
     def hold(transaction: Transaction, number: int) -> list[Claim]:
-        wanted: list[Asked] = [
+        wanted: list[LeaseOperation] = [
             Acquire(digest=digest, resource=f"task:{number}-{one}", ttl_s=60.0) for one in range(3)
         ]
         held = [claim for claim in hold_leases(transaction, wanted) if isinstance(claim, Claim)]
-        released: list[Asked] = [
+        released: list[LeaseOperation] = [
             LeaseReleaseRequest(digest=digest, lease_id=claim.lease_id or "") for claim in held
         ]
         return [claim for claim in hold_leases(transaction, released) if isinstance(claim, Claim)]

@@ -129,9 +129,9 @@ async def test_a_read_that_is_late_is_asked_again_where_changes_go(
     set_ahead(file)
     write = api.database.write
 
-    async def write_to_the_primary(deed: Callable[[Transaction], object]) -> object:
+    async def write_to_the_primary(function: Callable[[Transaction], object]) -> object:
         monkeypatch.setattr(database_identity, "mismatch", lambda _marker, _state: None)
-        return await write(deed)
+        return await write(function)
 
     monkeypatch.setattr(api.database, "write", write_to_the_primary)
     await api.registry.marker.track_once()
@@ -231,7 +231,7 @@ async def test_a_database_in_memory_needs_no_state(clock: WoundClock, tmp_path: 
 async def test_a_database_that_does_not_answer_delays_neither_start_nor_end(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def never(_deed: object) -> None:
+    async def never(_function: object) -> None:
         await asyncio.Event().wait()
 
     caplog.set_level(logging.INFO)

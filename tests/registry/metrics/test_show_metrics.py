@@ -116,7 +116,7 @@ async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClo
 
 
 @ON_ONE_DATABASE
-async def test_an_undone_deed_is_counted_as_no_event(api: RegistryApi) -> None:
+async def test_an_undone_transaction_is_counted_as_no_event(api: RegistryApi) -> None:
     await api.register("agent-1")
     assert (await api.ask("POST", AGENTS, {"agent_id": "agent-1"})).status == 409
     found = await scrape(api)
@@ -208,7 +208,7 @@ async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
     await api.register("agent-1")
     await scrape(api)
 
-    async def away(_deed: object) -> None:
+    async def away(_function: object) -> None:
         raise StoreUnavailable("it is away")
 
     monkeypatch.setattr(api.registry.dispatcher.database, "read", away)
@@ -231,8 +231,8 @@ async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it
     assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
     asked: list[object] = []
 
-    async def away(deed: object) -> None:
-        asked.append(deed)
+    async def away(function: object) -> None:
+        asked.append(function)
         raise StoreUnavailable("it is away")
 
     with monkeypatch.context() as patched:

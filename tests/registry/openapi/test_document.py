@@ -141,8 +141,8 @@ async def test_real_answers_are_what_the_document_says(api: RegistryApi) -> None
     registered = await api.ask("POST", AGENTS, EXAMPLES["Registration"])
     validator_of("AgentRecord").validate(registered.json())
     agent_id, key = registered.json()["agent_id"], registered.json()["agent_key"]
-    beat = await api.beat(agent_id, key, current_load=1)
-    validator_of("HeartbeatReply").validate(beat.json())
+    send_heartbeat = await api.send_heartbeat(agent_id, key, current_load=1)
+    validator_of("HeartbeatReply").validate(send_heartbeat.json())
     validator_of("AgentRecord").validate(await api.record(agent_id))
     listing = await api.ask("GET", f"{AGENTS}?role_id=billing-processor")
     validator_of("AgentList").validate(listing.json())

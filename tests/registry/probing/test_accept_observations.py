@@ -308,7 +308,7 @@ async def test_what_names_no_url_moves_nobody_from_a_targets_id(api: RegistryApi
 async def test_the_key_of_who_took_a_targets_id_is_refused(api: RegistryApi) -> None:
     key = await _squat(api)
     path = f"/api/v1/agents/{target_id(CARD)}"
-    assert (await api.beat(target_id(CARD), key)).status == 401
+    assert (await api.send_heartbeat(target_id(CARD), key)).status == 401
     for method, body in (("GET", None), ("DELETE", None), ("POST", {"status": "draining"})):
         where = "/api/v1/agents" if method == "POST" else path
         assert (await api.ask(method, where, body, key=key)).status == 401

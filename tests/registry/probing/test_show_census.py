@@ -143,10 +143,10 @@ async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         statements.append(statement)
 
-    async def overheard(deed: Callable[[Transaction], Any]) -> Any:
+    async def overheard(function: Callable[[Transaction], Any]) -> Any:
         def heard(transaction: Transaction) -> Any:
             event.listen(transaction.connection, "before_cursor_execute", note)
-            return deed(transaction)
+            return function(transaction)
 
         return await write(heard)
 

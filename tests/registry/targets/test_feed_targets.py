@@ -55,7 +55,7 @@ async def test_a_memory_that_cannot_be_read_is_left_out(
 ) -> None:
     await put(api, "dir", "one", URLS[:2])
     await report(api, clock, URLS[0], {"failures_in_row": 1})
-    spoilt = text("UPDATE probed SET memory = '{}1'")
+    spoilt = text("UPDATE probe_results SET memory = '{}1'")
     await api.database.write(lambda transaction: transaction.connection.execute(spoilt))
     whole = await feed(api, SHARD)
     assert [target.get("memory") for target in whole["targets"]] == [None, None]
@@ -189,7 +189,7 @@ async def test_a_living_agent_has_something_to_lose_whatever_is_remembered_of_it
     # A prober that forgets it, and a memory that cannot be read.
     await see("ok", {"failures_in_row": 1})
     assert await alive_at_s() == clock.at_s
-    spoilt = text("UPDATE probed SET memory = '{}1'")
+    spoilt = text("UPDATE probe_results SET memory = '{}1'")
     await api.database.write(lambda transaction: transaction.connection.execute(spoilt))
     assert await alive_at_s() == clock.at_s
     for _ in range(20):

@@ -9,7 +9,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS, PROOF_GRACE_SECONDS, RELINK_SECONDS
-from lifesign.domain.schedule.opt_out_proof import PROOF_PATH, TOKEN_GOOD_SECONDS
+from lifesign.domain.schedule.opt_out_proof import PROOF_PATH, TOKEN_TTL_SECONDS
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import claim_target
 from lifesign.registry.targets.link_checks import OPEN_CHECK_SECONDS
@@ -140,7 +140,7 @@ async def test_a_record_says_when_its_token_was_looked_for(api: RegistryApi, clo
         await listed(api, server, "agent-1")
         await ask(api, server, "agent-1")
         (link,) = (await api.record("agent-1"))["links"]
-        assert (link["token_asked_at"][:19], "token_checked_at" in link) == (api.time_text()[:19], False)
+        assert (link["token_requested_at"][:19], "token_checked_at" in link) == (api.time_text()[:19], False)
         clock.advance(5)
         await api.registry.link_checker.check_some()
         (link,) = (await api.record("agent-1"))["links"]
@@ -190,7 +190,7 @@ async def test_tokens_are_bounded_and_end(
         asked = await api.ask("POST", f"{AGENTS}/agent-{number}/links", {"url": "https://agent.example/"})
         found.append(asked.status)
     assert found == [201, 201, 409]
-    clock.advance(TOKEN_GOOD_SECONDS + 1)
+    clock.advance(TOKEN_TTL_SECONDS + 1)
     await api.registry.link_checker.check_some()
     again = await api.ask("POST", f"{AGENTS}/agent-2/links", {"url": "https://agent.example/"})
     assert again.status == 201, again.body

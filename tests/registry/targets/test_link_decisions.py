@@ -132,7 +132,7 @@ async def test_the_agents_monitoring_decides_what_the_targets_results_do(
     await crawl(api, "agent-1")
     for _ in range(16):
         clock.advance(300)
-        await api.beat("agent-1", agent["agent_key"])
+        await api.send_heartbeat("agent-1", agent["agent_key"])
         failed: dict[str, Any] = {"discovery": None, "transport": {"result": "timeout"}}
         assert await crawl(api, "agent-1", **failed) == "accepted"
         await api.sweep()

@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import shard_of, target_id
-from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS
+from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets import opt_out_origins
 from lifesign.registry.targets.opt_out_origins import prove
@@ -48,10 +48,10 @@ async def test_a_token_is_given_out_for_an_origin(api: RegistryApi, clock: Wound
         "origin": ORIGIN,
         "token": asked["token"],
         "proof_url": f"{ORIGIN}/.well-known/lifesign-proof",
-        "asked_at": moment(clock.at_s).isoformat()[:19] + ".000Z",
-        "expires_at": moment(clock.at_s + TOKEN_GOOD_SECONDS).isoformat()[:19] + ".000Z",
+        "requested_at": moment(clock.at_s).isoformat()[:19] + ".000Z",
+        "expires_at": moment(clock.at_s + TOKEN_TTL_SECONDS).isoformat()[:19] + ".000Z",
     }
-    clock.advance(TOKEN_GOOD_SECONDS - 1)
+    clock.advance(TOKEN_TTL_SECONDS - 1)
     assert await ask(api) == asked
     clock.advance(1)
     assert (await ask(api))["token"] != asked["token"]

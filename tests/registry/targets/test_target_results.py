@@ -46,8 +46,8 @@ async def rows(api: RegistryApi, query: str) -> list[tuple[Any, ...]]:
 
 async def results(api: RegistryApi) -> list[tuple[Any, ...]]:
     query = """
-        SELECT url, result, result_since_s, observed_at_s FROM probed
-        JOIN targets ON targets.id = probed.target ORDER BY url
+        SELECT url, result, result_since_s, observed_at_s FROM probe_results
+        JOIN targets ON targets.id = probe_results.target ORDER BY url
     """
     return await rows(api, query)
 
@@ -365,7 +365,7 @@ async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(
     await put(api, "dir", "one", URLS)
     said = "0.3\u0000\n" + "x" * 59
     await report(api, probe(clock), memories=[{"protocol_version": said}])
-    (found,) = await rows(api, "SELECT protocol_version, memory FROM probed")
+    (found,) = await rows(api, "SELECT protocol_version, memory FROM probe_results")
     assert found[0] == "0.3\ufffd\ufffd" + "x" * 59
     assert json.loads(found[1]) == {"protocol_version": said}
 

@@ -20,7 +20,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.health.outcome import Outcome
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.registry.tasks import claim_endpoint
-from lifesign.registry.tasks.claim_task import TaskClaimant, look_for_task
+from lifesign.registry.tasks.claim_task import TaskClaimant, seconds_until_task
 from lifesign.storage.engine.transaction import Transaction
 
 LEASES = "/api/v1/leases"
@@ -135,9 +135,9 @@ async def test_case_2_tokens_rise_over_release_expiry_death_and_hand_off(api: Re
     api.clock.advance(11)
     await api.sweep()
     grants.append(await one.granted(ttl_seconds=3_600))
-    await api.beat("agent-2", other.key)
+    await api.send_heartbeat("agent-2", other.key)
     api.clock.advance(201)
-    await api.beat("agent-2", other.key)
+    await api.send_heartbeat("agent-2", other.key)
     await api.sweep()
     assert (await api.record("agent-1"))["status"] == "dead"
     grants.append(await other.granted())
@@ -227,9 +227,9 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
     def counting(transaction: Transaction, seeker: TaskClaimant) -> float | None:
         nonlocal looks
         looks += 1
-        return look_for_task(transaction, seeker)
+        return seconds_until_task(transaction, seeker)
 
-    monkeypatch.setattr(claim_endpoint, "look_for_task", counting)
+    monkeypatch.setattr(claim_endpoint, "seconds_until_task", counting)
     one = await worker(api)
     async with followed(api):
         for _ in range(2):

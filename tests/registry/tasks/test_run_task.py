@@ -133,7 +133,7 @@ async def test_case_6_a_refused_write_changes_nothing(api: RegistryApi) -> None:
     await api.sweep()
     grant = await other.granted()
     before = await task(api, made["task_id"])
-    for deed, members in (
+    for function, members in (
         ("progress", {"report": REPORT}),
         ("complete", {}),
         ("help", {"reason": "?"}),
@@ -141,9 +141,9 @@ async def test_case_6_a_refused_write_changes_nothing(api: RegistryApi) -> None:
         ("release", {"exit_reason": "crash"}),
         ("calls", {"call_id": "c", "tool": "t", "most": {"tokens": 1}}),
     ):
-        key = {} if deed == "calls" else {"idempotency_key": f"late-{deed}"}
-        answer = await one.write(late, deed, **{**key, **members})  # type: ignore[arg-type]
-        assert told(answer) == (412, "stale_token"), deed
+        key = {} if function == "calls" else {"idempotency_key": f"late-{function}"}
+        answer = await one.write(late, function, **{**key, **members})  # type: ignore[arg-type]
+        assert told(answer) == (412, "stale_token"), function
     assert await task(api, made["task_id"]) == before
     assert await _rejected(api) == ["stale_token"] * 6
     assert (await other.report(grant)).status == 200
@@ -159,7 +159,7 @@ async def test_case_7_a_token_that_was_never_granted_is_refused(api: RegistryApi
 
 
 @pytest.mark.parametrize(
-    ("deed", "members", "status", "exit_reason"),
+    ("function", "members", "status", "exit_reason"),
     [
         ("complete", {}, "review", "completed"),
         ("help", {"reason": "which logo?"}, "handoff", "completed"),
@@ -168,12 +168,12 @@ async def test_case_7_a_token_that_was_never_granted_is_refused(api: RegistryApi
     ],
 )
 async def test_case_8_what_ends_the_work_ends_the_lease_with_it(
-    api: RegistryApi, deed: str, members: dict[str, Any], status: str, exit_reason: str
+    api: RegistryApi, function: str, members: dict[str, Any], status: str, exit_reason: str
 ) -> None:
     made = await create(api)
     one = await worker(api)
     grant = await one.granted()
-    assert (await one.write(grant, deed, **members)).json()["status"] == status
+    assert (await one.write(grant, function, **members)).json()["status"] == status
     assert await _is_free(api, made["task_id"])
     shown = await task(api, made["task_id"])
     assert (shown["status"], shown["runs"][0]["exit_reason"]) == (status, exit_reason)
@@ -189,13 +189,16 @@ async def test_case_9_a_finished_task_is_never_changed(api: RegistryApi) -> None
     await one.write(grant, "complete")
     await steer(api, made["task_id"], "review", verdict="accept")
     before = await task(api, made["task_id"])
-    for deed, members in (
+    for function, members in (
         ("cancel", {}),
         ("review", {"verdict": "reject"}),
         ("resolve", {"resolution": "requeue"}),
         ("budget", {"add": {"tokens": 1}}),
     ):
-        assert told(await steer(api, made["task_id"], deed, **members)) == (409, "invalid_task_transition")
+        assert told(await steer(api, made["task_id"], function, **members)) == (
+            409,
+            "invalid_task_transition",
+        )
     assert told(await one.report(grant)) == (412, "lease_ended")
     assert await task(api, made["task_id"]) == before
 
@@ -235,8 +238,8 @@ async def test_an_idempotency_key_is_good_for_one_write_of_a_run(api: RegistryAp
     assert (await one.report(grant)).status == 200
     other = await one.report(grant, report={"summary": "another"})
     assert told(other) == (422, "idempotency_key_reused")
-    deed = await one.write(grant, "complete", idempotency_key="progress")
-    assert told(deed) == (422, "idempotency_key_reused")
+    function = await one.write(grant, "complete", idempotency_key="progress")
+    assert told(function) == (422, "idempotency_key_reused")
     await one.write(grant, "release", exit_reason="killed")
     # Another run counts anew.
     assert (await one.report(await one.granted())).status == 200
@@ -358,7 +361,7 @@ async def test_case_24_a_holder_without_progress_is_told_of_and_left_alone(api: 
     one = await worker(api)
     grant = await one.granted(ttl_seconds=86_400)
     api.clock.advance(50)
-    await api.beat("agent-1", one.key)
+    await api.send_heartbeat("agent-1", one.key)
     assert (await task(api, made["task_id"]))["no_progress_seconds"] == 50
     await one.report(grant)
     api.clock.advance(80)

@@ -155,22 +155,22 @@ async def test_the_latest_comments_are_kept(api: RegistryApi) -> None:
     assert (kept[0][1], kept[-1][1]) == ("answer 19", "question 10")
 
 
-@pytest.mark.parametrize(("deed", "members"), [
+@pytest.mark.parametrize(("function", "members"), [
     ("review", {"verdict": "accept"}), ("resolve", {"resolution": "done"}),
 ])  # fmt: skip
 async def test_what_is_not_there_to_be_decided_is_refused(
-    api: RegistryApi, deed: str, members: dict[str, Any]
+    api: RegistryApi, function: str, members: dict[str, Any]
 ) -> None:
     made = await create(api)
-    answer = await steer(api, made["task_id"], deed, **members)
+    answer = await steer(api, made["task_id"], function, **members)
     assert told(answer) == (409, "invalid_task_transition")
-    unknown = await steer(api, "task_00000000000000000000000000", deed, **members)
+    unknown = await steer(api, "task_00000000000000000000000000", function, **members)
     assert told(unknown) == (404, "task_not_found")
 
 
 async def test_who_may_not_create_tasks_decides_nothing_about_them(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api)
-    deeds = {
+    functions = {
         "cancel": {},
         "review": {"verdict": "accept"},
         "resolve": {"resolution": "done"},
@@ -178,12 +178,12 @@ async def test_who_may_not_create_tasks_decides_nothing_about_them(api: Registry
     }
     for key in (one.key, Role.READER, Role.PROBER, Role.ENROLL):
         assert told(await api.ask("POST", TASKS, {"title": "t"}, key=key)) == (403, "not_allowed")
-        for deed, body in deeds.items():
+        for function, body in functions.items():
             for named in (task_id, "nonsense"):
-                answer = await api.ask("POST", f"{TASKS}/{named}/{deed}", body, key=key)
-                assert told(answer) == (403, "not_allowed"), deed
+                answer = await api.ask("POST", f"{TASKS}/{named}/{function}", body, key=key)
+                assert told(answer) == (403, "not_allowed"), function
                 if key == one.key and named == task_id:
-                    assert "this agent key may not create or steer tasks" in str(answer.json()), deed
+                    assert "this agent key may not create or steer tasks" in str(answer.json()), function
     assert (await task(api, task_id))["status"] == "review"
 
 

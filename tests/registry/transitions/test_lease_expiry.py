@@ -121,7 +121,7 @@ async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_mor
     await one.granted(ttl_seconds=5)
     for _ in range(15):
         api.clock.advance(1)
-        await api.beat("holder", one.key)
+        await api.send_heartbeat("holder", one.key)
         await api.registry.sweeper.sweep_once()
     monitor = (await api.ask("GET", "/api/v1/monitor", key=Role.READER)).json()
     assert monitor["state"] == "suspended", monitor

@@ -15,7 +15,7 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.registry.transitions.sweep_gap import move_back_some
 from lifesign.storage.agents import agent_rows, heartbeats
-from lifesign.storage.agents.heartbeats import Beat
+from lifesign.storage.agents.heartbeats import StoredHeartbeat
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import agents as agents_table
 from lifesign.storage.engine.transaction import Transaction
@@ -56,9 +56,9 @@ class Machine:
         self.clock.advance(by_s)
         self._set_by_s += by_s
 
-    async def beat(self, count: int) -> None:
+    async def send_heartbeat(self, count: int) -> None:
         said = [
-            Beat(number, self.clock.at_s, current_load=None, tasks=None, is_drifting=False)
+            StoredHeartbeat(number, self.clock.at_s, current_load=None, tasks=None, is_drifting=False)
             for number in range(1, count + 1)
         ]
         await self.database.write(lambda transaction: heartbeats.store(transaction, said))
@@ -231,9 +231,9 @@ async def test_who_beats_after_the_clock_was_set_back_is_watched_from_then_on(ma
     await add_agents(machine.database, 3)
     await machine.live(5)
     machine.set_clock(-HOUR_S)
-    await machine.beat(3)
+    await machine.send_heartbeat(3)
     await machine.live(5)
-    await machine.beat(3)
+    await machine.send_heartbeat(3)
     await machine.live(89)
     assert await count_by_status(machine.database) == {"active": 3}
     await machine.live(4)
@@ -311,7 +311,9 @@ async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None
         columns = (
             "observed_at_s, evidence_at_s, evidence_until_s, results_until_s, result_since_s, answered_at_s"
         )
-        joined = f"SELECT {columns} FROM probed JOIN liveness ON liveness.target = probed.target"  # noqa: S608
+        joined = (
+            f"SELECT {columns} FROM probe_results JOIN liveness ON liveness.target = probe_results.target"  # noqa: S608
+        )
         return tuple(transaction.connection.execute(text(joined)).one())
 
     await machine.live(1)

@@ -12,7 +12,7 @@ from lifesign.storage.agents import search
 from lifesign.storage.agents.agent_rows import set_maintenance, set_observed
 from lifesign.storage.agents.search import AgentFilter, place_of
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import beats
+from lifesign.storage.engine.tables import heartbeats
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -84,7 +84,7 @@ async def fleet(database: Database) -> Database:
     def load(transaction: Transaction) -> None:
         for number, known in enumerate(FLEET, start=1):
             transaction.connection.execute(
-                update(beats).where(beats.c.agent == number).values(current_load=known.load)
+                update(heartbeats).where(heartbeats.c.agent == number).values(current_load=known.load)
             )
 
     await database.write(load)
@@ -151,7 +151,7 @@ async def test_old_evidence_is_unknown_health_and_may_be_left_out(fleet: Databas
 
 
 async def test_whose_maintenance_ends_together_is_told_together(fleet: Database) -> None:
-    def deed(transaction: Transaction) -> None:
+    def function(transaction: Transaction) -> None:
         now_s = transaction.now_s
         for number, left_s in {1: 60, 2: 99, 3: 9, 4: 60, 5: 0, 6: 60}.items():
             set_maintenance(transaction, [number], now_s + left_s)
@@ -164,4 +164,4 @@ async def test_whose_maintenance_ends_together_is_told_together(fleet: Database)
         assert [(group.until_s - now_s, group.agents) for group in of_pool] == [(60, 2), (9, 1)]
         assert search.maintained_together(transaction, ["active"], role_id="r", limit=0) == []
 
-    await fleet.write(deed)
+    await fleet.write(function)

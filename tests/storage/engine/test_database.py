@@ -20,13 +20,13 @@ from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 
 
 def _add_row(number: int) -> Callable[[Transaction], int]:
-    def deed(transaction: Transaction) -> int:
+    def function(transaction: Transaction) -> int:
         transaction.connection.execute(
             insert(registry).values(id=number, token_floor=0, monitor="", excluded_downtime="")
         )
         return number
 
-    return deed
+    return function
 
 
 def _rows(transaction: Transaction) -> list[int]:
@@ -65,7 +65,7 @@ async def test_empty_file_in_place_of_the_database_is_a_replaced_one(tmp_path: P
         await database.close()
 
 
-async def test_a_deed_that_raises_leaves_nothing_and_its_neighbours_stay(database: Database) -> None:
+async def test_a_transaction_that_raises_leaves_nothing_and_its_neighbours_stay(database: Database) -> None:
     def fail_late(transaction: Transaction) -> None:
         _add_row(7)(transaction)
         raise LookupError("on purpose")
@@ -82,7 +82,7 @@ async def test_a_deed_that_raises_leaves_nothing_and_its_neighbours_stay(databas
     assert await database.read(_rows) == [1, 2]
 
 
-async def test_a_deed_that_raises_alone_leaves_nothing(database: Database) -> None:
+async def test_a_transaction_that_raises_alone_leaves_nothing(database: Database) -> None:
     def fail_late(transaction: Transaction) -> None:
         _add_row(7)(transaction)
         raise LookupError("on purpose")
@@ -124,7 +124,7 @@ def _modes(directory: Path) -> list[int]:
     return [file.stat().st_mode for file in directory.iterdir()]
 
 
-async def test_waiting_deeds_are_committed_together_on_sqlite(tmp_path: Path) -> None:
+async def test_waiting_transactions_are_committed_together_on_sqlite(tmp_path: Path) -> None:
     async with opened("sqlite", tmp_path) as database:
         at_the_gate, go_on = threading.Event(), threading.Event()
 
@@ -133,11 +133,11 @@ async def test_waiting_deeds_are_committed_together_on_sqlite(tmp_path: Path) ->
             go_on.wait(PATIENCE_SECONDS)
 
         def connection_and_row(number: int) -> Callable[[Transaction], object]:
-            def deed(transaction: Transaction) -> object:
+            def function(transaction: Transaction) -> object:
                 _add_row(number)(transaction)
                 return transaction.connection
 
-            return deed
+            return function
 
         first = asyncio.create_task(database.write(hold_the_writer))
         await asyncio.to_thread(at_the_gate.wait, 10)

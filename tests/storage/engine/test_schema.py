@@ -91,19 +91,19 @@ async def test_an_empty_database_is_outdated_where_nothing_may_be_changed(bare: 
 
 
 def _pretend(revision: str) -> Any:
-    def deed(transaction: Transaction) -> None:
+    def function(transaction: Transaction) -> None:
         schema.upgrade(transaction)
         statement = text(f"UPDATE {REVISION_TABLE} SET version_num = :revision")  # noqa: S608 - a constant
         transaction.connection.execute(statement, {"revision": revision})
 
-    return deed
+    return function
 
 
 async def test_a_database_of_a_newer_version_is_left_alone(bare: Database) -> None:
     await bare.write(_pretend("9999"))
-    for deed in (schema.check, schema.upgrade, schema.set_up_or_check):
+    for function in (schema.check, schema.upgrade, schema.set_up_or_check):
         with pytest.raises(SchemaUnknown, match="9999"):
-            await bare.write(deed)
+            await bare.write(function)
     assert await bare.read(schema.revision) == "9999"
 
 
@@ -113,9 +113,9 @@ async def test_older_database_is_upgraded_only_on_request(
     await bare.write(schema.upgrade)
     await add_agents(bare, 2)
     use_next_version(monkeypatch, tmp_path)
-    for deed in (schema.check, schema.set_up_or_check):
+    for function in (schema.check, schema.set_up_or_check):
         with pytest.raises(SchemaOutdated, match=BEFORE):
-            await bare.write(deed)
+            await bare.write(function)
     assert await bare.read(schema.is_behind)
     done = await bare.write(schema.upgrade)
     assert (done.before, done.after) == (BEFORE, AFTER)
@@ -135,20 +135,20 @@ async def test_empty_database_gets_all_migrations(
 
 
 def _done(*statements: str) -> Callable[[Transaction], None]:
-    def deed(transaction: Transaction) -> None:
+    def function(transaction: Transaction) -> None:
         for statement in statements:
             transaction.connection.execute(text(statement))
 
-    return deed
+    return function
 
 
 @pytest.mark.parametrize("name", ["agents", "customers", REVISION_TABLE.replace("_", "")])
 async def test_a_database_of_another_program_is_not_touched(bare: Database, name: str) -> None:
     await bare.write(_done(f"CREATE TABLE {name} (codename text)"))
     before = await bare.read(_definitions)
-    for deed in (schema.check, schema.is_behind, schema.upgrade, schema.set_up_or_check):
+    for function in (schema.check, schema.is_behind, schema.upgrade, schema.set_up_or_check):
         with pytest.raises(ForeignDatabase, match=name):
-            await bare.write(deed)
+            await bare.write(function)
     assert await bare.read(_definitions) == before
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.storage.events.test_event_log import draft, written
 
 from lifesign.domain.errors import InvalidEvent
-from lifesign.domain.events.chain import GENESIS, Event, chain, verify, whose
+from lifesign.domain.events.chain import GENESIS, Event, agent_of, chain, verify
 from lifesign.domain.events.event import EventDraft
 from lifesign.storage.events.event_archive import (
     Archived,
@@ -58,7 +58,7 @@ def test_the_payloads_of_an_agent_give_way_and_the_chain_still_holds(file: Archi
     after = [*read_archive(file.path)]
     start = chained([])[-1].checkpoint
     assert verify(after, start) == verify(before, start)
-    assert {whose(event) for event in after} == {None, "agent_2", "agent_10"}
+    assert {agent_of(event) for event in after} == {None, "agent_2", "agent_10"}
     assert erase_in(file, GONE) == 0
 
 

@@ -61,7 +61,7 @@ async def test_an_empty_log_ends_at_zero_and_holds_nothing(database: Database) -
     assert await everything(database) == []
 
 
-async def test_a_deed_that_fails_leaves_no_gap(database: Database) -> None:
+async def test_a_transaction_that_fails_leaves_no_gap(database: Database) -> None:
     def fail(transaction: Transaction) -> None:
         event_log.append(transaction, [draft()])
         raise LookupError
@@ -77,12 +77,12 @@ async def test_a_deed_that_fails_leaves_no_gap(database: Database) -> None:
 
 
 async def test_several_appends_in_one_transaction_follow_one_another(database: Database) -> None:
-    def deed(transaction: Transaction) -> int:
+    def function(transaction: Transaction) -> int:
         event_log.append(transaction, [draft(1)])
         event_log.append(transaction, [draft(2), draft(3)])
         return event_log.last_sequence(transaction)
 
-    assert await database.write(deed) == 3
+    assert await database.write(function) == 3
     assert await everything(database) == [1, 2, 3]
 
 

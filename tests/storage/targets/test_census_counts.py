@@ -19,7 +19,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.storage.engine.database import Database
-from lifesign.storage.engine.tables import census_runs, probed
+from lifesign.storage.engine.tables import census_runs, probe_results
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import SECONDS_PER_HOUR, SumRow
 from lifesign.storage.targets import census_counts
@@ -241,7 +241,7 @@ async def test_reason_of_an_old_result_is_that_of_the_last_probe(
 
     def note_results(transaction: Transaction) -> None:
         changed = {"results_until_s": transaction.now_s + 900, "inconclusive_reason": "no_witness"}
-        transaction.connection.execute(update(probed).values(changed))
+        transaction.connection.execute(update(probe_results).values(changed))
 
     await counted.write(note_results)
     assert (await counted.read(census_counts.evidence)).old == {UnknownReason.NO_WITNESS: 4}

@@ -26,22 +26,22 @@ def _claim(number: int, resource: str, holder: str, clock: WoundClock, *, ttl_s:
 async def _hold(
     database: Database, clock: WoundClock, holder: str, resources: Sequence[str], *, ttl_s: float = 60
 ) -> list[Claim]:
-    def deed(transaction: Transaction) -> list[Claim]:
+    def function(transaction: Transaction) -> list[Claim]:
         rows = leases.lock(transaction, to_hold=resources)
         held = [_claim(number, row.resource, holder, clock, ttl_s=ttl_s) for number, row in rows.items()]
         leases.store(transaction, held)
         return held
 
-    return await database.write(deed)
+    return await database.write(function)
 
 
 async def test_a_resource_that_nobody_has_held_has_a_row_and_no_lease(database: Database) -> None:
-    def deed(transaction: Transaction) -> dict[int, Claim]:
+    def function(transaction: Transaction) -> dict[int, Claim]:
         first = leases.lock(transaction, to_hold=["b", "a", "b"])
         assert leases.lock(transaction, to_hold=["a"], numbers=[*first, 999]) == first
         return first
 
-    rows = await database.write(deed)
+    rows = await database.write(function)
     assert sorted(row.resource for row in rows.values()) == ["a", "b"]
     assert set(rows.values()) == {Claim(resource="a"), Claim(resource="b")}
     assert await database.read(lambda transaction: leases.count(transaction, LeaseFilter())) == 0

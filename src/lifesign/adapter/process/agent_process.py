@@ -23,11 +23,11 @@ from lifesign.adapter.process.orphan_cleanup import end_left
 
 START_SECONDS: Final = 60.0
 """For its first process to begin."""
-WARDEN_SECONDS: Final = 5.0
+WATCHER_TIMEOUT_SECONDS: Final = 5.0
 """For warden and keeper to kill all, before we do."""
 _MAX_STATUS_BYTES: Final = 4096
 _MEDDLED: Final = "somebody has meddled with what watches over it"
-_SAID: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
+_WATCHER_REPORT: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
 """All that a warden says."""
 
 
@@ -138,7 +138,7 @@ class AgentProcess:
             mark=mark,
             timer=job.timer,
         )
-        started._tell(_job_line(job, begun[1], timer_to))
+        started._send(_job_line(job, begun[1], timer_to))
         # Retrieved, so that nobody is told of what was given up.
         started._started.add_done_callback(asyncio.Future.exception)
         try:
@@ -165,7 +165,7 @@ class AgentProcess:
         return self._fault
 
     @property
-    def doubt(self) -> str:
+    def uncertainty(self) -> str:
         """Why it is not known, after its end, whether anything of it goes on; else nothing."""
         return self._doubt
 
@@ -189,7 +189,7 @@ class AgentProcess:
         """
         if not self._is_gone.is_set():
             self._wake()
-            self._tell(process_watcher.ASK)
+            self._send(process_watcher.ASK)
             hurries = asyncio.ensure_future(hurry.wait())
             either: set[asyncio.Future[Any]] = {self._watching, hurries}
             try:
@@ -201,9 +201,9 @@ class AgentProcess:
     async def kill(self) -> bool:
         """Kill all of it, past warden and keeper if they do not; return whether all has ended."""
         self._wake()
-        self._tell(process_watcher.KILL)
+        self._send(process_watcher.KILL)
         with suppress(TimeoutError):
-            async with asyncio.timeout(WARDEN_SECONDS):
+            async with asyncio.timeout(WATCHER_TIMEOUT_SECONDS):
                 await self._is_gone.wait()
         self._is_overdue.set()
         await self._watching
@@ -238,7 +238,7 @@ class AgentProcess:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
 
-    def _tell(self, what: bytes) -> None:
+    def _send(self, what: bytes) -> None:
         if not self._control.is_closing():
             self._control.write(what)
 
@@ -254,7 +254,7 @@ class AgentProcess:
             if not self._fault:
                 both: asyncio.Future[Any] = asyncio.gather(listening, living)
                 rest: set[asyncio.Future[Any]] = {both, overdue}
-                await asyncio.wait(rest, timeout=WARDEN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(rest, timeout=WATCHER_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if await self._end_all(is_over=listening.done() and living.done()):
                 self._is_gone.set()
         finally:
@@ -298,7 +298,7 @@ class AgentProcess:
         # ValueError: a line that is longer than any of its.
         with suppress(ValueError):
             async for line in self._status:
-                said = _SAID.fullmatch(line)
+                said = _WATCHER_REPORT.fullmatch(line)
                 if said is None or (said["pid"] and self._started.done()):
                     break
                 self._take(said)
@@ -306,12 +306,12 @@ class AgentProcess:
                 return
         self._fault = _MEDDLED
 
-    def _take(self, said: re.Match[bytes]) -> None:
-        if said["pid"]:
-            self._pid = int(said["pid"])
+    def _take(self, match: re.Match[bytes]) -> None:
+        if match["pid"]:
+            self._pid = int(match["pid"])
             self._started.set_result(self._pid)
-        elif said["code"] and not self._exited.done():
-            self._exited.set_result(int(said["code"]))
+        elif match["code"] and not self._exited.done():
+            self._exited.set_result(int(match["code"]))
 
 
 async def _reader(read_fd: int) -> asyncio.StreamReader:
@@ -345,23 +345,23 @@ async def _received(asks: socket.socket) -> list[int]:
 
 def _job_line(job: Job, begun_fd: int, timer_to_fd: int) -> bytes:
     """Return what the warden reads, byte for byte as the kernel is to get it."""
-    said = {
+    members = {
         "adapter": os.getpid(),
-        "command": [_said(part) for part in job.command],
-        "environment": {_said(name): _said(value) for name, value in job.environment.items()},
-        "cwd": _said(str(job.directory)),
+        "command": [_report_text(part) for part in job.command],
+        "environment": {_report_text(name): _report_text(value) for name, value in job.environment.items()},
+        "cwd": _report_text(str(job.directory)),
         "user": None if job.user is None else _rights_of(job.user),
         "input": job.input_fd,
         "timer": timer_to_fd,
         "due_ns": None if job.timer is None else job.timer.due_ns,
         "begun": begun_fd,
     }
-    return json.dumps(said).encode() + b"\n"
+    return json.dumps(members).encode() + b"\n"
 
 
 def _rights_of(user: AgentUser) -> dict[str, Any]:
     return {"uid": user.uid, "gid": user.gid, "groups": user.groups}
 
 
-def _said(text: str) -> str:
+def _report_text(text: str) -> str:
     return os.fsencode(text).decode("latin-1")

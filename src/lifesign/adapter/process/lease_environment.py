@@ -8,10 +8,10 @@ from typing import Final, Protocol
 from lifesign.domain.models.tasks import TaskGrant
 from lifesign.domain.text.times import utc_text
 
-OURS: Final = "LIFESIGN_"
+VARIABLE_PREFIX: Final = "LIFESIGN_"
 """How the names of our variables begin: settings, databases, keys. None of them is handed down."""
 
-RUN_ID_VARIABLE: Final = f"{OURS}RUN_ID"
+RUN_ID_VARIABLE: Final = f"{VARIABLE_PREFIX}RUN_ID"
 """Of a process that an agent has started, tells of which run it is, unless the agent has taken it away."""
 
 
@@ -53,10 +53,12 @@ def environment_of(
     Of ours (`inherited`), all but what is hidden and what is lifesign's own: no key goes with it.
     """
     kept = {
-        name: value for name, value in inherited.items() if not name.startswith(OURS) and name not in hidden
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(VARIABLE_PREFIX) and name not in hidden
     }
     lease = lease_record(grant, workspace)
-    told = {
+    members = {
         "LEASE": json.dumps(lease),
         "TASK_ID": grant.task.task_id,
         "RUN_ID": grant.run_id,
@@ -65,5 +67,5 @@ def environment_of(
         "WORKSPACE": str(workspace),
     }
     if tools is not None:
-        told |= {"PROXY_URL": tools.url, "RUN_TOKEN": tools.run_token}
-    return kept | {f"{OURS}{name}": value for name, value in told.items()}
+        members |= {"PROXY_URL": tools.url, "RUN_TOKEN": tools.run_token}
+    return kept | {f"{VARIABLE_PREFIX}{name}": value for name, value in members.items()}

@@ -73,10 +73,10 @@ def _found(run_ids: Collection[str], session: int | None) -> set[int]:
         if its == session or _is_of_run(pid, run_ids)
     }
     below = {pid for one in known for pid in process_watcher.descendants(one)}
-    return (known | below) - _ours()
+    return (known | below) - _own_process_ids()
 
 
-def _ours() -> set[int]:
+def _own_process_ids() -> set[int]:
     """Return this process and those above it: what a run has started may be an adapter."""
     living = process_watcher.processes()
     ours, pid = set[int](), os.getpid()

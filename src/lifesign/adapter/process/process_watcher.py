@@ -39,7 +39,7 @@ ASK: Final = b"T"
 KILL: Final = b"K"
 STATUS_FD_AT: Final = 1
 """In the arguments: the descriptor to which the warden writes."""
-LIFE_FD_AT: Final = 2
+LIFETIME_FD_INDEX: Final = 2
 """And the one that the keeper alone holds, and to which nobody writes."""
 MARK_AT: Final = 3
 """And of which run they are, for whoever looks for them: an environment that is hidden tells nobody."""
@@ -415,7 +415,7 @@ def _give_timer(job: dict[str, Any]) -> int | None:
 def main() -> None:
     """Be the keeper of one run's warden."""
     hide_memory()
-    status_fd, life_fd = int(sys.argv[STATUS_FD_AT]), int(sys.argv[LIFE_FD_AT])
+    status_fd, life_fd = int(sys.argv[STATUS_FD_AT]), int(sys.argv[LIFETIME_FD_INDEX])
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
     os.setsid()
     job = _read_job()

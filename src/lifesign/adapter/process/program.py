@@ -23,7 +23,7 @@ def program_called(name: str, user: AgentUser | None = None) -> Path:
     for place in _places(name):
         if not _is_there(place):
             continue
-        why = _why_not(place, user)
+        why = _start_obstacle(place, user)
         if not why:
             return place.absolute()
         passed_over = passed_over or f"{place}: {why}"
@@ -43,17 +43,17 @@ def _is_there(place: Path) -> bool:
     return os.path.isfile(place)  # noqa: PTH113
 
 
-def _why_not(program: Path, user: AgentUser | None) -> str:
+def _start_obstacle(program: Path, user: AgentUser | None) -> str:
     """Return why a file that is there cannot be started; nothing if it can."""
     if not _may_start(program, user):
         return _obstacle(program, user)
     interpreter = _interpreter_of(program)
     if interpreter is None or not interpreter.is_absolute():
         return ""
-    said = f"its first line names {str(interpreter)!r}"
+    text = f"its first line names {str(interpreter)!r}"
     if not _is_there(interpreter):
-        return f"{said}, which is not there"
-    return "" if _may_start(interpreter, user) else f"{said}: {_obstacle(interpreter, user)}"
+        return f"{text}, which is not there"
+    return "" if _may_start(interpreter, user) else f"{text}: {_obstacle(interpreter, user)}"
 
 
 def _may_start(program: Path, user: AgentUser | None) -> bool:

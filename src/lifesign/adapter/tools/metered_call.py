@@ -21,7 +21,7 @@ from lifesign.adapter.tools.upstreams import Price
 from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.tasks import CallRecord
-from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NOTHING, Spend
+from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NO_AMOUNT, Spend
 from lifesign.mcp.answer import failure
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.run_calls import refusal
@@ -39,7 +39,7 @@ RETRY_SECONDS: Final = 2.0
 """Between two tries to tell what a call did cost."""
 CLOSE_SECONDS: Final = 3.0
 """For what is still to be told when the run is over."""
-MAX_UNTOLD: Final = 1_000
+MAX_UNREPORTED: Final = 1_000
 """Of calls whose cost is being told again; of those beyond, the reservation stays until the run ends."""
 
 _SIX_DECIMALS: Final = Decimal("0.000001")
@@ -51,7 +51,7 @@ class Meter:
 
     def __init__(self, held: ToolProxyContext) -> None:
         self._held = held
-        self._untold: set[asyncio.Task[None]] = set()
+        self._unreported: set[asyncio.Task[None]] = set()
         self.paid_under_way = 0
         """Calls that have begun, and may cost something."""
 
@@ -62,7 +62,7 @@ class Meter:
 
         Cancelled only at the run's end: who asked may be gone, and the call costs what it costs.
         """
-        is_paid = price.most().amount() != NOTHING
+        is_paid = price.most().amount() != NO_AMOUNT
         self.paid_under_way += is_paid
         try:
             return await self._call(tool, price, carry_out)
@@ -85,9 +85,9 @@ class Meter:
             raise
         except ToolFailed as error:
             cost = cost_of(price, error.answer if isinstance(error, ResultWithheld) else None)
-            result = failure(_paid_for(error) if cost and cost.amount() != NOTHING else error)
+            result = failure(_paid_for(error) if cost and cost.amount() != NO_AMOUNT else error)
         except BaseException:
-            self._later(self._tell_cut_off(call_id, tool, most))
+            self._later(self._report_interrupted(call_id, tool, most))
             raise
         else:
             cost = cost_of(price, result)
@@ -98,11 +98,11 @@ class Meter:
 
     async def close(self) -> None:
         """Give what is still to be told a moment."""
-        if self._untold:
-            await asyncio.wait(self._untold, timeout=CLOSE_SECONDS)
-        for telling in self._untold:
-            telling.cancel()
-        await asyncio.gather(*self._untold, return_exceptions=True)
+        if self._unreported:
+            await asyncio.wait(self._unreported, timeout=CLOSE_SECONDS)
+        for reporting in self._unreported:
+            reporting.cancel()
+        await asyncio.gather(*self._unreported, return_exceptions=True)
 
     async def _reserve(self, call_id: str, tool: str, most: Spend) -> None:
         try:
@@ -130,14 +130,14 @@ class Meter:
             _log.warning("%s did cost more than its price says that it may at most: %s", tool, cost)
             meta[OVER_KEY] = True
         try:
-            told = await self._tell(call_id, cost)
+            told = await self._report(call_id, cost)
         except asyncio.CancelledError:
-            self._later(self._tell_cut_off(call_id, tool, cost))
+            self._later(self._report_interrupted(call_id, tool, cost))
             raise
         except (RegistryFailure, RateLimited) as error:
             # It was carried out, and what it may cost stays reserved: nobody can spend that twice.
             _log.warning("what %s did cost cannot be told now, and is told again: %s", tool, error)
-            self._later(self._tell_until_told(call_id, cost))
+            self._later(self._report_until_recorded(call_id, cost))
             meta[UNSETTLED_KEY] = True
         except RegistryError as error:
             failed = refusal(error)
@@ -150,33 +150,33 @@ class Meter:
             meta[AVAILABLE_KEY] = told.available.model_dump(mode="json")
         return result.model_copy(update={"meta": {**(result.meta or {}), **meta}})
 
-    async def _tell(self, call_id: str, cost: Spend) -> CallRecord:
+    async def _report(self, call_id: str, cost: Spend) -> CallRecord:
         return await self._held.registry.tasks.settle_call(self._run, call_id, cost)
 
-    async def _tell_cut_off(self, call_id: str, tool: str, cost: Spend) -> None:
+    async def _report_interrupted(self, call_id: str, tool: str, cost: Spend) -> None:
         try:
-            await self._tell(call_id, cost)
+            await self._report(call_id, cost)
         except RegistryError as error:
             _log.warning("%s was cut off by the run's end, and what it may cost is not told: %s", tool, error)
 
-    async def _tell_until_told(self, call_id: str, cost: Spend) -> None:
+    async def _report_until_recorded(self, call_id: str, cost: Spend) -> None:
         while self._held.is_held():
             await asyncio.sleep(RETRY_SECONDS)
             try:
-                await self._tell(call_id, cost)
+                await self._report(call_id, cost)
             except (RegistryFailure, RateLimited):
                 continue
             except RegistryError as error:
                 _log.warning("what a call did cost is refused: %s", error)
             return
 
-    def _later(self, deed: Any) -> None:
-        if len(self._untold) >= MAX_UNTOLD:
-            deed.close()
+    def _later(self, function: Any) -> None:
+        if len(self._unreported) >= MAX_UNREPORTED:
+            function.close()
             return
-        telling = asyncio.ensure_future(deed)
-        self._untold.add(telling)
-        telling.add_done_callback(self._untold.discard)
+        reporting = asyncio.ensure_future(function)
+        self._unreported.add(reporting)
+        reporting.add_done_callback(self._unreported.discard)
 
     @property
     def _run(self) -> HeldRun:
@@ -188,13 +188,13 @@ def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
 
     Without an answer it may have been carried out.
     """
-    told = None if answer is None else cost_told(price, answer)
+    told = None if answer is None else reported_cost(price, answer)
     if told is None and answer is not None and answer.is_error:
         return None
     return told or price.most()
 
 
-def cost_told(price: Price, result: CallToolResult) -> Spend | None:
+def reported_cost(price: Price, result: CallToolResult) -> Spend | None:
     """Return what a server says that a call did cost; None if it says nothing that can be meant.
 
     A part of a micro-dollar counts as a whole one.

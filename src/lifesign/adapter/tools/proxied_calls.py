@@ -51,7 +51,7 @@ class ProxiedCalls:
         self._upstreams = upstreams
         self._servers = servers
         self._meter = Meter(held)
-        self._reach = ToolContext(get=_ask_nobody, registry=held.registry, run=held.run)
+        self._reach = ToolContext(get=_refuse_external_request, registry=held.registry, run=held.run)
         self._offered: dict[str, _Offered] = {}
         self._under_way: set[asyncio.Task[CallToolResult]] = set()
         self._reading = asyncio.Lock()
@@ -199,8 +199,8 @@ class ProxiedCalls:
 
 def _shown(tool: Tool, name: str, price: Price) -> Tool:
     """Return a server's tool as it is offered: under our name, with its price."""
-    told = f"{tool.description or ''}\n\n{_price_in_words(price)}".strip()
-    return tool.model_copy(update={"name": name, "description": told})
+    text = f"{tool.description or ''}\n\n{_price_in_words(price)}".strip()
+    return tool.model_copy(update={"name": name, "description": text})
 
 
 def _price_in_words(price: Price) -> str:
@@ -219,5 +219,5 @@ def _run_ended(tool: str) -> ToolFailed:
     return ToolFailed(what, code=ToolRefusalCode.RUN_ENDED)
 
 
-async def _ask_nobody(*_: object) -> Any:
+async def _refuse_external_request(*_: object) -> Any:
     raise ToolFailed("no tool of a task asks strangers", code=ToolRefusalCode.NOT_ASKED)

@@ -121,9 +121,9 @@ class _FromThread:
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         return self._calls.input_schema(name)
 
-    async def _there(self, deed: Coroutine[Any, Any, _Given]) -> _Given:
+    async def _there(self, function: Coroutine[Any, Any, _Given]) -> _Given:
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(deed, self._loop))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function, self._loop))
         except asyncio.CancelledError:
             asking = asyncio.current_task()
             if asking is None or asking.cancelling():

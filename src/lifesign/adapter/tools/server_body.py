@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx2
 from mcp_types import JSONRPCError
 
-from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE, answer_in_place, error_in
+from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE, error_in, substitute_error
 
 AS_IT_IS: Final = "identity"
 """The only encoding of a body that is asked for, and taken."""
@@ -41,7 +41,7 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             if not _is_call(request):
                 raise
-            return _in_place(request, NOT_SENT, "it cannot be reached")
+            return _error_response(request, NOT_SENT, "it cannot be reached")
         return await self._taken(request, response)
 
     async def aclose(self) -> None:
@@ -52,10 +52,10 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         """Return an answer that may be handed on, or what is said in its place."""
         if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
             await response.aclose()
-            return _in_place(request, UNREADABLE, "its answer is packed, though that was not asked for")
-        if _is_call(request) and _tells_nothing(response):
+            return _error_response(request, UNREADABLE, "its answer is packed, though that was not asked for")
+        if _is_call(request) and _leaves_outcome_open(response):
             await response.aclose()
-            return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
+            return _error_response(request, UNREADABLE, f"its answer is status {response.status_code}")
         if request.method != "POST" or not _is_of(response, "application/json"):
             instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
             return _bounded(response, self._max_bytes, instead)
@@ -64,10 +64,10 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         if body is None:
-            return _in_place(request, TOO_LONG, self._too_long())
+            return _error_response(request, TOO_LONG, self._too_long())
         error = error_in(body)
         if _is_call(request) and response.is_server_error and error is None:
-            return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
+            return _error_response(request, UNREADABLE, f"its answer is status {response.status_code}")
         content = body if error is None else _written(error)
         return httpx2.Response(response.status_code, headers=_without_length(response), content=content)
 
@@ -103,10 +103,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
             seen_bytes = len(begun)
             begun += part
             while end := _EVENT_END.search(begun, max(0, seen_bytes - _MAX_END_BYTES)):
-                yield _event_said(bytes(begun[: end.end()]))
+                yield _relayed_event(bytes(begun[: end.end()]))
                 del begun[: end.end()]
                 seen_bytes = 0
-        yield _event_said(bytes(begun))
+        yield _relayed_event(bytes(begun))
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -130,7 +130,7 @@ def _is_call(request: httpx2.Request) -> bool:
     return request.method == "POST" and json.loads(request.content or b"{}").get("method") == "tools/call"
 
 
-def _tells_nothing(response: httpx2.Response) -> bool:
+def _leaves_outcome_open(response: httpx2.Response) -> bool:
     """Whether an answer to a call leaves open whether that was carried out; a redirect, or a 4xx, does not.
 
     A proxy that has waited for too long says 502 or 504.
@@ -144,10 +144,10 @@ def _tells_nothing(response: httpx2.Response) -> bool:
 def _event(request: httpx2.Request, words: str) -> bytes:
     """Return the event that ends a call."""
     call = _call_in(request)
-    return b"" if call is None else _event_of([b"event: message"], answer_in_place(call, TOO_LONG, words))
+    return b"" if call is None else _event_of([b"event: message"], substitute_error(call, TOO_LONG, words))
 
 
-def _event_said(event: bytes) -> bytes:
+def _relayed_event(event: bytes) -> bytes:
     """Return what a server has said as it goes on: only an error of its own may be written anew."""
     lines = event.splitlines()
     data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
@@ -176,7 +176,7 @@ def _without_length(response: httpx2.Response) -> list[tuple[str, str]]:
     return [(name, value) for name, value in response.headers.multi_items() if name not in travel]
 
 
-def _in_place(request: httpx2.Request, code: int, words: str) -> httpx2.Response:
+def _error_response(request: httpx2.Request, code: int, words: str) -> httpx2.Response:
     """Return an error of ours as the answer to what was asked; to what is no question there is none."""
     call = _call_in(request)
     if call is None:
@@ -184,5 +184,5 @@ def _in_place(request: httpx2.Request, code: int, words: str) -> httpx2.Response
     return httpx2.Response(
         200,
         headers={"content-type": "application/json"},
-        content=_written(answer_in_place(call, code, words)),
+        content=_written(substitute_error(call, code, words)),
     )

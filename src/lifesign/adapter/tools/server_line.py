@@ -20,7 +20,7 @@ TOO_LONG: Final = -31_002
 """Our own error in place of an answer that is longer than a line may be."""
 NOT_SENT: Final = -31_003
 """Our own error in place of the answer of a server that could not be reached."""
-SAID: Final = -31_004
+SERVER_ERROR: Final = -31_004
 """In place of a code by which a server has said no, and we or the SDK say that it has said nothing."""
 
 # The last two are the SDK's: the connection has ended, and what comes from a URL cannot be read.
@@ -56,8 +56,8 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
     except ValueError:
         call = _call_answered_by(line)
     else:
-        return _as_said(message) if isinstance(message, JSONRPCError) else message
-    return None if call is None else answer_in_place(call, UNREADABLE, "its answer is no JSON-RPC answer")
+        return _relayed_error(message) if isinstance(message, JSONRPCError) else message
+    return None if call is None else substitute_error(call, UNREADABLE, "its answer is no JSON-RPC answer")
 
 
 def error_in(body: bytes) -> JSONRPCError | None:
@@ -65,16 +65,16 @@ def error_in(body: bytes) -> JSONRPCError | None:
     if b'"error"' not in body:
         return None
     try:
-        return _as_said(JSONRPCError.model_validate_json(body, by_name=False))
+        return _relayed_error(JSONRPCError.model_validate_json(body, by_name=False))
     except ValidationError:
         return None
 
 
-def _as_said(message: JSONRPCError) -> JSONRPCError:
+def _relayed_error(message: JSONRPCError) -> JSONRPCError:
     """Return what a server has answered, so that nobody takes it for the want of an answer."""
     if message.error.code not in _OF_NO_ANSWER:
         return message
-    return message.model_copy(update={"error": message.error.model_copy(update={"code": SAID})})
+    return message.model_copy(update={"error": message.error.model_copy(update={"code": SERVER_ERROR})})
 
 
 def answered_call(beginning: bytes) -> int | None:
@@ -92,6 +92,6 @@ def _call_answered_by(line: bytes) -> int | None:
     return call
 
 
-def answer_in_place(call: int, code: int, words: str) -> JSONRPCError:
+def substitute_error(call: int, code: int, words: str) -> JSONRPCError:
     """Return an error of ours, for whoever waits for an answer that cannot be handed on."""
     return JSONRPCError(jsonrpc="2.0", id=call, error=ErrorData(code=code, message=words))

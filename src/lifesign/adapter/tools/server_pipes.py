@@ -21,7 +21,7 @@ from mcp.shared.message import SessionMessage
 
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.lease_timer import LeaseTimer
-from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answer_in_place, answered_call, read_line
+from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answered_call, read_line, substitute_error
 from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
 
 EXIT_SECONDS: Final = 2.0
@@ -183,7 +183,7 @@ async def _read(
                 if message is not None:
                     await to.send(SessionMessage(message))
                 elif strays <= MAX_STRAYS:
-                    words.tell(line)
+                    words.log_line(line)
                 else:
                     end.why, end.is_fault = (
                         f"it has written more than {MAX_STRAYS} lines without a message",
@@ -196,7 +196,7 @@ async def _read(
             end.is_too_long = call is None
             if call is not None:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await to.send(SessionMessage(answer_in_place(call, TOO_LONG, str(error))))
+                    await to.send(SessionMessage(substitute_error(call, TOO_LONG, str(error))))
         except NotText as error:
             end.why, end.is_fault = str(error), True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):

@@ -32,7 +32,7 @@ class ServerLog:
         self._second = 0
         self._lines = 0
 
-    def tell(self, line: bytes) -> None:
+    def log_line(self, line: bytes) -> None:
         """Log a line, unless there are too many."""
         text = line[:MAX_LINE_BYTES].decode("utf-8", "replace").strip()
         if not text:
@@ -40,26 +40,26 @@ class ServerLog:
         with self._lock:
             second = int(self._clock())
             is_new = second != self._second
-            left_out = self._take_left_out() if is_new else 0
+            omitted = self._take_omitted() if is_new else 0
             self._second = second
             self._lines += 1
             is_shown = self._lines <= MAX_LINES_PER_SECOND
-        self._tell_left_out(left_out)
+        self._log_omitted(omitted)
         if is_shown:
             _log.warning("%s wrote: %s", self._name, text)
 
     def finish(self) -> None:
         """Log how many lines were left out since it was told last; the server has ended."""
         with self._lock:
-            left_out = self._take_left_out()
-        self._tell_left_out(left_out)
+            omitted = self._take_omitted()
+        self._log_omitted(omitted)
 
-    def _take_left_out(self) -> int:
+    def _take_omitted(self) -> int:
         """Return how many lines of the second were left out, and count anew."""
-        left_out, self._lines = max(0, self._lines - MAX_LINES_PER_SECOND), 0
-        return left_out
+        omitted, self._lines = max(0, self._lines - MAX_LINES_PER_SECOND), 0
+        return omitted
 
-    def _tell_left_out(self, lines: int) -> None:
+    def _log_omitted(self, lines: int) -> None:
         if lines:
             _log.warning("%s wrote %d more lines, which are left out", self._name, lines)
 
@@ -83,10 +83,10 @@ class ServerLogPipe(threading.Thread):
         while piece := os.read(self._read_fd, _PIECE_BYTES):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                self._words.tell(line)
+                self._words.log_line(line)
             # Of a line without an end, the beginning is told in its time.
             rest = rest[:MAX_LINE_BYTES]
-        self._words.tell(rest)
+        self._words.log_line(rest)
         os.close(self._read_fd)
 
     def finish(self) -> None:

@@ -241,7 +241,7 @@ class UpstreamServer:
             self._is_tried.set()
             await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
 
-    def _tell_missing(self) -> None:
+    def _log_missing_tools(self) -> None:
         """Log which tools the file names that it does not have, unless that was said already."""
         missing = [tool for tool in self._upstream.tools if tool not in self.tools]
         if missing and missing != self._missing:
@@ -262,7 +262,7 @@ class UpstreamServer:
                 async with asyncio.timeout(self._limits.start_seconds):
                     client = await opened.enter_async_context(made)
                     self.tools = await _tools_of(client)
-                    self._tell_missing()
+                    self._log_missing_tools()
             except TimeoutError:
                 raise TimeoutError(f"it did not start within {self._limits.start_seconds:g} s") from None
             yield client

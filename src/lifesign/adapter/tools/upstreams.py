@@ -130,7 +130,7 @@ class Price(_FileMapping):
     """With `cost_in`: what is reserved for a call before it is made."""
 
     @model_validator(mode="after")
-    def _say_one_thing(self) -> Self:
+    def _check_combination(self) -> Self:
         is_fixed = self.usd_per_call is not None or self.tokens_per_call is not None
         if is_fixed == (self.cost_in is not None):
             raise PydanticCustomError(

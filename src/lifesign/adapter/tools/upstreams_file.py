@@ -35,7 +35,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     text = raw.decode("utf-8-sig", "surrogateescape")
     document = YamlDocument(text, expected="expected a mapping with the key upstreams", refuse=refuse)
     try:
-        read = Upstreams.model_validate(document.whole())
+        read = Upstreams.model_validate(document.to_dict())
     except ValidationError as error:
         raise document.misread(error, Upstreams, forms=FORMS) from None
     placed = _placed(read, path.absolute().parent)

@@ -126,15 +126,17 @@ def list_agents(
     }
     most = limit if as_json else limit or USUAL_IN_TABLE
     found, not_active, held = ask(
-        lambda client: _looked_up(client, most, wanted),
+        lambda client: _find_agents(client, most, wanted),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
     if as_json:
-        told = found.model_dump(mode="json", exclude_none=True, exclude={"cursor"})
+        members = found.model_dump(mode="json", exclude_none=True, exclude={"cursor"})
         also = {"not_active": not_active, "decisions_suspended": held}
-        write_json(sys.stdout, {**told, **{name: value for name, value in also.items() if value is not None}})
+        write_json(
+            sys.stdout, {**members, **{name: value for name, value in also.items() if value is not None}}
+        )
         return
     say_suspended(is_suspended=held)
     if found.agents:
@@ -171,7 +173,7 @@ def _healths(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-async def _looked_up(
+async def _find_agents(
     client: "RegistryClient", limit: int | None, wanted: dict[str, Any]
 ) -> "tuple[AgentList, int | None, bool | None]":
     """Return who matches, how many are hidden since they are not active, and whether decisions are held."""
@@ -253,13 +255,13 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
             client
         )
     except TargetNotFound:
-        told = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
-        raise NotFound(told) from None
+        text = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
+        raise NotFound(text) from None
     except NotFound:
         if not is_url(given):
             raise
-        told = f"{given} is probed, and has shown no sign of life yet: `lifesign recheck` looks again"
-        raise NotFound(told) from None
+        text = f"{given} is probed, and has shown no sign of life yet: `lifesign recheck` looks again"
+        raise NotFound(text) from None
 
 
 @agents.command("register")

@@ -14,7 +14,7 @@ from lifesign.cli.options.server_database import (
     ServerConfig,
     StateDir,
     check_unused_file,
-    run_deed,
+    run_in_transaction,
 )
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import MAX_LISTED
@@ -60,14 +60,14 @@ def backup(
     from lifesign.registry.backup.create_backup import back_up  # noqa: PLC0415 - SQLAlchemy takes 150 ms
     from lifesign.storage.maintenance import backup_file  # noqa: PLC0415
 
-    backup_file.check_place(file, sqlite_file(database))
-    counts = run_deed(database, partial(back_up, file=file), is_write=False)
+    backup_file.check_destination(file, sqlite_file(database))
+    counts = run_in_transaction(database, partial(back_up, file=file), is_write=False)
     if as_json:
         write_json(sys.stdout, {"file": str(file), "rows": dict(counts)})
         return 0
-    told = ", ".join(pluralize(counts[f"{noun}s"], noun) for noun in ("agent", "event"))
-    told = f"{file}: {told}, {pluralize(sum(counts.values()), 'row')} in all"
-    sys.stdout.write(printable(told) + "\n")
+    text = ", ".join(pluralize(counts[f"{noun}s"], noun) for noun in ("agent", "event"))
+    text = f"{file}: {text}, {pluralize(sum(counts.values()), 'row')} in all"
+    sys.stdout.write(printable(text) + "\n")
     return 0
 
 
@@ -118,7 +118,7 @@ def restore(
     header = update_backup.check(file)
     check_unused_file(database)
 
-    def deed(transaction: "Transaction", current: Path) -> "Restored":
+    def function(transaction: "Transaction", current: Path) -> "Restored":
         event_news.check_unserved(transaction)
         return put_back(transaction, current, is_forced=is_forced, actor=ACTOR)
 
@@ -126,15 +126,15 @@ def restore(
     with TemporaryDirectory(prefix="lifesign-restore-") as directory:
         is_older = header.revision != schema.newest_revision()
         current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
-        restored = run_deed(database, partial(deed, current=current), must_exist=False)
+        restored = run_in_transaction(database, partial(function, current=current), must_exist=False)
     _update_marker(database, state_dir)
     if as_json:
         write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
         return 0
-    told = f"{pluralize(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
+    text = f"{pluralize(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
     if is_older:
-        told += f"; brought from revision {header.revision} to {schema.newest_revision()}"
-    sys.stdout.write(printable(told) + "\n")
+        text += f"; brought from revision {header.revision} to {schema.newest_revision()}"
+    sys.stdout.write(printable(text) + "\n")
     for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
         sys.stderr.write(printable(line) + "\n")
     return 0
@@ -148,10 +148,10 @@ def _update_marker(database: str, state_dir: Path | None) -> None:
     try:
         file = marker_file(database, state_dir)
         if not KnownIdentity.read(file).is_new:
-            put_marker(file, run_deed(database, current_marker))
+            put_marker(file, run_in_transaction(database, current_marker))
     except LifesignError as error:
-        told = f"warning: the marker of the database was not updated: {error}"
-        sys.stderr.write(f"lifesign: {printable(told)}\n")
+        text = f"warning: the marker of the database was not updated: {error}"
+        sys.stderr.write(f"lifesign: {printable(text)}\n")
 
 
 def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
@@ -161,8 +161,8 @@ def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
         (len(withdrawn.webhooks), "webhook", ""),
         (len(withdrawn.opt_outs), "origin", " that opted out"),
     ]
-    if told := ", ".join(pluralize(count, noun) + which for count, noun, which in ended if count):
-        yield f"withdrawn since the backup, and so again: {told}"
+    if text := ", ".join(pluralize(count, noun) + which for count, noun, which in ended if count):
+        yield f"withdrawn since the backup, and so again: {text}"
     if withdrawn.successors:
         count = pluralize(len(withdrawn.successors), "key")
         yield f"kept, since they replace keys that were rotated: {count}"

@@ -20,8 +20,8 @@ from lifesign.cli.commands.probe import Timeout
 from lifesign.cli.options.duration import format_duration
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
-from lifesign.cli.options.server_database import run_deed
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.options.server_database import run_in_transaction
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.client.environment import URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.net.target_address import without_password
@@ -159,7 +159,7 @@ def census(
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)
     taken = _taken(place, definition.name)
-    with whoever_reads():
+    with ignore_broken_pipe():
         _write(taken, place, form, output)
     return code
 
@@ -231,9 +231,9 @@ def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
     from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
 
-    told = f"database {place}"
+    text = f"database {place}"
     run_locally(
-        place, Role.READER, lambda local: refuse_other_lists(definition, LocalDirectories(local), told)
+        place, Role.READER, lambda local: refuse_other_lists(definition, LocalDirectories(local), text)
     )
 
 
@@ -246,18 +246,18 @@ def _taken(place: "str | RegistryAddress", name: str | None) -> "Census":
     from lifesign.census.report_files import titled  # noqa: PLC0415
 
     if not isinstance(place, str):
-        taken = asyncio.run(_asked(place, partial(census_at, name=name)))
+        taken = asyncio.run(_query(place, partial(census_at, name=name)))
         return titled(taken, place.url)
     from lifesign.storage.engine import schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
     # An older one says how it becomes a newer one, in place of an error about its tables.
-    run_deed(place, schema.check, is_write=False)
-    taken = run_deed(place, partial(census_of, name=name), is_write=False)
+    run_in_transaction(place, schema.check, is_write=False)
+    taken = run_in_transaction(place, partial(census_of, name=name), is_write=False)
     file = sqlite_file(place)
     return titled(taken, place.rpartition("/")[2] if file is None else file.stem)
 
 
-async def _asked(place: "RegistryAddress", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:
+async def _query(place: "RegistryAddress", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:
     from lifesign.crawl.process import registry_client  # noqa: PLC0415 - loaded by now
 
     async with registry_client(place) as client:
@@ -287,4 +287,4 @@ def _written(taken: "Census", place: "str | RegistryAddress", output: Path) -> l
 
     if isinstance(place, str):
         return run_locally(place, Role.READER, lambda local: write_report(taken, LocalTargets(local), output))
-    return asyncio.run(_asked(place, lambda client: write_report(taken, client.targets, output)))
+    return asyncio.run(_query(place, lambda client: write_report(taken, client.targets, output)))

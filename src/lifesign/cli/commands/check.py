@@ -13,7 +13,7 @@ import typer
 from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.secret_file import read_secret
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
 from lifesign.domain.text.durations import duration_text
@@ -112,7 +112,7 @@ def check(
                 allowed_networks=allow_network or (),
             )
         )
-    with whoever_reads():
+    with ignore_broken_pipe():
         if as_json:
             from lifesign.client.check_report import check_report  # noqa: PLC0415 - loaded by now
 
@@ -162,13 +162,13 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
         yield from _details(document)
     if checked.age_seconds is not None:
         yield PageLine("age", age_text(checked.age_seconds).removesuffix(" old"))
-    yield PageLine("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
+    yield PageLine("document", _probe_text(checked.health_url, checked.document_result, checked.latency_ms))
     yield from _card(checked)
     for hint in hints(checked):
         yield PageLine("hint", hint)
     if is_scheme_assumed and checked.card is None and document is None:
         yield PageLine("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
-    yield from listed("finding", map(_told, checked.findings))
+    yield from listed("finding", map(_finding_text, checked.findings))
     if decision.status != "unknown":
         yield PageLine("", _FOOTER, Colour.FAINT)
 
@@ -220,7 +220,7 @@ def _details(document: "HealthDocument") -> Iterator[PageLine]:
 
 
 def _card(checked: "HealthCheck") -> Iterator[PageLine]:
-    yield PageLine("card", _place(checked.card_url, checked.card_result, None))
+    yield PageLine("card", _probe_text(checked.card_url, checked.card_result, None))
     if checked.card is None:
         # Otherwise it is already among the reasons.
         if checked.card_reason not in checked.decision.reasons:
@@ -231,17 +231,17 @@ def _card(checked: "HealthCheck") -> Iterator[PageLine]:
         ("by", checked.card.provider),
         ("A2A", checked.card.generation),
     )
-    if told := ", ".join(f"{name} {value}" for name, value in facts if value):
-        yield PageLine("card", told)
-    yield from listed("of the card", map(_told, checked.card.findings))
+    if text := ", ".join(f"{name} {value}" for name, value in facts if value):
+        yield PageLine("card", text)
+    yield from listed("of the card", map(_finding_text, checked.card.findings))
 
 
-def _told(finding: "Finding") -> str:
+def _finding_text(finding: "Finding") -> str:
     section = f" [{finding.section}]" if finding.section else ""
     # What has no place is about the whole, or about the way to it.
     return f"{finding.name}: {finding}" if finding.pointer else f"{finding.name}: {finding.message}{section}"
 
 
-def _place(url: str | None, result: str, latency_ms: float | None) -> str:
+def _probe_text(url: str | None, result: str, latency_ms: float | None) -> str:
     took = "" if latency_ms is None else f" in {latency_ms:.0f} ms"
     return f"{url or 'not asked for'} ({result.replace('_', ' ')}{took})"

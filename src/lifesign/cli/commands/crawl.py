@@ -183,16 +183,16 @@ def crawl(
         import asyncio  # noqa: PLC0415 - takes 20 ms
 
         from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415 - see above
-        from lifesign.crawl.directory_import import look_at_lists, opt_outs_of  # noqa: PLC0415 - see above
+        from lifesign.crawl.directory_import import inspect_lists, opt_outs_of  # noqa: PLC0415 - see above
 
         with options(contact=f"{definition}: contact"):
             asyncio.run(require_contact(read))
         opt_outs_of(read)
-        lists = asyncio.run(look_at_lists(read))
+        lists = asyncio.run(inspect_lists(read))
         for name, why in lists.unread.items():
             raise InvalidValue(f"the list {name}", None, f"one that can be read ({why})")
-        for told in lists.odd:
-            sys.stderr.write(printable(f"{definition}: {told}") + "\n")
+        for text in lists.odd:
+            sys.stderr.write(printable(f"{definition}: {text}") + "\n")
         sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
         return 0
     with options(contact=f"{definition}: contact"):
@@ -263,7 +263,7 @@ def run_crawl(
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
-    from lifesign.crawl.backend import open_local_home, open_registry_home  # noqa: PLC0415
+    from lifesign.crawl.backend import open_local_backend, open_registry_backend  # noqa: PLC0415
     from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415
     from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
     from lifesign.crawl.metric_families import crawl_families  # noqa: PLC0415
@@ -282,15 +282,15 @@ def run_crawl(
         await require_contact(definition)
         stop = asyncio.Event()
         opened = (
-            open_local_home(place, wanted, is_once=is_once)
+            open_local_backend(place, wanted, is_once=is_once)
             if isinstance(place, str)
-            else open_registry_home(place, wanted)
+            else open_registry_backend(place, wanted)
         )
         with stopped_by_signals(stop, progress.say):
             async with opened as home:
-                progress.say(f"{definition.name}: {home.told}")
+                progress.say(f"{definition.name}: {home.text}")
                 if not has_moved:
-                    await refuse_other_lists(definition, home.lists, home.told, is_shared=home.is_shared)
+                    await refuse_other_lists(definition, home.lists, home.text, is_shared=home.is_shared)
                 crawl = Crawl(definition, home, progress, stop)
                 async with serving_metrics(metrics, lambda: crawl_families(crawl)):
                     if is_once:

@@ -12,7 +12,7 @@ from lifesign.cli.options.server_database import (
     ServerConfig,
     StateDir,
     check_unused_file,
-    run_deed,
+    run_in_transaction,
 )
 from lifesign.cli.output.table import write_json
 from lifesign.domain.net.peer_text import printable
@@ -77,12 +77,12 @@ def adopt(
     known = KnownIdentity.read(file)
     check_unused_file(database)
 
-    def deed(transaction: "Transaction") -> "tuple[int | None, DatabaseMarker | None]":
+    def function(transaction: "Transaction") -> "tuple[int | None, DatabaseMarker | None]":
         event_news.check_unserved(transaction)
         epoch = adopt_database(transaction, known, ACTOR)
         return epoch, None if known.is_new and epoch is None else current_marker(transaction)
 
-    epoch, marker = run_deed(database, deed, must_exist=known.is_new)
+    epoch, marker = run_in_transaction(database, function, must_exist=known.is_new)
     if marker is not None:
         put_marker(file, marker)
     if as_json:
@@ -90,10 +90,10 @@ def adopt(
         write_json(sys.stdout, {"adopted": epoch is not None, "epoch": shown, "marker": str(file.path)})
         return 0
     if epoch is not None:
-        told = f"adopted; fencing tokens go on in epoch {epoch}"
+        text = f"adopted; fencing tokens go on in epoch {epoch}"
     elif known.is_new:
-        told = "nothing to adopt: the database is empty, and this host has no marker of it"
+        text = "nothing to adopt: the database is empty, and this host has no marker of it"
     else:
-        told = "nothing to adopt: this is the database that the marker names"
-    sys.stdout.write(printable(told) + "\n")
+        text = "nothing to adopt: this is the database that the marker names"
+    sys.stdout.write(printable(text) + "\n")
     return 0

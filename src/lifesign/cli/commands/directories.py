@@ -139,7 +139,7 @@ def remove_directory(
 
 
 def _ask(
-    deed: "Callable[[LocalDirectories | RegistryDirectories], Awaitable[T]]",
+    function: "Callable[[LocalDirectories | RegistryDirectories], Awaitable[T]]",
     *,
     is_write: bool = True,
     database: str | None,
@@ -150,7 +150,7 @@ def _ask(
     """Ask the database of a crawl if one is named, else the registry; end with an exit code if it says no."""
     if database is None:
         return ask(
-            lambda client: deed(client.directories),
+            lambda client: function(client.directories),
             registry=registry,
             key_file=key_file,
             allow_plain_http=allow_plain_http,
@@ -159,7 +159,7 @@ def _ask(
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
 
     role = Role.ADMIN if is_write else Role.READER
-    return run_locally(database, role, lambda local: deed(LocalDirectories(local)))
+    return run_locally(database, role, lambda local: function(LocalDirectories(local)))
 
 
 async def _confirm(lists: "LocalDirectories | RegistryDirectories", name: str) -> "ImportRecord":
@@ -201,5 +201,5 @@ def _write_change(name: str, record: "ImportRecord", *, as_json: bool) -> None:
         write_json(sys.stdout, {"directory": name, **record.model_dump(mode="json", exclude_none=True)})
         return
     size = record.size_before + record.added - record.removed
-    told = f"{name}: {record.removed:,} left, {pluralize(size, 'target')}"
-    sys.stdout.write(printable(told) + "\n")
+    text = f"{name}: {record.removed:,} left, {pluralize(size, 'target')}"
+    sys.stdout.write(printable(text) + "\n")

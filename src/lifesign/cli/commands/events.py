@@ -24,13 +24,18 @@ from lifesign.cli.options.registry_access import (
     RegistryUrl,
     ask,
 )
-from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.options.server_database import (
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    run_in_transaction,
+)
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.access.actor import spoken
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.tasks.task_states import told_of_end
+from lifesign.domain.tasks.task_states import end_text
 from lifesign.domain.text.pluralize import pluralize
 from lifesign.errors import InvalidValue, LifesignError
 
@@ -94,7 +99,7 @@ def list_events(
         write_json(sys.stdout, {"events": [event.members() for event in found.events], **members})
         return
     rows = (
-        (str(event.sequence), event.created_at, event.type, told(event, found.names))
+        (str(event.sequence), event.created_at, event.type, event_line(event, found.names))
         for event in found.events
     )
     write_table(sys.stdout, ("SEQUENCE", "TIME", "TYPE", "WHAT"), rows)
@@ -184,7 +189,7 @@ async def _follow(
 
 def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
     """Return one event as a line whose columns fit most: what comes next is not known."""
-    told_of = printable(told(event, names))
+    told_of = printable(event_line(event, names))
     return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
 
 
@@ -219,7 +224,7 @@ def verify_events(
       archived, checkpoint                        sequence and hash where the database begins and ends
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     report = _verified(database)
-    with whoever_reads():
+    with ignore_broken_pipe():
         if as_json:
             write_json(sys.stdout, {
                 "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
@@ -242,7 +247,7 @@ def _verified(url: str) -> "LogReport":
         return verify_log(transaction)
 
     try:
-        return run_deed(url, look, is_write=False)
+        return run_in_transaction(url, look, is_write=False)
     except InvalidValue:
         raise
     except LifesignError as error:
@@ -266,10 +271,10 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
     }  # fmt: skip
     yield PageLine("tell of", ", ".join(pluralize(count, noun) for noun, count in numbers.items()))
     if report.uncovered_keys:
-        told = (
+        text = (
             f"of {pluralize(report.uncovered_keys, 'key')} the log does not tell all: older versions wrote it"
         )
-        yield PageLine("not proven", told)
+        yield PageLine("not proven", text)
     if report.archived.sequence:
         yield PageLine("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:
@@ -290,7 +295,7 @@ def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:
 _ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_changed": "override ended"}
 
 
-def told(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
+def event_line(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Tell on one line what happened; `names` are those of keys, and of agents whose ids are no names."""
     actor = spoken(event.actor, names)
     match event.payload:
@@ -298,7 +303,7 @@ def told(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) 
             who = names.get(agent_id, agent_id)
             return f"{who}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {actor}"
         case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
-            why = told_of_end(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
+            why = end_text(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
             return f"{task_id}: {before} -> {now} ({why}) by {actor}"
         case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
             return f"{names.get(agent_id, agent_id)}: {before} -> {now}"

@@ -11,7 +11,13 @@ import typer
 from lifesign.cli.options.completion import offering
 from lifesign.cli.options.duration import duration_option, in_durations
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
-from lifesign.cli.options.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
+from lifesign.cli.options.server_database import (
+    ACTOR,
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    run_in_transaction,
+)
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.pluralize import pluralize
@@ -98,7 +104,7 @@ def create(
         max_workers=max_workers,
     )
     with new_key_file(write_key) as keep:
-        stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
+        stored, key = run_in_transaction(database, partial(_create, new=new), must_exist=False)
         _show_new(stored, key, write_key, keep, as_json=as_json)
     return 0
 
@@ -180,7 +186,7 @@ def rotate(
 
     rotation = _checked(KeyRotation, overlap_seconds=overlap, expires_in_seconds=expires_in)
     with new_key_file(write_key) as keep:
-        stored, key = run_deed(database, partial(_rotate, key_id=key_id, rotation=rotation))
+        stored, key = run_in_transaction(database, partial(_rotate, key_id=key_id, rotation=rotation))
         _show_new(stored, key, write_key, keep, as_json=as_json)
     return 0
 
@@ -209,7 +215,7 @@ def limit(
     from lifesign.registry.keys.manage_keys import KeyLimits  # noqa: PLC0415 - pydantic takes 60 ms
 
     limits = _checked(KeyLimits, max_workers=max_workers)
-    record = run_deed(database, partial(_limit, key_id=key_id, limits=limits))
+    record = run_in_transaction(database, partial(_limit, key_id=key_id, limits=limits))
     if as_json:
         write_json(sys.stdout, record)
     else:
@@ -237,7 +243,7 @@ def revoke(
     Exit codes:
       0 it is refused now   1 there is no such key   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    run_deed(database, partial(_revoke, key_id=key_id))
+    run_in_transaction(database, partial(_revoke, key_id=key_id))
     if as_json:
         write_json(sys.stdout, {"key_id": key_id, "is_revoked": True})
     else:
@@ -291,7 +297,7 @@ def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
         found = stored_keys.all_keys(transaction, role=role, after=after, limit=PAGE)
         return [key_record(key, transaction.now_s).model_dump(mode="json") for key in found]
 
-    while found := run_deed(database, page, is_write=False):
+    while found := run_in_transaction(database, page, is_write=False):
         yield from found
         after = found[-1]["key_id"]
 

@@ -65,7 +65,7 @@ def maintenance(
     if not ended and not reason:
         raise InvalidValue("--reason", reason, "why")
     found = ask(
-        lambda client: _decree(client, agent_id, role, duration, reason or ""),
+        lambda client: _set_maintenance(client, agent_id, role, duration, reason or ""),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
@@ -81,7 +81,7 @@ def maintenance(
     write_page(sys.stdout, [PageLine("maintenance", until), *listed("agent", found.agents)], colours=False)
 
 
-async def _decree(
+async def _set_maintenance(
     client: "RegistryClient", agent_id: str | None, role: str | None, seconds: float | None, reason: str
 ) -> "MaintenanceChange":
     """Begin or end it, and tell of one agent as of a pool of one."""

@@ -120,11 +120,11 @@ def mcp(
     front = _front(host, port, allow_host or (), token_file) if transport is Transport.HTTP else None
     run = run_in(os.environ)
     tools = offered(has_registry=known is not None, has_run=run is not None)
-    _tell(f"tools: {', '.join(tool.name for tool in tools)}")
+    _log_line(f"tools: {', '.join(tool.name for tool in tools)}")
     if known is None:
-        _tell(f"no registry is named (--registry URL, or ${URL_VARIABLE}): the other tools need one")
+        _log_line(f"no registry is named (--registry URL, or ${URL_VARIABLE}): the other tools need one")
     if front is None and sys.stdin.isatty():
-        _tell("this waits for an MCP client on standard input; Ctrl-C ends it")
+        _log_line("this waits for an MCP client on standard input; Ctrl-C ends it")
     try:
         asyncio.run(_serve(partial(new_server, tools), networks, known, front, run))
     except KeyboardInterrupt:
@@ -206,6 +206,6 @@ def _say_ready(front: _Front, url: str) -> None:
     sys.stdout.flush()
 
 
-def _tell(message: str) -> None:
+def _log_line(message: str) -> None:
     """Tell whoever runs it: standard output is the protocol's."""
     sys.stderr.write(f"lifesign mcp: {printable(message)}\n")

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
+from lifesign.cli.options.server_database import (
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    run_in_transaction,
+)
 from lifesign.cli.output.table import write_json
 from lifesign.domain.net.peer_text import printable
 from lifesign.storage.engine.sqlite_path import sqlite_file
@@ -43,12 +48,12 @@ def migrate(
         write_json(sys.stdout, {"before": upgrade.before, "after": upgrade.after})
         return 0
     if upgrade.before == upgrade.after:
-        told = f"already at revision {upgrade.after}"
+        text = f"already at revision {upgrade.after}"
     elif upgrade.before is None:
-        told = f"set up at revision {upgrade.after}"
+        text = f"set up at revision {upgrade.after}"
     else:
-        told = f"from revision {upgrade.before} to {upgrade.after}"
-    sys.stdout.write(printable(told) + "\n")
+        text = f"from revision {upgrade.before} to {upgrade.after}"
+    sys.stdout.write(printable(text) + "\n")
     return 0
 
 
@@ -57,14 +62,14 @@ def _upgrade(database: str) -> "Upgrade":
     from lifesign.storage.events import event_news  # noqa: PLC0415 - alembic takes 200 ms
 
     file = sqlite_file(database)
-    if file is not None and file.exists() and run_deed(database, schema.is_behind, is_write=False):
+    if file is not None and file.exists() and run_in_transaction(database, schema.is_behind, is_write=False):
         file_use.check_unused(file)
 
-    def deed(transaction: "Transaction") -> "Upgrade":
+    def function(transaction: "Transaction") -> "Upgrade":
         # Whoever starts meanwhile waits for it, and finds it done.
         schema.lock(transaction)
         if schema.is_behind(transaction):
             event_news.check_unserved(transaction)
         return schema.upgrade(transaction)
 
-    return run_deed(database, deed, must_exist=False)
+    return run_in_transaction(database, function, must_exist=False)

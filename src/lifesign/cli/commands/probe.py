@@ -9,7 +9,7 @@ import typer
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import AsJson
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def probe(
     if len(urls) > MAX_URLS:
         raise InvalidValue("URL...", len(urls), f"{MAX_URLS} at most; lifesign census FILE takes more")
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
-    reports = asyncio.run(_look(asked))
-    with whoever_reads():
+    reports = asyncio.run(_probe_all(asked))
+    with ignore_broken_pipe():
         if as_json:
             from lifesign.cli.output.table import write_json  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ def _definition(
     return read.model_copy(update=changed)
 
 
-async def _look(definition: "ProbeDefinition") -> "list[ProbeReport]":
+async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":
     """Probe every target of a definition once, in their order."""
     import asyncio  # noqa: PLC0415 - see probe
     import time  # noqa: PLC0415

@@ -13,17 +13,17 @@ from lifesign.cli.options.agent_reference import ListsTargets, with_agent_id
 from lifesign.cli.options.duration import DefaultDuration, duration_option, format_duration
 from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.schedule.no_prober_hint import NO_CRAWL, NO_PROBER, nobody_looks
+from lifesign.domain.schedule.no_prober_hint import NO_CRAWL, NO_PROBER, no_prober_text
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
     from lifesign.crawl.local_registry import LocalRegistry
     from lifesign.domain.models.targets import RecheckRecord, TargetRecord
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often the result is looked for."""
 JOIN_SECONDS = 3.0
 """How long nobody is there to look before that is told: a crawl that begins is not there yet."""
@@ -44,7 +44,7 @@ class RecheckResult:
     """Whether anybody is there who could."""
 
     @property
-    def tells_anything(self) -> bool:
+    def has_new_result(self) -> bool:
         """Whether what is known of it now comes from a look since it was asked for."""
         seen, before = self.target.observed, self.asked.observed_at
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
@@ -52,9 +52,9 @@ class RecheckResult:
     @property
     def has_measured(self) -> bool:
         """Whether that says if it lives: not if the prober was kept out, or held back."""
-        from lifesign.census.result_groups import Group, life_of  # noqa: PLC0415 - pydantic takes 60 ms
+        from lifesign.census.result_groups import Group, group_of  # noqa: PLC0415 - pydantic takes 60 ms
 
-        return self.tells_anything and life_of(self.target.result) is not Group.UNKNOWN
+        return self.has_new_result and group_of(self.target.result) is not Group.UNKNOWN
 
 
 class _Targets(ListsTargets, Protocol):
@@ -106,17 +106,17 @@ def recheck(
 
         async def looked(local: "LocalRegistry") -> "RecheckResult":
             targets = LocalTargets(local)
-            return await _looked(targets, targets.has_prober, target, wait_seconds)
+            return await _recheck(targets, targets.has_prober, target, wait_seconds)
 
         seen = run_locally(database, Role.COORDINATOR, looked)
     else:
         seen = ask(
-            lambda client: _looked(client.targets, partial(_has_prober, client), target, wait_seconds),
+            lambda client: _recheck(client.targets, partial(_has_prober, client), target, wait_seconds),
             registry=registry,
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-    with whoever_reads():
+    with ignore_broken_pipe():
         if as_json:
             write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
         else:
@@ -124,27 +124,27 @@ def recheck(
     if seen.has_measured:
         return 0
     where = f"--registry {registry}" if database is None else f"--database {database}"
-    what = "" if seen.tells_anything else "That is what was known before.\n"
-    sys.stderr.write(f"{printable(_why_not(seen, where, wait_seconds))}\n{what}")
+    what = "" if seen.has_new_result else "That is what was known before.\n"
+    sys.stderr.write(f"{printable(_no_result_reason(seen, where, wait_seconds))}\n{what}")
     return EXIT_NO_RESULT
 
 
-def _why_not(seen: RecheckResult, where: str, wait_seconds: float) -> str:
+def _no_result_reason(seen: RecheckResult, where: str, wait_seconds: float) -> str:
     """Say why nothing new is known; `where` is the option that says who was asked."""
-    if seen.tells_anything:
+    if seen.has_new_result:
         return f"it was looked at, and whether it lives could not be measured: {seen.target.result}"
     if seen.is_new:
         return "it was looked at, and nothing could be measured: it opted out, or the prober is at fault"
     if not seen.has_prober:
         is_local = where.startswith("--database")
-        return nobody_looks(NO_CRAWL if is_local else NO_PROBER, where)
+        return no_prober_text(NO_CRAWL if is_local else NO_PROBER, where)
     if seen.asked.not_before is not None:
         until = time_text(seen.asked.not_before)
         return f"it asked us to wait until {until} (Retry-After): it is looked at then"
     return f"nobody has looked within {format_duration(wait_seconds)}"
 
 
-async def _looked(
+async def _recheck(
     targets: _Targets, has_prober: Callable[[], Awaitable[bool]], given: str, wait_seconds: float
 ) -> RecheckResult:
     """Ask for a look, and wait for it, but not where nobody is there who could look, or none may in time.
@@ -172,7 +172,7 @@ async def _looked(
             last_there_s = now_s
         if is_new or now_s >= min(give_up_s, last_there_s + JOIN_SECONDS):
             return RecheckResult(asked, found, is_new, is_probed)
-        await asyncio.sleep(min(LOOK_SECONDS, give_up_s - now_s))
+        await asyncio.sleep(min(POLL_SECONDS, give_up_s - now_s))
 
 
 async def _has_prober(client: "RegistryClient") -> bool:
@@ -197,7 +197,7 @@ def _write(found: "TargetRecord") -> None:
     write_observation(
         sys.stdout, found.url, found.result, found.observed, now=datetime.now(UTC), why=found.why
     )
-    told = f"Seen {time_text(found.observed.observed_at)}."
+    text = f"Seen {time_text(found.observed.observed_at)}."
     if found.agent_status is not None:
-        told += f" The registry calls it {found.agent_status}, its health {found.health_status}."
-    sys.stdout.write(printable(told) + "\n")
+        text += f" The registry calls it {found.agent_status}, its health {found.health_status}."
+    sys.stdout.write(printable(text) + "\n")

@@ -181,15 +181,15 @@ def run(  # noqa: PLR0913 - each option is one
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
-    from lifesign.adapter.credentials import alone_as, forget, own_key_file  # noqa: PLC0415
+    from lifesign.adapter.credentials import agent_key_file, alone_as, forget  # noqa: PLC0415
     from lifesign.adapter.main_loop import DRAIN_SECONDS, SLACK_SECONDS, Adapter, TaskSelection  # noqa: PLC0415
     from lifesign.adapter.process import process_watcher  # noqa: PLC0415
     from lifesign.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
-    from lifesign.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
+    from lifesign.adapter.workspaces import RETENTION_SECONDS, Workspaces  # noqa: PLC0415
     from lifesign.agent.credentials import AgentKeys  # noqa: PLC0415
     from lifesign.agent.profile import AgentProfile  # noqa: PLC0415
     from lifesign.agent.registration import RegistrySession  # noqa: PLC0415
-    from lifesign.cli.output.run_lines import LogTeller, telling  # noqa: PLC0415
+    from lifesign.cli.output.run_lines import LogForwarder, event_writer  # noqa: PLC0415
     from lifesign.client import RegistryClient  # noqa: PLC0415
     from lifesign.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
     from lifesign.serving.log_output import logging_to  # noqa: PLC0415
@@ -210,13 +210,13 @@ def run(  # noqa: PLR0913 - each option is one
     )
     process_watcher.hide_memory()
     with ExitStack() as stack:
-        tell = stack.enter_context(telling(as_json=as_json))
-        stack.enter_context(logging_to(LogTeller(tell)))
+        tell = stack.enter_context(event_writer(as_json=as_json))
+        stack.enter_context(logging_to(LogForwarder(tell)))
         open_tools, hidden = _tools(tools)
         places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
-        own_key = own_key_file(places.root, profile.agent_id)
+        own_key = agent_key_file(places.root, profile.agent_id)
         stack.enter_context(alone_as(profile.agent_id, own_key))
-        keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
+        keys = AgentKeys(key=_read_key(key_file, own_key), key_file=own_key, environment={})
         place = RegistrySession(
             profile,
             keys,
@@ -249,7 +249,7 @@ def run(  # noqa: PLR0913 - each option is one
                 workspaces=places,
                 tell=tell,
                 open_tools=open_tools,
-                keep_s=KEEP_SECONDS if keep is None else keep,
+                keep_s=RETENTION_SECONDS if keep is None else keep,
                 drain_s=drain_s,
             )
             _drain_by_signal(adapter)
@@ -351,7 +351,7 @@ def _hint(error: "RegistryError", wanted: "TaskSelection") -> str:
     return "; a task of a pool needs its --pool beside --task"
 
 
-def _given_key(key_file: Path | None, own_key: Path) -> str | None:
+def _read_key(key_file: Path | None, own_key: Path) -> str | None:
     """Return the key that was given; none is needed by who has its own from before."""
     if key_file is None and own_key.exists():
         return os.environ.get(KEY_VARIABLE) or None
@@ -364,7 +364,7 @@ def _drain_by_signal(adapter: "Adapter") -> None:
     loop = asyncio.get_running_loop()
     came: set[signal.Signals] = set()
 
-    def heard(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
             leave_closed_terminal()
             if number in came:
@@ -374,4 +374,4 @@ def _drain_by_signal(adapter: "Adapter") -> None:
         adapter.drain(f"{number.name} came")
 
     for number in ending_signals():
-        loop.add_signal_handler(number, heard, number)
+        loop.add_signal_handler(number, on_signal, number)

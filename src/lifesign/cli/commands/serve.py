@@ -412,8 +412,8 @@ def _say_ready(url: str) -> None:
 
 def _log_prepared(prepared: "Prepared") -> None:
     """As `_say_prepared`, for programs that read every line; a key is for people, and stands in no log."""
-    said = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
-    _log.info("server.prepared", extra=said)
+    members = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
+    _log.info("server.prepared", extra=members)
     if prepared.admin_key is not None:
         _say("admin key, shown this once:", f"  {prepared.admin_key}")
 

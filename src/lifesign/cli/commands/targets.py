@@ -147,13 +147,13 @@ def list_targets(
 
 def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
     """Return the result classes of those who live, of those who do not, or of both."""
-    from lifesign.census.result_groups import Group, life_of  # noqa: PLC0415
+    from lifesign.census.result_groups import Group, group_of  # noqa: PLC0415
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - pydantic takes 60 ms
 
     groups = {Group.ALIVE} if is_alive else set()
     if is_not_alive:
         groups.add(Group.NOT_ALIVE)
-    return [each for each in ResultClass if life_of(each) in groups]
+    return [each for each in ResultClass if group_of(each) in groups]
 
 
 def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
@@ -191,7 +191,7 @@ async def _pages(
 
 async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
     """Write one object, each target on a line of its own as it comes."""
-    from lifesign.census.targets_csv import shown_life  # noqa: PLC0415 - see _classes
+    from lifesign.census.targets_csv import life_group  # noqa: PLC0415 - see _classes
 
     total, separator = 0, "\n"
     sys.stdout.write('{"targets": [')
@@ -199,7 +199,7 @@ async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool
         total = total or page.total
         for target in page.targets:
             sys.stdout.write(separator)
-            life = shown_life(target, is_continuous=is_continuous)
+            life = life_group(target, is_continuous=is_continuous)
             shown = target.model_dump(mode="json", exclude_none=True) | {"is": life}
             write_json(sys.stdout, shown, indent=None)
             separator = ","
@@ -222,19 +222,19 @@ async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: boo
 
 def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
     from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
-    from lifesign.census.targets_csv import shown_life  # noqa: PLC0415 - see _classes
+    from lifesign.census.targets_csv import life_group  # noqa: PLC0415 - see _classes
 
     return (
         target.url,
-        GROUP_WORDS[shown_life(target, is_continuous=is_continuous)],
+        GROUP_WORDS[life_group(target, is_continuous=is_continuous)],
         NEVER_MEASURED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.evidence_at is None else time_text(target.evidence_at),
-        _why(target, is_continuous=is_continuous),
+        _reason_text(target, is_continuous=is_continuous),
     )
 
 
-def _why(target: "TargetSummary", *, is_continuous: bool) -> str:
+def _reason_text(target: "TargetSummary", *, is_continuous: bool) -> str:
     """Return what the last probe saw, or why that says nothing any more and how old it is.
 
     A directory may list the URL of an agent that registered itself: then there are two rows of this URL.

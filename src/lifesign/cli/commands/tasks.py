@@ -384,7 +384,7 @@ def top_up_task(
 
 
 def _done(
-    deed: "Callable[[RegistryClient], Awaitable[TaskRecord]]",
+    function: "Callable[[RegistryClient], Awaitable[TaskRecord]]",
     *,
     as_json: bool,
     registry: str,
@@ -392,7 +392,7 @@ def _done(
     allow_plain_http: bool,
 ) -> None:
     """Do what was asked for, and show the task as it is then."""
-    task = ask(deed, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    task = ask(function, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
     if as_json:
         write_json(sys.stdout, task.model_dump(mode="json", exclude_none=True))
     else:

@@ -11,7 +11,7 @@ import typer
 
 from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.option_names import options
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import without_password
 from lifesign.domain.text.pluralize import pluralize
@@ -61,10 +61,10 @@ def validate(
         import asyncio  # noqa: PLC0415 - takes 20 ms, which a file need not pay
 
         with options(url="URL", timeout_seconds="--timeout"):
-            verdict = asyncio.run(_judge_url(source, timeout_seconds))
+            verdict = asyncio.run(_validate_url(source, timeout_seconds))
     else:
-        verdict = _judge_file(source)
-    with whoever_reads():
+        verdict = _validate_file(source)
+    with ignore_broken_pipe():
         if as_json:
             json.dump(_as_json_object(verdict), sys.stdout, indent=2)
             sys.stdout.write("\n")
@@ -90,7 +90,7 @@ class _Verdict:
         return self.error is None and not self.faults
 
 
-def _judge(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Verdict:
+def _validate_bytes(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Verdict:
     # pydantic takes 60 ms, which `--help` need not pay.
     from lifesign.domain.errors import InvalidDocument  # noqa: PLC0415
     from lifesign.domain.health.document_reader import read_document  # noqa: PLC0415
@@ -102,7 +102,7 @@ def _judge(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Ve
     return _Verdict(source, warnings=(*findings, *warnings))
 
 
-def _judge_file(source: str) -> _Verdict:
+def _validate_file(source: str) -> _Verdict:
     """Read a file or standard input, one byte more than a document may have at most."""
     from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES  # noqa: PLC0415 - see _judge
 
@@ -119,16 +119,16 @@ def _judge_file(source: str) -> _Verdict:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return _Verdict(source, error=f"cannot be read: {reason or error}")
-    return _judge(source, raw)
+    return _validate_bytes(source, raw)
 
 
-async def _judge_url(url: str, timeout_seconds: float) -> _Verdict:
+async def _validate_url(url: str, timeout_seconds: float) -> _Verdict:
     from lifesign.client.health import fetch_document  # noqa: PLC0415 - aiohttp takes 200 ms
 
     answer, warnings = await fetch_document(url, timeout_seconds=timeout_seconds)
     if answer.reason:
         return _Verdict(str(answer.url), error=f"cannot be read: {answer.reason}")
-    return _judge(str(answer.url), answer.body, warnings)
+    return _validate_bytes(str(answer.url), answer.body, warnings)
 
 
 def _as_json_object(verdict: _Verdict) -> dict[str, Any]:

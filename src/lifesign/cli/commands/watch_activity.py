@@ -77,7 +77,8 @@ def watch_opencode(
     \b
     Keys of --json, one object per line:
       at    when   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
-                         server_away, server_heard, registry_away, registry_back, mapping or ended
+                         server_unreachable, server_reachable, registry_unreachable, registry_back,
+                         mapping or ended
       text  for people   agent_id   session_id
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # aiohttp takes 200 ms, which `--help` need not pay.
@@ -104,7 +105,7 @@ def watch_opencode(
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
         async with server, heart:
             await Watcher(
-                server, heart, watched.sessions, _teller(as_json=as_json), chance=random.random
+                server, heart, watched.sessions, _event_writer(as_json=as_json), chance=random.random
             ).run()
 
     try:
@@ -114,29 +115,29 @@ def watch_opencode(
     return 0
 
 
-def _teller(*, as_json: bool) -> Callable[["WatchEvent"], None]:
+def _event_writer(*, as_json: bool) -> Callable[["WatchEvent"], None]:
     from datetime import UTC, datetime  # noqa: PLC0415 - not needed for `--help`
 
-    def tell(told: "WatchEvent") -> None:
+    def tell(event: "WatchEvent") -> None:
         at = utc_text(datetime.now(UTC), "milliseconds")
-        sys.stdout.write(_json_line(at, told) if as_json else _line(at, told))
+        sys.stdout.write(_json_line(at, event) if as_json else _line(at, event))
         # Whoever reads through a pipe wants it now.
         sys.stdout.flush()
 
     return tell
 
 
-def _json_line(at: str, told: "WatchEvent") -> str:
+def _json_line(at: str, event: "WatchEvent") -> str:
     members = {
         "at": at,
-        "what": told.what,
-        "agent_id": told.agent_id,
-        "session_id": told.session_id,
-        "text": told.text,
+        "what": event.what,
+        "agent_id": event.agent_id,
+        "session_id": event.session_id,
+        "text": event.text,
     }
     return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
 
 
-def _line(at: str, told: "WatchEvent") -> str:
-    whose = "" if told.agent_id is None else f"{printable(told.agent_id)}: "
-    return f"{at}  {told.what:<15}  {whose}{printable(told.text)}\n"
+def _line(at: str, event: "WatchEvent") -> str:
+    whose = "" if event.agent_id is None else f"{printable(event.agent_id)}: "
+    return f"{at}  {event.what:<15}  {whose}{printable(event.text)}\n"

@@ -25,7 +25,7 @@ class CheckResult:
 
     about: str
     verdict: Verdict
-    told: str
+    summary: str
     advice: str = ""
     """What to do; empty if nothing is to be done."""
 
@@ -43,10 +43,10 @@ def of_the_clock(about: str, whose: str, apart_s: float) -> CheckResult:
     if abs(apart_s) < CLOCK_WARNING_SECONDS:
         return CheckResult(about, "ok", f"{whose} is in step with this machine's")
     side = "ahead of" if apart_s > 0 else "behind"
-    told = f"{whose} is {precise_text(abs(apart_s))} {side} this machine's"
+    summary = f"{whose} is {precise_text(abs(apart_s))} {side} this machine's"
     if abs(apart_s) >= CLOCK_FAULT_SECONDS:
-        return CheckResult(about, "fault", told, "let both be set by NTP: timedatectl set-ntp true")
-    return CheckResult(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")
+        return CheckResult(about, "fault", summary, "let both be set by NTP: timedatectl set-ntp true")
+    return CheckResult(about, "warning", summary, "let both be set by NTP: timedatectl set-ntp true")
 
 
 def of_the_directory(directory: Path, about: str) -> Iterator[CheckResult]:
@@ -59,13 +59,13 @@ def of_the_directory(directory: Path, about: str) -> Iterator[CheckResult]:
             about, "fault", f"{directory} cannot be written to by this user", "chown it, or run as its owner"
         )
     free = shutil.disk_usage(directory).free
-    told = f"{_room(free)} free in {directory.absolute()}"
+    summary = f"{_room(free)} free in {directory.absolute()}"
     if free < ROOM_BYTES:
-        yield CheckResult("disk", "fault", told, "make room: changes cannot be stored")
+        yield CheckResult("disk", "fault", summary, "make room: changes cannot be stored")
     elif free < ROOM_WARNING_BYTES:
-        yield CheckResult("disk", "warning", told, "make room, or let old events go: --event-retention")
+        yield CheckResult("disk", "warning", summary, "make room, or let old events go: --event-retention")
     else:
-        yield CheckResult("disk", "ok", told)
+        yield CheckResult("disk", "ok", summary)
 
 
 def _room(free: int) -> str:
@@ -83,5 +83,5 @@ def of_the_mode(file: Path, what: str) -> Iterator[CheckResult]:
     except OSError:
         return
     if mode & 0o077:
-        told = f"others may read {file} (mode {mode:04o}), which holds secrets"
-        yield CheckResult(what, "warning", told, f"chmod 600 {file}")
+        summary = f"others may read {file} (mode {mode:04o}), which holds secrets"
+        yield CheckResult(what, "warning", summary, f"chmod 600 {file}")

@@ -12,7 +12,7 @@ import typer
 from lifesign.cli.commands.serve import listed
 from lifesign.cli.options.registry_access import KeyFile
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
-from lifesign.cli.output.broken_pipe import whoever_reads
+from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.client.environment import URL_VARIABLE
@@ -99,7 +99,7 @@ def doctor(
     logging.getLogger("lifesign").addHandler(logging.NullHandler())
     findings = [
         *machine_checks.of_the_program(),
-        *of_the_database(database, server_checks.held_place(host, port), state_dir),
+        *of_the_database(database, server_checks.listener_text(host, port), state_dir),
         *server_checks.of_the_archives(archive_dir),
         *server_checks.of_the_server(host, port, tls_certificate, tls_key),
         *server_checks.of_the_proxies(listed(trusted_proxies)),
@@ -108,7 +108,7 @@ def doctor(
         *(found for file in definitions or () for found in definition_checks.of_a_definition(file)),
     ]
     is_well = not any(finding.verdict == "fault" for finding in findings)
-    with whoever_reads():
+    with ignore_broken_pipe():
         if as_json:
             write_json(
                 sys.stdout, {"is_well": is_well, "findings": [asdict(finding) for finding in findings]}
@@ -120,7 +120,7 @@ def doctor(
 
 def _page(findings: "Sequence[CheckResult]") -> Iterator[PageLine]:
     for finding in findings:
-        yield PageLine(finding.verdict, f"{finding.about}: {finding.told}", _COLOURS[finding.verdict])
+        yield PageLine(finding.verdict, f"{finding.about}: {finding.summary}", _COLOURS[finding.verdict])
         if finding.advice:
             yield PageLine(" ", f"  {finding.advice}")
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLOURS}

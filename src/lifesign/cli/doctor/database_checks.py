@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from lifesign.cli.doctor import marker_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock, of_the_directory, of_the_mode
-from lifesign.cli.options.server_database import run_deed
+from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import LifesignError
@@ -38,7 +38,7 @@ def of_the_database(url: str, place: str = "", state_dir: Path | None = None) ->
     who is to sweep there; empty if nobody does.
     """
     try:
-        known = marker_checks.known_of(url, state_dir)
+        known = marker_checks.known_identity(url, state_dir)
         if isinstance(known, CheckResult):
             yield known
             if _is_absent(sqlite_file(url)):
@@ -66,20 +66,20 @@ def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Itera
     if file is not None:
         yield from of_the_directory(file.parent, "database")
     if _is_absent(file):
-        told = f"{shown} is not there yet"
+        summary = f"{shown} is not there yet"
         yield CheckResult(
-            "database", "skipped", told, "lifesign serve sets it up, or --database names another"
+            "database", "skipped", summary, "lifesign serve sets it up, or --database names another"
         )
         return
     try:
-        yield from run_deed(
+        yield from run_in_transaction(
             url,
             lambda transaction: [*_inspect(transaction, shown, place, known)],
             is_write=False,
-            is_left_alone=True,
+            is_excluded=True,
         )
         if file is None:
-            run_deed(url, _try_a_change)
+            run_in_transaction(url, _try_a_change)
         else:
             _check_changes(file)
     except ModuleNotFoundError as error:
@@ -90,12 +90,14 @@ def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Itera
         return
     except LifesignError as error:
         is_foreign = isinstance(error, ForeignDatabase)
-        told = NO_DATABASE if str(error) == DAMAGED else str(error)
-        yield CheckResult("database", "fault", told, _advice_for(error, file))
+        summary = NO_DATABASE if str(error) == DAMAGED else str(error)
+        yield CheckResult("database", "fault", summary, _advice_for(error, file))
     else:
         is_foreign = False
-        told = "it takes changes" if file is None else "this user may write to it, and nobody keeps it locked"
-        yield CheckResult("database", "ok", told)
+        summary = (
+            "it takes changes" if file is None else "this user may write to it, and nobody keeps it locked"
+        )
+        yield CheckResult("database", "ok", summary)
     if file is not None and not is_foreign and _is_sqlite(file):
         yield from of_the_mode(file, "database")
 
@@ -143,18 +145,18 @@ def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> CheckRe
     if row is None or row.swept_at_s is None:
         return CheckResult("server", "skipped", "no server has ever swept here")
     ago_s = now_s - row.swept_at_s
-    told = f"the last sweep was {duration_text(ago_s)} ago"
+    summary = f"the last sweep was {duration_text(ago_s)} ago"
     if ago_s < SWEEP_WARNING_SECONDS:
-        return CheckResult("server", "ok", told)
+        return CheckResult("server", "ok", summary)
     is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
     if not (place or is_claimed):
-        return CheckResult("server", "ok", f"{told}, and no server is at work")
+        return CheckResult("server", "ok", f"{summary}, and no server is at work")
     who = f"somebody listens at {place}" if place else "a server has claimed the next one"
     advice = (
         "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
         "has another database"
     )
-    return CheckResult("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
+    return CheckResult("server", "warning", f"{summary}, though {who}: nobody's silence is noticed", advice)
 
 
 def _try_a_change(transaction: Transaction) -> None:

@@ -32,14 +32,14 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
     from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415 - another extra
-    from lifesign.crawl.directory_import import look_at_lists  # noqa: PLC0415 - another extra
+    from lifesign.crawl.directory_import import inspect_lists  # noqa: PLC0415 - another extra
 
     try:
         asyncio.run(require_contact(definition))
     except InvalidValue as error:
         yield CheckResult("definition", "fault", f"{file}: {error}", "add contact to the definition")
         return
-    unread = asyncio.run(look_at_lists(definition)).unread
+    unread = asyncio.run(inspect_lists(definition)).unread
     for name, why in unread.items():
         yield CheckResult(
             "definition", "fault", f"{file}: the list {name}: {why}", "mend the list, or its format"
@@ -59,12 +59,12 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Chec
         yield CheckResult("canaries", "warning", f"{file} has no canaries", advice)
         return
     if definition.placeholders:
-        told = f"{file}: placeholders are left: {', '.join(definition.placeholders)}"
+        summary = f"{file}: placeholders are left: {', '.join(definition.placeholders)}"
         yield CheckResult(
-            "canaries", "warning", told, "replace them by hosts of your own or of your provider"
+            "canaries", "warning", summary, "replace them by hosts of your own or of your provider"
         )
     try:
-        replies = asyncio.run(_asked(definition))
+        replies = asyncio.run(_canary_replies(definition))
     except LifesignError as error:
         yield CheckResult("canaries", "fault", f"{file}: {error}", "probes/reference.yml has every setting")
         return
@@ -76,15 +76,15 @@ def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Chec
         ]
         answering = len(named) - len(silent)
         count = f"{answering} of {len(named)} {plural(len(named), 'canary', 'canaries')}"
-        told = f"{file}: {count} of {network_class} {plural(answering, 'answers', 'answer')}"
+        summary = f"{file}: {count} of {network_class} {plural(answering, 'answers', 'answer')}"
         if silent:
             advice = "name others, or look at resolver.servers, firewalls and certificates"
-            yield CheckResult("canaries", "fault", f"{told}; not {', '.join(silent)}", advice)
+            yield CheckResult("canaries", "fault", f"{summary}; not {', '.join(silent)}", advice)
         else:
-            yield CheckResult("canaries", "ok", told)
+            yield CheckResult("canaries", "ok", summary)
 
 
-async def _asked(definition: "ProbeDefinition") -> "Mapping[str, Sequence[WitnessReply]]":
+async def _canary_replies(definition: "ProbeDefinition") -> "Mapping[str, Sequence[WitnessReply]]":
     """Return what each canary answers, by network class."""
     import asyncio  # noqa: PLC0415 - loaded by now
 

@@ -6,12 +6,12 @@ from typing import Final
 
 from lifesign.cli.doctor.check_result import ahead_s
 
-ASK_SECONDS: Final = 5.0
+TIMEOUT_SECONDS: Final = 5.0
 """For one question to a registry."""
 MAX_ANSWER_BYTES: Final = 65_536
 
 
-def answer_of(url: str, key: str = "") -> tuple[int, float | None, bytes] | None:
+def fetch(url: str, key: str = "") -> tuple[int, float | None, bytes] | None:
     """Return the status of an answer, how far its clock is ahead and the beginning of its body.
 
     None without an answer. The clock's seconds are None if the answer has no Date. The body is cut to
@@ -20,15 +20,15 @@ def answer_of(url: str, key: str = "") -> tuple[int, float | None, bytes] | None
     import asyncio  # noqa: PLC0415 - with aiohttp it takes 200 ms
 
     from lifesign.http.bounded_body import read_beginning  # noqa: PLC0415
-    from lifesign.http.counted_sessions import CountedConnector, counted_session, counter_of  # noqa: PLC0415
+    from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session  # noqa: PLC0415
     from lifesign.http.failures import FAILURES  # noqa: PLC0415
 
     async def ask() -> tuple[int, float | None, bytes]:
         asked_s = time.time()
         headers = {"X-API-Key": key} if key else {}
         async with (
-            asyncio.timeout(ASK_SECONDS),
-            counted_session(CountedConnector()) as session,
+            asyncio.timeout(TIMEOUT_SECONDS),
+            counting_session(CountingConnector()) as session,
             session.get(url, headers=headers, allow_redirects=False, auto_decompress=True) as answer,
         ):
             answered_s = time.time()

@@ -24,8 +24,8 @@ def of_the_program() -> Iterator[CheckResult]:
     """Ask what is installed."""
     there = [extra for extra, module in EXTRAS.items() if find_spec(module) is not None]
     python = ".".join(map(str, sys.version_info[:3]))
-    told = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
-    yield CheckResult("program", "ok", told)
+    summary = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
+    yield CheckResult("program", "ok", summary)
     if "metrics" not in there:
         yield CheckResult(
             "metrics", "skipped", "a server here has no /metrics", "pip install 'lifesign[metrics]'"
@@ -57,5 +57,5 @@ def of_the_network() -> Iterator[CheckResult]:
             )
         except OSError as error:
             advice = "" if family == "IPv6" else "a prober sees nobody from here"
-            told = f"this machine has no route out: {error.strerror}"
-            yield CheckResult(family, "skipped" if family == "IPv6" else "warning", told, advice)
+            summary = f"this machine has no route out: {error.strerror}"
+            yield CheckResult(family, "skipped" if family == "IPv6" else "warning", summary, advice)

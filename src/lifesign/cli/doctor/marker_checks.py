@@ -16,7 +16,7 @@ from lifesign.storage.engine.transaction import Transaction
 ADVICE: Final = "put the right database back, restore a backup, or run lifesign database adopt"
 
 
-def known_of(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:
+def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:
     """Return what this host knows about a database, or what is wrong with that.
 
     None for one in memory, and for a URL that names no database.
@@ -49,8 +49,8 @@ def of_the_marker(transaction: Transaction, known: KnownIdentity) -> CheckResult
             "marker", "skipped", f"{known.file} does not exist yet", "lifesign serve creates it"
         )
     if known.marker is None:
-        told = f"{known.file} cannot be used: {known.damage}"
-        return CheckResult("marker", "warning", told, "lifesign serve writes it again")
+        summary = f"{known.file} cannot be used: {known.damage}"
+        return CheckResult("marker", "warning", summary, "lifesign serve writes it again")
     try:
         check_known(transaction, known)
     except DatabaseMismatch as error:

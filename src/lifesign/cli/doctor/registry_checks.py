@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from lifesign.cli.doctor.check_result import CheckResult, of_the_clock, of_the_mode
-from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, answer_of
+from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, fetch
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import looks_like_key
 from lifesign.domain.base.clock_skew import offset_text
@@ -56,11 +56,11 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
             "key", "fault", "this is no key of ours: ahk_ and 43 characters", "keys create prints one"
         )
     if url is not None:
-        yield from _of_what_answers(url, key)
+        yield from _check_answer(url, key)
 
 
-def _of_what_answers(url: str, key: str) -> Iterator[CheckResult]:
-    answer = answer_of(f"{url.rstrip('/')}/healthz")
+def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
+    answer = fetch(f"{url.rstrip('/')}/healthz")
     if answer is None:
         advice = "is it running, is the address right, and does a proxy or firewall let you through?"
         yield CheckResult("registry", "fault", f"{url} does not answer", advice)
@@ -94,31 +94,31 @@ def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:
     """
     if status != 200:
         return _has_code(body)
-    answer = answer_of(f"{url.rstrip('/')}/api/v1/monitor", key)
+    answer = fetch(f"{url.rstrip('/')}/api/v1/monitor", key)
     return answer is not None and (_has_code(answer[2]) or _has_tracks(answer[2]))
 
 
 def _has_tracks(body: bytes) -> bool:
     """Whether this is the record of a monitor; its end may be cut off."""
     try:
-        told = from_json(body, allow_partial=True)
+        summary = from_json(body, allow_partial=True)
     except ValueError:
         return False
-    return isinstance(told, dict) and isinstance(told.get("tracks"), dict)
+    return isinstance(summary, dict) and isinstance(summary.get("tracks"), dict)
 
 
 def _has_code(body: bytes) -> bool:
     """Whether an error is told as a registry tells it."""
     try:
-        told = from_json(body)
+        summary = from_json(body)
     except ValueError:
         return False
-    error = told.get("error") if isinstance(told, dict) else None
+    error = summary.get("error") if isinstance(summary, dict) else None
     return isinstance(error, dict) and isinstance(error.get("code"), str)
 
 
 def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
-    asked = answer_of(f"{url.rstrip('/')}/api/v1/monitor", key)
+    asked = fetch(f"{url.rstrip('/')}/api/v1/monitor", key)
     status = None if asked is None else asked[0]
     if status == 401:
         yield CheckResult(
@@ -156,8 +156,8 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
     """Say whether anybody probes, and whether the clocks of those who do are right."""
     root = url.rstrip("/")
     shards, targets = (
-        answer_of(f"{root}/api/v1/shards", key),
-        answer_of(f"{root}/api/v1/targets?limit=1", key),
+        fetch(f"{root}/api/v1/shards", key),
+        fetch(f"{root}/api/v1/targets?limit=1", key),
     )
     if shards is None or targets is None or (shards[0], targets[0]) != (200, 200):
         return
@@ -170,8 +170,10 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
         # The registry's clock wrote the times.
         yield of_the_reports(living, time.time() + (shards[1] or 0.0), has_targets=count > 0)
     elif count:
-        told = f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
-        yield CheckResult("probers", "warning", told, f"lifesign crawl PROBE.yml --registry {url}")
+        summary = (
+            f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
+        )
+        yield CheckResult("probers", "warning", summary, f"lifesign crawl PROBE.yml --registry {url}")
     else:
         yield CheckResult("probers", "skipped", "no prober is running, and no target is to be probed")
     for prober in living:

@@ -19,7 +19,7 @@ from lifesign.serving.tls_files import check_pair
 CERTIFICATE_WARNING_SECONDS: Final = 14 * 86_400.0
 
 
-def held_place(host: str, port: int) -> str:
+def listener_text(host: str, port: int) -> str:
     """Return where a server would listen if somebody does so already, in words; empty if nobody does."""
     try:
         bound(host, port).close()
@@ -58,26 +58,26 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
     if ends_s is None:
         return
     left_s = ends_s - time.time()
-    told = f"it ends on {time.strftime('%Y-%m-%d', time.gmtime(ends_s))}"
+    summary = f"it ends on {time.strftime('%Y-%m-%d', time.gmtime(ends_s))}"
     if left_s <= 0:
-        yield CheckResult("certificate", "fault", told, "renew it")
+        yield CheckResult("certificate", "fault", summary, "renew it")
     elif left_s < CERTIFICATE_WARNING_SECONDS:
-        yield CheckResult("certificate", "warning", told, "renew it, and start the server anew")
+        yield CheckResult("certificate", "warning", summary, "renew it, and start the server anew")
     else:
-        yield CheckResult("certificate", "ok", told)
+        yield CheckResult("certificate", "ok", summary)
 
 
 def _of_the_port(host: str, port: int, scheme: str) -> CheckResult:
     try:
         bound(host, port).close()
     except CannotListen as error:
-        if http.answer_of(f"{scheme}://{_in_url(host)}:{port}/healthz") is not None:
+        if http.fetch(f"{scheme}://{_in_url(host)}:{port}/healthz") is not None:
             return CheckResult("port", "ok", f"somebody answers at {host}, port {port}: a server is at work")
         if error.why != os.strerror(errno.EADDRINUSE):
             return CheckResult("port", "fault", str(error), "end who has it, or choose another --port")
-        told = f"somebody holds {host}, port {port}, and does not answer within {http.ASK_SECONDS:g} s"
+        summary = f"somebody holds {host}, port {port}, and does not answer within {http.TIMEOUT_SECONDS:g} s"
         advice = "a server that has just begun answers soon; else end who has it, or choose another --port"
-        return CheckResult("port", "fault", told, advice)
+        return CheckResult("port", "fault", summary, advice)
     return CheckResult("port", "ok", f"{host}, port {port} is free")
 
 
@@ -92,8 +92,8 @@ def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
         yield CheckResult("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
         return
     if settings.trusts_everybody:
-        told = f"{named}: whoever connects may claim to come from any address, and limits hold nobody back"
-        yield CheckResult("proxies", "warning", told, "name the proxies alone: --trusted-proxies")
+        summary = f"{named}: whoever connects may claim to come from any address, and limits hold nobody back"
+        yield CheckResult("proxies", "warning", summary, "name the proxies alone: --trusted-proxies")
     else:
         yield CheckResult("proxies", "ok", f"{named}: their word on who connects is taken, and nobody else's")
 

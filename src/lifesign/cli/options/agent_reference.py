@@ -36,12 +36,12 @@ def check_id(given: str) -> None:
         raise InvalidValue("AGENT_ID", given, "an agent's id, not a URL: agents show URL tells it")
 
 
-async def with_agent_id(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
-    """Do a deed for the one who is meant, and return what it returns; `deed` takes an id.
+async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
+    """Do a function for the one who is meant, and return what it returns; `function` takes an id.
 
     What can be an id is first taken for one. A URL is known if it is probed: listed by a directory, or the
     card's URL of an agent that registered itself so; it may be spelled in any way. InvalidValue if it is
-    none, or that of several. TargetNotFound if nobody has it; else what `deed` raises, which must be
+    none, or that of several. TargetNotFound if nobody has it; else what `function` raises, which must be
     NotFound or TargetNotFound for an unknown id.
     """
     from lifesign.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
@@ -59,7 +59,7 @@ async def with_agent_id(deed: Callable[[str], Awaitable[T]], targets: ListsTarge
             raise TargetNotFound(given)
     else:
         try:
-            return await deed(given)
+            return await function(given)
         except (NotFound, TargetNotFound):
             # One word alone is an id that nobody has; a host has a dot in it, or a port, or a path.
             if isinstance(url, AddressRefused) or not any(mark in given for mark in ".:/"):
@@ -70,7 +70,7 @@ async def with_agent_id(deed: Callable[[str], Awaitable[T]], targets: ListsTarge
     if len(known) > 1:
         named = ", ".join(known[:MAX_NAMED]) + (", ..." if len(known) > MAX_NAMED else "")
         raise InvalidValue("URL", given, f"one of those who have it, by its id: {named}")
-    return await deed(known[0])
+    return await function(known[0])
 
 
 async def _ids_at(url: str, targets: ListsTargets) -> list[str]:

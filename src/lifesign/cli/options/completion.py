@@ -52,7 +52,7 @@ def offering(*values: str) -> Callable[[str], list[str]]:
     return offered
 
 
-def is_asked() -> bool:
+def is_completion_request() -> bool:
     """Whether a shell asks what may come next; then the shells are made known, which takes some time."""
     if VARIABLE not in os.environ:
         return False

@@ -99,8 +99,8 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
     for name in unknown[:MAX_UNKNOWN_NAMED]:
         near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
         meant = f" (is {near[0]} meant?)" if near else ""
-        told = f"lifesign: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
-        sys.stderr.write(f"{printable(told)}\n")
+        text = f"lifesign: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
+        sys.stderr.write(f"{printable(text)}\n")
 
 
 def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
@@ -251,31 +251,31 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
         raise InvalidValue(name, error.given, expected) from None
 
 
-def _named_by(context: typer.Context, table: str, told: str, expected: str) -> str:
+def _named_by(context: typer.Context, table: str, text: str, expected: str) -> str:
     """Return what was expected with the names that other settings have in the same source."""
     for name, parameter in settings_of(context.command, table):
-        named = {"file": name, "environment": parameter.envvar}.get(told, parameter.opts[0])
+        named = {"file": name, "environment": parameter.envvar}.get(text, parameter.opts[0])
         expected = re.sub(rf"\b{parameter.name}\b", named, expected)
     return expected
 
 
-def told_by_source(error: TyperException) -> str:
+def usage_error_text(error: TyperException) -> str:
     """Return what is wrong with a command's arguments, told by the variable or by the option that said it."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    variable, told = getattr(parameter, "envvar", None), error.format_message()
+    variable, text = getattr(parameter, "envvar", None), error.format_message()
     expected = _expected(error)
     if context is not None and parameter is not None and isinstance(variable, str):
         source = context.get_parameter_source(parameter.name)
         if source is not None and SOURCES.get(source.name) == "environment":
             return f"{variable}: {_in_words(error)}"
-        told = told.replace(f" (env var: '{variable}')", "")
+        text = text.replace(f" (env var: '{variable}')", "")
     message = getattr(error, "message", "")
     if expected is None and message.startswith("expected "):
         expected = message
     if parameter is not None and expected is not None and parameter.opts[0].startswith("-"):
         return f"{parameter.opts[0]}: {expected}"
     # Choices stand on lines of their own there.
-    return " ".join(told.split()).replace(": Value error, ", ": ")
+    return " ".join(text.split()).replace(": Value error, ", ": ")
 
 
 def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:
@@ -307,13 +307,13 @@ def show_config(context: typer.Context, table: str, defaults: Mapping[str, objec
             value = defaults.get(parameter.name)
         if _is_duration(parameter) and isinstance(value, int | float):
             value = format_duration(value)
-        told = SOURCES.get(source.name if source is not None else "", "default")
-        if told == "environment":
-            told = f"environment: {parameter.envvar}"
+        text = SOURCES.get(source.name if source is not None else "", "default")
+        if text == "environment":
+            text = f"environment: {parameter.envvar}"
         if value is None:
-            lines.append(f"# {name} =  # {told}: none")
+            lines.append(f"# {name} =  # {text}: none")
         else:
-            lines.append(f"{name} = {_written(value)}  # {told}")
+            lines.append(f"{name} = {_written(value)}  # {text}")
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return 0
 

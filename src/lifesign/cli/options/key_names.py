@@ -43,10 +43,10 @@ class KeyNames:
 
 def _nameless_in(event: "LoggedEvent") -> set[str]:
     """Return the keys that act in an event, and whom it is about if the id tells nobody who that is."""
-    from lifesign.domain.net.display_name import has_speaking_id  # noqa: PLC0415 - `--help` need not load it
+    from lifesign.domain.net.display_name import has_readable_id  # noqa: PLC0415 - `--help` need not load it
 
     found = set(keys_acting(event.actor, event.payload))
     agent_id = event.payload.get("agent_id")
-    if isinstance(agent_id, str) and not has_speaking_id(agent_id):
+    if isinstance(agent_id, str) and not has_readable_id(agent_id):
         found.add(agent_id)
     return found

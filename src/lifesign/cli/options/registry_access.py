@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 def ask(
-    deed: Callable[["RegistryClient"], Awaitable[T]],
+    function: Callable[["RegistryClient"], Awaitable[T]],
     *,
     registry: str,
     key_file: Path | None,
@@ -74,7 +74,7 @@ def ask(
         async with RegistryClient(
             registry, key=read_key(key_file), allow_plain_http=allow_plain_http
         ) as client:
-            return await deed(client)
+            return await function(client)
 
     try:
         return asyncio.run(asked())

@@ -60,17 +60,17 @@ StateDir = Annotated[
 T = TypeVar("T")
 
 
-def run_deed(
+def run_in_transaction(
     url: str,
-    deed: Callable[["Transaction"], T],
+    function: Callable[["Transaction"], T],
     *,
     is_write: bool = True,
-    is_left_alone: bool = False,
+    is_excluded: bool = False,
     must_exist: bool = True,
 ) -> T:
-    """Run one deed in a transaction of its own.
+    """Run one function in a transaction of its own.
 
-    `is_left_alone`: no file of an SQLite database is changed or made. InvalidValue for a database that
+    `is_excluded`: no file of an SQLite database is changed or made. InvalidValue for a database that
     cannot be, or is not there although it must; StoreUnavailable.
     """
     # SQLAlchemy takes 150 ms, which `--help` need not pay.
@@ -79,9 +79,9 @@ def run_deed(
     from lifesign.storage.engine.database import open_database  # noqa: PLC0415
 
     async def ran() -> T:
-        database = open_database(url, is_only_read=not is_write, is_left_alone=is_left_alone)
+        database = open_database(url, is_only_read=not is_write, is_excluded=is_excluded)
         try:
-            return await (database.write(deed) if is_write else database.read(deed))
+            return await (database.write(function) if is_write else database.read(function))
         finally:
             await database.close()
 
@@ -99,5 +99,5 @@ def check_unused_file(url: str) -> None:
         # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
         # what is no database at all that question tells more.
         with suppress(StoreUnavailable):
-            run_deed(url, schema.revision, is_write=False)
+            run_in_transaction(url, schema.revision, is_write=False)
         file_use.check_unused(place)

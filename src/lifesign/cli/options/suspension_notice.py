@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
 
-HELD = (
+SUSPENDED_TEXT = (
     "decisions are held: nobody is taken down for silence, so that who is active here may be silent "
     "(docs/registry.md, section 2; GET /api/v1/monitor says why)"
 )
@@ -26,4 +26,4 @@ async def are_decisions_suspended(client: "RegistryClient") -> bool | None:
 def say_suspended(*, is_suspended: bool | None) -> None:
     """Say on standard error that decisions are held, if they are."""
     if is_suspended:
-        sys.stderr.write(f"lifesign: {HELD}\n")
+        sys.stderr.write(f"lifesign: {SUSPENDED_TEXT}\n")

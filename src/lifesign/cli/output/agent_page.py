@@ -77,7 +77,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
     metadata = ((name, json.dumps(value, ensure_ascii=False)) for name, value in agent.metadata.items())
     yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
     if agent.observed is not None:
-        yield from _seen(agent.observed)
+        yield from _observed_lines(agent.observed)
     yield PageLine("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
     yield PageLine("version", agent.etag)
     if agent.agent_key is not None:
@@ -98,7 +98,7 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
         yield PageLine("but", f"its {failing_text(agent.failing_probes)}", Colour.YELLOW)
 
 
-def _seen(seen: "ObservedState") -> Iterator[PageLine]:
+def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
     """Tell what probers saw: beside what the agent says, never mixed with it."""
     from lifesign.domain.observation.probe_summary import LAYER_WORDS  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -116,8 +116,8 @@ def _seen(seen: "ObservedState") -> Iterator[PageLine]:
             )
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""
-        said = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
-        yield PageLine("observed", said)
+        text = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
+        yield PageLine("observed", text)
     life = seen.last_liveness_signal_at
     yield PageLine("observed", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
     if (inconclusive := seen.inconclusive) is not None:
@@ -134,18 +134,18 @@ def _link(link: "LinkShown") -> str:
         )
     if link.proof is not None:
         return f"{link.url}: proven by {link.proof}, not linked"
-    return f"{link.url}: not proven ({_why_unproven(link)})"
+    return f"{link.url}: not proven ({_unproven_reason(link)})"
 
 
-def _why_unproven(link: "LinkShown") -> str:
-    if link.token_asked_at is None:
+def _unproven_reason(link: "LinkShown") -> str:
+    if link.token_requested_at is None:
         return "its card does not name this agent, and no token was asked for"
-    asked = f"token asked for at {time_text(link.token_asked_at)}"
+    text = f"token asked for at {time_text(link.token_requested_at)}"
     if link.token_refusal is not None:
-        return f"{asked}; {link.token_refusal}"
+        return f"{text}; {link.token_refusal}"
     if link.token_checked_at is None:
-        return f"{asked}, not looked for yet"
-    return f"{asked}, not found at {time_text(link.token_checked_at)}"
+        return f"{text}, not looked for yet"
+    return f"{text}, not found at {time_text(link.token_checked_at)}"
 
 
 def _command(command: "PendingCommand") -> str:

@@ -14,15 +14,15 @@ EXIT_READER_LEFT = 141
 
 
 @contextmanager
-def whoever_reads() -> Iterator[None]:
+def ignore_broken_pipe() -> Iterator[None]:
     """Let who reads leave: nothing more is written then, and the command ends as it would have."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        write_nothing_more()
+        discard_remaining_output()
 
 
-def write_nothing_more() -> None:
+def discard_remaining_output() -> None:
     """Leave the interpreter nothing to complain about when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

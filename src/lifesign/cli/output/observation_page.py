@@ -20,7 +20,7 @@ GROUP_COLOURS = {
     "never_measured": Colour.FAINT,
 }
 _HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYTE", "LAST BYTE", "WHY")
-_NOT_SEEN = "-"
+_NOT_MEASURED = "-"
 
 
 def write_observation(
@@ -43,9 +43,9 @@ def write_observation(
 
     group = GROUPS[result]
     signs = liveness_signals([*layers_of(seen)])
-    told = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
+    text = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
     colours = has_colours(stream)
-    write_page(stream, [PageLine("", subject), PageLine("", told, GROUP_COLOURS[group])], colours=colours)
+    write_page(stream, [PageLine("", subject), PageLine("", text, GROUP_COLOURS[group])], colours=colours)
     layers = [
         _row(name, layer)
         for name, layer in (
@@ -65,14 +65,14 @@ def _row(name: str, layer: "LayerResult") -> tuple[str, ...]:
         if phases is not None
         else (None,) * 5
     )
-    status = _NOT_SEEN if layer.status_code is None else str(layer.status_code)
+    status = _NOT_MEASURED if layer.status_code is None else str(layer.status_code)
     return name, layer.result.value, status, _ms(layer.latency_ms), *map(_ms, parts), layer.reason
 
 
 def _ms(ms: float | None) -> str:
     """Return a time; one that did not happen, or on a connection that stood already, is none."""
     if ms is None:
-        return _NOT_SEEN
+        return _NOT_MEASURED
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
 
 

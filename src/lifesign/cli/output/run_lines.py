@@ -26,12 +26,12 @@ MAX_WAITING: Final = 10_000
 """Of lines that nobody has read yet; those beyond are counted, and left out."""
 FLUSH_SECONDS: Final = 2.0
 """At the end, for whoever reads what still waits."""
-_KEPT: Final = frozenset({RunEventKind.ASKED, RunEventKind.FAILED, RunEventKind.UNTOLD})
+_KEPT: Final = frozenset({RunEventKind.HELP_REQUESTED, RunEventKind.FAILED, RunEventKind.UNREPORTED})
 """What is told of runs whose workspace stays."""
 
 
 @contextmanager
-def telling(*, as_json: bool) -> Iterator[Tell]:
+def event_writer(*, as_json: bool) -> Iterator[Tell]:
     """Yield what writes each thing that is told: JSON to standard output, else lines to standard error.
 
     It returns at once, whoever reads. At the end of the block what waits has FLUSH_SECONDS to be read.
@@ -39,7 +39,7 @@ def telling(*, as_json: bool) -> Iterator[Tell]:
     lines = _Lines(sys.stdout if as_json else sys.stderr, _json_line if as_json else _line)
     lines.start()
     try:
-        yield lines.tell
+        yield lines.write_event
     finally:
         lines.finish()
 
@@ -53,13 +53,15 @@ class _Lines(threading.Thread):
         self._fd, self._encoding = stream.fileno(), stream.encoding
         self._line_of = line_of
         self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
-        self._left_out = 0
+        self._omitted = 0
         self._ends = False
 
-    def tell(self, told: RunEvent) -> None:
-        if self._left_out and self._put(RunEvent(what=RunEventKind.LEFT_OUT, text=_left_out(self._left_out))):
-            self._left_out = 0
-        self._left_out += not self._put(told)
+    def write_event(self, event: RunEvent) -> None:
+        if self._omitted and self._put(
+            RunEvent(what=RunEventKind.OMITTED, text=_omitted_text(self._omitted))
+        ):
+            self._omitted = 0
+        self._omitted += not self._put(event)
 
     def finish(self) -> None:
         """Wait a moment until all is written; what nobody reads is left."""
@@ -76,25 +78,25 @@ class _Lines(threading.Thread):
                 while left:
                     left = left[os.write(self._fd, left) :]
 
-    def _put(self, told: RunEvent) -> bool:
+    def _put(self, event: RunEvent) -> bool:
         at = utc_text(datetime.now(UTC), "milliseconds")
         try:
-            self._waiting.put_nowait(self._line_of(at, told).encode(self._encoding, "replace"))
+            self._waiting.put_nowait(self._line_of(at, event).encode(self._encoding, "replace"))
         except queue.Full:
             return False
         return True
 
 
-def _left_out(lines: int) -> str:
+def _omitted_text(lines: int) -> str:
     return f"{pluralize(lines, 'line')} that nobody read in time {plural(lines, 'is', 'are')} left out"
 
 
-class LogTeller(logging.Handler):
+class LogForwarder(logging.Handler):
     """Tells what is logged."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, write_event: Tell) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._tell = write_event
         self._said: tuple[str, str] | None = None
         self._said_at_s = 0.0
 
@@ -108,7 +110,7 @@ class LogTeller(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             # Where it was raised is no line for people, nor is what a library adds on further ones.
             text = f"{text}: {_in_a_line(record.exc_info[1])}"
-        if (server := SPOKEN_WITH.get()) and not _is_ours(record):
+        if (server := SPOKEN_WITH.get()) and not _is_lifesign_record(record):
             text = f"{server}: {text}"
         if not self._is_repeated(record, text):
             self._tell(RunEvent(what=RunEventKind.TOOLS if is_of_tools else RunEventKind.REGISTRY, text=text))
@@ -116,13 +118,13 @@ class LogTeller(logging.Handler):
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
         """Whether a library said the same just before: it may ask a server several times at once."""
         said, former, at_s = (record.name, text), self._said, self._said_at_s
-        if not _is_ours(record) and said == former and record.created - at_s < REPEAT_SECONDS:
+        if not _is_lifesign_record(record) and said == former and record.created - at_s < REPEAT_SECONDS:
             return True
         self._said, self._said_at_s = said, record.created
         return False
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
+def _is_lifesign_record(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] == "lifesign"
 
 
@@ -131,23 +133,23 @@ def _in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
-def _json_line(at: str, told: RunEvent) -> str:
+def _json_line(at: str, event: RunEvent) -> str:
     members = {
         "at": at,
-        "what": told.what,
-        "text": told.text,
-        "task_id": told.task_id,
-        "run_id": told.run_id,
-        "fencing_token": told.fencing_token,
-        "exit_reason": told.exit_reason,
-        "exit_code": told.exit_code,
-        "workspace": told.workspace,
+        "what": event.what,
+        "text": event.text,
+        "task_id": event.task_id,
+        "run_id": event.run_id,
+        "fencing_token": event.fencing_token,
+        "exit_reason": event.exit_reason,
+        "exit_code": event.exit_code,
+        "workspace": event.workspace,
     }
     return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
 
 
-def _line(at: str, told: RunEvent) -> str:
-    whose = "" if told.task_id is None else f"{printable(told.task_id)}: "
-    why = "" if told.exit_reason is None else f" ({told.exit_reason})"
-    kept = f"; kept: {printable(told.workspace)}" if told.what in _KEPT and told.workspace else ""
-    return f"{at}  {told.what:<10}  {whose}{printable(told.text)}{why}{kept}\n"
+def _line(at: str, event: RunEvent) -> str:
+    whose = "" if event.task_id is None else f"{printable(event.task_id)}: "
+    why = "" if event.exit_reason is None else f" ({event.exit_reason})"
+    kept = f"; kept: {printable(event.workspace)}" if event.what in _KEPT and event.workspace else ""
+    return f"{at}  {event.what:<10}  {whose}{printable(event.text)}{why}{kept}\n"

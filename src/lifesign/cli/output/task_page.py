@@ -24,7 +24,7 @@ _COLOURS = {
 
 def page(task: "TaskRecord") -> Iterator[PageLine]:
     """Tell what is known of one task, for people."""
-    from lifesign.domain.models.tasks import told_of_run  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.models.tasks import run_end_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     yield PageLine("task", task.task_id)
     yield PageLine("title", task.title)
@@ -48,11 +48,11 @@ def page(task: "TaskRecord") -> Iterator[PageLine]:
     if task.latest_report is not None:
         yield from _report(task.latest_report)
     yield from listed("comments", _lines(_comment(said, task.names) for said in task.comments))
-    yield from listed("runs", (_run(run, told_of_run(run, task.comments)) for run in task.runs))
+    yield from listed("runs", (_run(run, run_end_text(run, task.comments)) for run in task.runs))
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
     yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
-    yield PageLine("created", f"{time_text(task.created_at)} by {_who(task.created_by, task.names)}")
+    yield PageLine("created", f"{time_text(task.created_at)} by {_actor_name(task.created_by, task.names)}")
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
@@ -79,24 +79,25 @@ def _report(report: "ReportRecord") -> Iterator[PageLine]:
     yield from listed("blocked by", _lines(said.get("blockers", ())), Colour.YELLOW)
 
 
-def _comment(said: "CommentRecord", names: Mapping[str, str]) -> str:
-    with_what = str(said.signal).replace("_", " ")
-    return f"{with_what}: {said.comment} ({_who(said.written_by, names)}, {time_text(said.written_at)})"
+def _comment(comment: "CommentRecord", names: Mapping[str, str]) -> str:
+    with_what = str(comment.signal).replace("_", " ")
+    by = _actor_name(comment.written_by, names)
+    return f"{with_what}: {comment.comment} ({by}, {time_text(comment.written_at)})"
 
 
-def _who(actor: str | None, names: Mapping[str, str]) -> str:
+def _actor_name(actor: str | None, names: Mapping[str, str]) -> str:
     """Say who did it: a key by its name too, where that may be known."""
     return "erased" if actor is None else spoken(actor, names)
 
 
-def _run(run: "RunRecord", told: str) -> str:
+def _run(run: "RunRecord", text: str) -> str:
     begun = (
         f"{run.number}. {run.holder or 'erased'} with token {run.fencing_token}, {time_text(run.began_at)}"
     )
     if run.ended_at is None:
         return begun
     code = "" if run.exit_code is None else f" ({run.exit_code})"
-    return f"{begun} to {time_text(run.ended_at)}: {told}{code}"
+    return f"{begun} to {time_text(run.ended_at)}: {text}{code}"
 
 
 def _amount(amount: "AmountRecord") -> str:

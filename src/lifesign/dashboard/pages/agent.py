@@ -7,19 +7,19 @@ from starlette.requests import Request
 
 from lifesign.dashboard.event_lines import lines_of
 from lifesign.dashboard.labels import (
-    LOOKS_ASKED_FOR,
+    RECHECK_RESULTS,
+    agent_probe_label,
+    agent_status_text,
     failing_text,
     observed_layers,
-    sight_of_agent,
-    sight_of_target,
-    standing_of,
-    why_unread,
+    target_probe_label,
+    unread_reason,
 )
-from lifesign.dashboard.maintenance_facts import decree_on, maintenance_of
+from lifesign.dashboard.maintenance_facts import last_override, maintenance_of
 from lifesign.dashboard.page_handler import RequestContext, check_sure, seconds_in
 from lifesign.dashboard.pages import history
 from lifesign.dashboard.pages.public_status import is_public
-from lifesign.dashboard.pages.targets import asked_for_look
+from lifesign.dashboard.pages.targets import recheck_target
 from lifesign.dashboard.plots import charts
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.event_type import EventType
@@ -42,30 +42,33 @@ TASKS_SHOWN = 20
 _AGENT = "/api/v1/agents/{agent_id}"
 
 
-def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
+def show_agent(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return all that the page of an agent shows."""
     agent_id = request.path_params["agent_id"]
-    agent: AgentRecord = look.ask("GET", _AGENT, agent_id=agent_id)
-    transaction, now_s = look.transaction, look.transaction.now_s
+    agent: AgentRecord = context.ask("GET", _AGENT, agent_id=agent_id)
+    transaction, now_s = context.transaction, context.transaction.now_s
     kinds = (EventType.AGENT_LIFECYCLE, EventType.AGENT_HEALTH_CHANGED)
     lifecycle, health = (
         event_log.latest(transaction, limit=CHANGES_READ, types=[kind.value], agent_id=agent_id)
         for kind in kinds
     )
-    target = _target(look, agent_id)
+    target = _target(context, agent_id)
     strips = [history.status_strip(agent, lifecycle, now_s), history.health_strip(agent, health, now_s)]
     if target is not None:
-        strips.append(history.sight_strip(target, now_s))
+        strips.append(history.probe_strip(target, now_s))
     override = agent.override
-    numbers: AgentHistory = look.ask("GET", f"{_AGENT}/history", agent_id=agent_id)
+    numbers: AgentHistory = context.ask("GET", f"{_AGENT}/history", agent_id=agent_id)
     return {
         "agent": agent,
-        "why": standing_of(agent),
+        "why": agent_status_text(agent),
         "override": override,
-        "override_decree": override and decree_on(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
+        "override_origin": override
+        and last_override(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
         "maintenance": maintenance_of(transaction, agent),
-        "unread": why_unread(agent),
-        "sight": sight_of_agent(agent, now_s) if target is None else sight_of_target(target, now_s),
+        "unread": unread_reason(agent),
+        "probe_label": agent_probe_label(agent, now_s)
+        if target is None
+        else target_probe_label(target, now_s),
         "failing": failing_text(agent),
         "health_lost": ""
         if agent.unknown_reason is None
@@ -81,67 +84,67 @@ def show_agent(look: RequestContext, request: Request) -> Mapping[str, Any]:
         "notes": numbers.notes,
         "recent": "" if agent.observed is None else agent.observed.recent_interactions,
         "events": lines_of(transaction, event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)),
-        "leases": look.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
-        "tasks": look.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),
+        "leases": context.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
+        "tasks": context.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),
         "is_public": is_public(agent.metadata),
         "may": {
             "recheck": target is not None
             and target.gone_at is None
-            and look.visitor.may(Permission.RECHECK, agent_id),
+            and context.visitor.may(Permission.RECHECK, agent_id),
             "drain": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
-            and look.visitor.may(Permission.DRAIN, agent_id),
+            and context.visitor.may(Permission.DRAIN, agent_id),
             "command": agent.status in ALIVE
             and agent.last_heartbeat_at is not None
-            and look.visitor.may(Permission.SEND_COMMAND, agent_id),
-            "maintain": agent.status in ALIVE and look.visitor.may(Permission.SET_MAINTENANCE, agent_id),
+            and context.visitor.may(Permission.SEND_COMMAND, agent_id),
+            "maintain": agent.status in ALIVE and context.visitor.may(Permission.SET_MAINTENANCE, agent_id),
             "declare": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
-            and look.visitor.may(Permission.OVERRIDE, agent_id),
-            "undeclare": override is not None and look.visitor.may(Permission.OVERRIDE, agent_id),
+            and context.visitor.may(Permission.OVERRIDE, agent_id),
+            "undeclare": override is not None and context.visitor.may(Permission.OVERRIDE, agent_id),
         },
-        "looks": LOOKS_ASKED_FOR,
+        "looks": RECHECK_RESULTS,
         "position": event_log.last_sequence(transaction),
         "now_s": now_s,
     }
 
 
-def recheck(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
+def recheck(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
-    return asked_for_look(look, request.path_params["agent_id"])
+    return recheck_target(context, request.path_params["agent_id"])
 
 
-def drain(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def drain(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Let it drain, if it is still as it was shown."""
     agent_id = request.path_params["agent_id"]
     check_sure(form)
     headers = {"if-match": form.get("etag", "")}
-    look.ask("PATCH", f"{_AGENT}/status", agent_id=agent_id, body={"status": "draining"}, headers=headers)
+    context.ask("PATCH", f"{_AGENT}/status", agent_id=agent_id, body={"status": "draining"}, headers=headers)
     return "drain"
 
 
-def command(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def command(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Have it told to drain at its next heartbeat."""
     agent_id = request.path_params["agent_id"]
     body = {"command": "drain"} | ({"reason": form["reason"]} if "reason" in form else {})
-    look.ask("POST", f"{_AGENT}/commands", agent_id=agent_id, body=body)
+    context.ask("POST", f"{_AGENT}/commands", agent_id=agent_id, body=body)
     return "command"
 
 
-def begin_maintenance(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def begin_maintenance(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Let nothing take it down for a while."""
     agent_id = request.path_params["agent_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
-    look.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
+    context.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
     return "maintenance"
 
 
-def end_maintenance(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
+def end_maintenance(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Judge it by the usual rules again."""
     agent_id = request.path_params["agent_id"]
-    look.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
+    context.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
     return "maintained"
 
 
-def declare(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def declare(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Put a verdict in place of the registry's, for a while."""
     agent_id = request.path_params["agent_id"]
     body = {
@@ -149,20 +152,20 @@ def declare(look: RequestContext, request: Request, form: Mapping[str, str]) -> 
         "seconds": seconds_in(form),
         "reason": form.get("reason", ""),
     }
-    look.ask("PUT", f"{_AGENT}/override", agent_id=agent_id, body=body)
+    context.ask("PUT", f"{_AGENT}/override", agent_id=agent_id, body=body)
     return "declared"
 
 
-def take_back(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
+def take_back(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Judge it by what is known of it again."""
     agent_id = request.path_params["agent_id"]
-    look.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
+    context.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
     return "undeclared"
 
 
-def _target(look: RequestContext, agent_id: str) -> TargetRecord | None:
+def _target(context: RequestContext, agent_id: str) -> TargetRecord | None:
     try:
-        found: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=agent_id)
+        found: TargetRecord = context.ask("GET", "/api/v1/targets/{target_id}", target_id=agent_id)
     except TargetNotFound:
         return None
     return found

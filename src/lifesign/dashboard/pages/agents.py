@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
-from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, failing_text, sight_of_agent
+from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, agent_probe_label, failing_text
 from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_in
 from lifesign.dashboard.pages.pool_maintenance import pool_shown
@@ -99,18 +99,18 @@ class AgentsTable:
         async def show() -> Response:
             self._desk.count(request)
             fleet = await self._facts.agents.get()
-            visitor, shown = await self._desk.look(request, lambda look: _read(look, request, fleet))
+            visitor, shown = await self._desk.context(request, lambda context: _read(context, request, fleet))
             return self._desk.page(request, "agents.html", visitor, fleet=fleet, **shown)
 
         return await self._desk.guarded(request, show)
 
 
-def _read(look: RequestContext, request: Request, fleet: FleetCounts) -> Mapping[str, Any]:
+def _read(context: RequestContext, request: Request, fleet: FleetCounts) -> Mapping[str, Any]:
     query = query_in(request, TableQuery)
     alike = fleet.of(status=query.status, health=query.health)
     after = None if query.after is None else _place_in(query.after, query.sort)
     found = dashboard_table.listing(
-        look.transaction,
+        context.transaction,
         query.wanted,
         query.sort,
         after=after,
@@ -118,7 +118,7 @@ def _read(look: RequestContext, request: Request, fleet: FleetCounts) -> Mapping
         is_common=alike > COMMON,
     )
     page = found[:PAGE_SIZE]
-    now_s = look.transaction.now_s
+    now_s = context.transaction.now_s
     records = [record(agent, now_s) for agent in page]
     return {
         "query": query,
@@ -126,7 +126,7 @@ def _read(look: RequestContext, request: Request, fleet: FleetCounts) -> Mapping
         "rows": [
             {
                 "agent": agent,
-                "sight": sight_of_agent(agent, now_s),
+                "probe_label": agent_probe_label(agent, now_s),
                 "failing": failing_text(agent),
                 "is_maintained": is_maintained(agent),
             }
@@ -138,8 +138,8 @@ def _read(look: RequestContext, request: Request, fleet: FleetCounts) -> Mapping
         "healths": SHOWN_HEALTH,
         "evidence_ages": EVIDENCE_AGES_S,
         "orders": ORDER_WORDS,
-        "pool": None if query.pool is None else pool_shown(look, query.pool),
-        "position": event_log.last_sequence(look.transaction),
+        "pool": None if query.pool is None else pool_shown(context, query.pool),
+        "position": event_log.last_sequence(context.transaction),
     }
 
 

@@ -52,15 +52,15 @@ class CensusPage:
         async def show() -> Response:
             self._desk.count(request)
             # Whoever may not look has nothing counted.
-            visitor, _ = await self._desk.look(request, _check)
+            visitor, _ = await self._desk.context(request, _check)
             return self._desk.page(request, "census.html", visitor, **await self._kept.get())
 
         return await self._desk.guarded(request, show)
 
 
-def _check(look: RequestContext) -> None:
+def _check(context: RequestContext) -> None:
     """Who may read it over the API may read it here."""
-    look.ask("GET", "/api/v1/directories")
+    context.ask("GET", "/api/v1/directories")
 
 
 def _shown(census: Census) -> dict[str, Any]:

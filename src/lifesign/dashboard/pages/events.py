@@ -30,29 +30,29 @@ class EventsQuery(BaseModel):
     before: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
 
 
-def show_events(look: RequestContext, request: Request) -> Mapping[str, Any]:
+def show_events(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of events, the latest first."""
     query = query_in(request, EventsQuery)
     if query.group is not None and query.group not in GROUPS:
         raise InvalidRequest([Finding("unknown_group", "/group", f"expected one of {', '.join(GROUPS)}")])
     types = [] if query.group is None else types_of(query.group)
     found = event_log.latest(
-        look.transaction, limit=PAGE_SIZE + 1, before=query.before, types=types, agent_id=query.agent
+        context.transaction, limit=PAGE_SIZE + 1, before=query.before, types=types, agent_id=query.agent
     )
     if query.agent is not None and types:
         found = [event for event in found if event.type.value in types]
     page = found[:PAGE_SIZE]
     kept = query.model_dump(exclude_none=True, exclude={"before"})
     older = {**kept, "before": page[-1].sequence} if len(found) > len(page) else None
-    archived = event_log.archived_sequence(look.transaction)
+    archived = event_log.archived_sequence(context.transaction)
     return {
-        "lines": lines_of(look.transaction, page),
+        "lines": lines_of(context.transaction, page),
         "query": query,
         "groups": GROUPS,
         "newest": "/events?" + urlencode(kept),
         "older": None if older is None else "/events?" + urlencode(older),
         "archived": archived,
-        "position": event_log.last_sequence(look.transaction),
+        "position": event_log.last_sequence(context.transaction),
     }
 
 

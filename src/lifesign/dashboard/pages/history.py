@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from lifesign.dashboard.labels import duration_ms, label_of_result, observed_layers, percent, sight_of_target
+from lifesign.dashboard.labels import (
+    duration_ms,
+    label_of_result,
+    observed_layers,
+    percent,
+    target_probe_label,
+)
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.models.agents import AgentRecord
@@ -46,18 +52,18 @@ class Strip:
     """One line of history."""
 
     kind: str
-    """`status`, `health` or `sight`: whose words these are."""
+    """`status`, `health` or `probe_label`: whose words these are."""
     title: str
     segments: Sequence[Segment]
 
     @property
-    def told(self) -> str:
+    def alt_text(self) -> str:
         """The same for who does not see it."""
         shares: dict[str, float] = {}
         for segment in self.segments:
             shares[segment.word] = shares.get(segment.word, 0.0) + segment.width
-        said = ", ".join(f"{word} {percent(share / 100)}" for word, share in shares.items())
-        return f"{self.title}: {said} of the time shown"
+        text = ", ".join(f"{word} {percent(share / 100)}" for word, share in shares.items())
+        return f"{self.title}: {text} of the time shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class Ratio:
 
     name: str
     ratio: float
-    told: str
+    alt_text: str
 
 
 def status_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> Strip:
@@ -112,20 +118,20 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
     return Strip("health", "What it says", _segments(agent.health.value, changes, began_s, now_s))
 
 
-def sight_strip(target: TargetRecord, now_s: float) -> Strip:
+def probe_strip(target: TargetRecord, now_s: float) -> Strip:
     """Return what probes came to."""
     changes = [
         (change.at.timestamp(), label_of_result(change.previous).word)
         for change in target.changes
         if change.layer is Layer.OVERALL
     ]
-    now = sight_of_target(target, now_s).word
+    now = target_probe_label(target, now_s).word
     if target.evidence_at is not None and now != (last := label_of_result(target.result).word):
         # Its evidence is too old by now: nothing is known since the last measured result.
         changes = [(target.evidence_at.timestamp(), last), *changes]
     if target.result_since is not None and not changes:
         changes = [(target.result_since.timestamp(), "never measured")]
-    return Strip("sight", "What was seen", _segments(now, changes, target.added_at.timestamp(), now_s))
+    return Strip("probe_label", "What was seen", _segments(now, changes, target.added_at.timestamp(), now_s))
 
 
 def latencies(agent: AgentRecord) -> list[LatencyBar]:
@@ -133,20 +139,20 @@ def latencies(agent: AgentRecord) -> list[LatencyBar]:
     if agent.observed is None:
         return []
     found = [
-        LatencyBar(name, layer.latency_ms, _place(layer.latency_ms), is_reported=False)
+        LatencyBar(name, layer.latency_ms, _latency_height(layer.latency_ms), is_reported=False)
         for name, layer in observed_layers(agent.observed)
         if layer.latency_ms is not None
     ]
     document = agent.observed.document
     if document is not None and document.latency_p99_ms is not None:
         p99_ms = document.latency_p99_ms
-        found.append(LatencyBar("its own p99", p99_ms, _place(p99_ms), is_reported=True))
+        found.append(LatencyBar("its own p99", p99_ms, _latency_height(p99_ms), is_reported=True))
     return found
 
 
 def scale() -> list[tuple[str, float]]:
     """Return the marks of the scale of latencies, and where they are in percent."""
-    return [(duration_ms(ms).replace(".0", ""), _place(ms)) for ms in LATENCY_MARKS_MS]
+    return [(duration_ms(ms).replace(".0", ""), _latency_height(ms)) for ms in LATENCY_MARKS_MS]
 
 
 def ratios(agent: AgentRecord) -> list[Ratio]:
@@ -191,7 +197,7 @@ def _segment(word: str, begin_s: float, end_s: float, start_s: float, width_s: f
     return Segment(word, left, width, begin_s, end_s)
 
 
-def _place(ms: float) -> float:
+def _latency_height(ms: float) -> float:
     low, high = LATENCY_SCALE_MS
     within = min(max(ms, low), high)
     return 2 + 96 * math.log(within / low) / math.log(high / low)

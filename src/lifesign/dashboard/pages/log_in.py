@@ -9,7 +9,7 @@ from lifesign.dashboard import visitors
 from lifesign.dashboard.errors import ForgedForm
 from lifesign.dashboard.page_handler import PageHandler, note_refusal
 from lifesign.dashboard.responses import HEADERS, page
-from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, is_after_undone_form, own_path
+from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, local_path, was_form_refused
 from lifesign.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
 from lifesign.domain.errors import NotAllowed
 from lifesign.registry.errors import UnknownKey
@@ -35,11 +35,11 @@ class LogIn:
 
         async def show() -> Response:
             self._desk.count(request)
-            where = own_path(request.query_params.get(MEMBER, ""))
-            if await self._who_is_logged_in(request) is not None:
+            where = local_path(request.query_params.get(MEMBER, ""))
+            if await self._find_visitor(request) is not None:
                 return RedirectResponse(where, 303, HEADERS)
-            is_over = self._desk.tells_that_it_is_over(request)
-            why = SESSION_OVER if is_over or is_after_undone_form(request) else None
+            is_over = self._desk.has_expired_session(request)
+            why = SESSION_OVER if is_over or was_form_refused(request) else None
             answer = self._form(request, 200, why, where)
             if is_over:
                 self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
@@ -54,12 +54,12 @@ class LogIn:
             self._desk.count(request, is_login=True)
             form = await self._desk.form(request)
             self._desk.check_origin(request)
-            where = own_path(form.get(MEMBER, ""))
+            where = local_path(form.get(MEMBER, ""))
             try:
                 visitors.check_form_token(form.get("token", ""), self._desk.token_in(request, FORM_COOKIE))
             except ForgedForm as refused:
                 note_refusal(request, refused)
-                holder = await self._who_is_logged_in(request)
+                holder = await self._find_visitor(request)
                 return self._form(request, 403, OLD_FORM if holder is None else None, where, holder)
             before = self._desk.token_in(request, SESSION_COOKIE)
             token, key = visitors.new_token(), form.get("key", "").strip()
@@ -97,13 +97,11 @@ class LogIn:
 
         return await self._desk.guarded(request, end)
 
-    async def _who_is_logged_in(self, request: Request) -> Visitor | None:
+    async def _find_visitor(self, request: Request) -> Visitor | None:
         token = self._desk.token_in(request, SESSION_COOKIE)
         if not token:
             return None
-        return await self._desk.database.read(
-            lambda transaction: visitors.who_is_logged_in(transaction, token)
-        )
+        return await self._desk.database.read(lambda transaction: visitors.find_visitor(transaction, token))
 
     def _form(
         self, request: Request, status: int, why: str | None, where: str, holder: Visitor | None = None

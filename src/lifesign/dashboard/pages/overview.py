@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lifesign.dashboard.event_lines import NOTABLE, lines_of
 from lifesign.dashboard.fleet_facts import FleetFacts, ObservedCounts
-from lifesign.dashboard.labels import moment_text, standing_of
+from lifesign.dashboard.labels import agent_status_text, moment_text
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.dashboard.visitors import visitor_of
 from lifesign.domain.access.permissions import Permission
@@ -47,7 +47,7 @@ class Overview:
         async def show() -> Response:
             self._desk.count(request)
             # Whoever may not look makes nobody count.
-            visitor, shown = await self._desk.look(request, _read)
+            visitor, shown = await self._desk.context(request, _read)
             maintained = await self._facts.maintained.get()
             seen = await self._facts.observed.get()
             counts = {
@@ -67,8 +67,8 @@ class Overview:
         )
 
 
-def _read(look: RequestContext) -> Mapping[str, Any]:
-    transaction = look.transaction
+def _read(context: RequestContext) -> Mapping[str, Any]:
+    transaction = context.transaction
     latest = event_log.latest(transaction, limit=EVENTS_SHOWN, types=[kind.value for kind in NOTABLE])
     facts = verdict_context(transaction)
     troubles: list[dict[str, Any]] = []
@@ -82,22 +82,22 @@ def _read(look: RequestContext) -> Mapping[str, Any]:
         )
         for stored in found:
             agent = record(stored, transaction.now_s, assess_agent(stored, 0, transaction.now_s, facts))
-            troubles.append({"agent": agent, "why": standing_of(agent)})
-    monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
+            troubles.append({"agent": agent, "why": agent_status_text(agent)})
+    monitor: MonitorRecord = context.ask("GET", "/api/v1/monitor")
     return {
         "events": lines_of(transaction, latest),
         "troubles": troubles,
         "monitor": monitor,
         "monitor_words": monitor_words(monitor),
-        "may_release": monitor.state == "suspended" and look.visitor.may(Permission.RELEASE_HOLD),
+        "may_release": monitor.state == "suspended" and context.visitor.may(Permission.RELEASE_HOLD),
         "position": event_log.last_sequence(transaction),
         "now_s": transaction.now_s,
     }
 
 
-def release_hold(look: RequestContext, _request: Request, _form: Mapping[str, str]) -> str:
+def release_hold(context: RequestContext, _request: Request, _form: Mapping[str, str]) -> str:
     """Believe silence again."""
-    look.ask("POST", "/api/v1/monitor/release")
+    context.ask("POST", "/api/v1/monitor/release")
     return ""
 
 
@@ -134,13 +134,13 @@ def monitor_words(monitor: MonitorRecord) -> str:
     if monitor.state == "resuming":
         return "A suspension is over: silence counts again, and agents that are still silent are leaving."
     return " ".join(
-        f"Decisions are held for agents monitored by {name}: {_silence_words(track)}"
+        f"Decisions are held for agents monitored by {name}: {_mass_silence_text(track)}"
         for name, track in monitor.tracks.items()
         if track.state == "suspended"
     )
 
 
-def _silence_words(track: TrackRecord) -> str:
+def _mass_silence_text(track: TrackRecord) -> str:
     silent = f"{pluralize(track.exits, 'agent')} went silent"
     if track.unwitnessed:
         return (

@@ -29,35 +29,35 @@ class PoolShown:
     """Somebody who lives is in maintenance."""
 
 
-def pool_shown(look: RequestContext, role_id: str) -> PoolShown:
+def pool_shown(context: RequestContext, role_id: str) -> PoolShown:
     """Return who is in a pool, and whether the visitor may do anything about all of them."""
-    found = members_of(look.transaction, role_id)
+    found = members_of(context.transaction, role_id)
     members = {status: found[status] for status in Status if status in found}
-    maintained = maintained_of(look.transaction, role_id)
+    maintained = maintained_of(context.transaction, role_id)
     living, in_maintenance = (
         sum(counts.get(status, 0) for status in ALIVE) for counts in (found, maintained)
     )
-    may_maintain = look.visitor.may(Permission.SET_MAINTENANCE)
+    may_maintain = context.visitor.may(Permission.SET_MAINTENANCE)
     return PoolShown(
         name=role_id,
         members=members,
         living=living,
-        maintenances=maintenances(look.transaction, role_id),
+        maintenances=maintenances(context.transaction, role_id),
         may_begin=may_maintain and living > in_maintenance,
         may_end=may_maintain and in_maintenance > 0,
     )
 
 
-def begin(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def begin(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Let nothing take the living members down for a while; who joins later is not in it."""
     role_id = request.path_params["role_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
-    look.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)
+    context.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)
     return "maintenance"
 
 
-def end(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
+def end(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Judge its members by the usual rules again."""
     role_id = request.path_params["role_id"]
-    look.ask("DELETE", _MAINTENANCE, role_id=role_id)
+    context.ask("DELETE", _MAINTENANCE, role_id=role_id)
     return "maintained"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lifesign.dashboard.labels import failing_text, sight_of_agent
+from lifesign.dashboard.labels import agent_probe_label, failing_text
 from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler
 from lifesign.dashboard.responses import HEADERS, page
@@ -112,10 +112,10 @@ def badge_svg(label: str, word: str, why: str = "") -> str:
     """
     label_text, word_text = len(label) * CHARACTER_WIDTH, len(word) * CHARACTER_WIDTH
     left, right = label_text + 2 * PADDING, word_text + 2 * PADDING
-    told = escape(f"{label}: {word} ({why})" if why else f"{label}: {word}")
+    alt_text = escape(f"{label}: {word} ({why})" if why else f"{label}: {word}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img" '
-        f'aria-label="{told}"><title>{told}</title>'
+        f'aria-label="{alt_text}"><title>{alt_text}</title>'
         f'<clipPath id="r"><rect width="{left + right:.0f}" height="20" rx="3"/></clipPath>'
         f'<g clip-path="url(#r)"><rect width="{left:.1f}" height="20" fill="#3a434d"/>'
         f'<rect x="{left:.1f}" width="{right:.1f}" height="20" fill="{_COLOURS[word]}"/></g>'
@@ -141,7 +141,7 @@ def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
         "word": public_word(agent),
         "failing": failing_text(agent),
         "health_lost": "" if reason is None else lost_text(reason, agent.evidence_at, now_s),
-        "sight": sight_of_agent(agent, now_s),
+        "probe_label": agent_probe_label(agent, now_s),
         "is_maintained": is_maintained(agent),
         "now_s": transaction.now_s,
     }

@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from starlette.requests import Request
 
-from lifesign.dashboard.fleet_facts import SHOWN_SIGHTS
+from lifesign.dashboard.fleet_facts import SHOWN_PROBE_LABELS
 from lifesign.dashboard.labels import (
     EVIDENCE_AGES_S,
-    LOOKS_ASKED_FOR,
+    RECHECK_RESULTS,
     EvidenceAge,
     label_of_result,
-    sight_of_target,
+    target_probe_label,
 )
 from lifesign.dashboard.page_handler import RequestContext, query_in
 from lifesign.dashboard.pages import history
@@ -49,7 +49,7 @@ class TargetsQuery(BaseModel):
     cursor: Cursor | None = None
 
 
-def show_targets(look: RequestContext, request: Request) -> Mapping[str, Any]:
+def show_targets(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of targets."""
     query = query_in(request, TargetsQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
@@ -59,18 +59,18 @@ def show_targets(look: RequestContext, request: Request) -> Mapping[str, Any]:
         asked["max_evidence_age"] = EVIDENCE_AGES_S[query.evidence]
     if query.observed is not None:
         asked |= _results(query.observed)
-    page: TargetList = look.ask("GET", "/api/v1/targets", query=asked)
+    page: TargetList = context.ask("GET", "/api/v1/targets", query=asked)
     kept.pop("cursor", None)
     return {
         "page": page,
         "rows": [
-            {"target": target, "sight": sight_of_target(target, look.transaction.now_s)}
+            {"target": target, "probe_label": target_probe_label(target, context.transaction.now_s)}
             for target in page.targets
         ],
         "query": query,
-        "sights": SHOWN_SIGHTS,
+        "probe_labels": SHOWN_PROBE_LABELS,
         "evidence_ages": EVIDENCE_AGES_S,
-        "directories": look.ask("GET", "/api/v1/directories").directories,
+        "directories": context.ask("GET", "/api/v1/directories").directories,
         "next_page": None
         if page.cursor is None
         else "/targets?" + urlencode({**kept, "cursor": page.cursor}),
@@ -78,41 +78,41 @@ def show_targets(look: RequestContext, request: Request) -> Mapping[str, Any]:
     }
 
 
-def show_target(look: RequestContext, request: Request) -> Mapping[str, Any]:
+def show_target(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return all that the page of a target shows."""
     target_id = request.path_params["target_id"]
-    target: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
-    now_s = look.transaction.now_s
+    target: TargetRecord = context.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
+    now_s = context.transaction.now_s
     layers = [] if target.observed is None else layers_of(target.observed)
     return {
         "target": target,
-        "sight": sight_of_target(target, now_s),
+        "probe_label": target_probe_label(target, now_s),
         "layers": [(LAYER_WORDS[name], layer) for name, layer in layers],
         "layer_words": LAYER_WORDS,
-        "strip": history.sight_strip(target, now_s),
-        "may_recheck": target.gone_at is None and look.visitor.may(Permission.RECHECK, target_id),
-        "looks": LOOKS_ASKED_FOR,
-        "position": event_log.last_sequence(look.transaction),
+        "strip": history.probe_strip(target, now_s),
+        "may_recheck": target.gone_at is None and context.visitor.may(Permission.RECHECK, target_id),
+        "looks": RECHECK_RESULTS,
+        "position": event_log.last_sequence(context.transaction),
     }
 
 
-def recheck(look: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
+def recheck(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
-    return asked_for_look(look, request.path_params["target_id"])
+    return recheck_target(context, request.path_params["target_id"])
 
 
-def asked_for_look(look: RequestContext, target_id: str) -> str:
-    """Have a target probed now, and return the word of `LOOKS_ASKED_FOR` for what comes of it."""
-    asked: RecheckRecord = look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
-    if not probers.listing(look.transaction, 1):
+def recheck_target(context: RequestContext, target_id: str) -> str:
+    """Have a target probed now, and return the word of `RECHECK_RESULTS` for what comes of it."""
+    asked: RecheckRecord = context.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
+    if not probers.listing(context.transaction, 1):
         return "recheck_unheard"
     return "recheck" if asked.not_before is None else "recheck_later"
 
 
 def _results(word: str) -> dict[str, object]:
     """Return the query of the API for those who look like this."""
-    if word not in SHOWN_SIGHTS:
-        expected = f"expected one of {', '.join(SHOWN_SIGHTS)}"
+    if word not in SHOWN_PROBE_LABELS:
+        expected = f"expected one of {', '.join(SHOWN_PROBE_LABELS)}"
         raise InvalidRequest([Finding("unknown_word", "/observed", expected)])
     if word == "never measured":
         return {"never_measured": True}

@@ -12,7 +12,7 @@ from lifesign.dashboard.page_handler import RequestContext, check_sure, query_in
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.events.payload_fields import AgentId
 from lifesign.domain.models.base import RoleId
-from lifesign.domain.models.tasks import ReportList, TaskList, TaskRecord, TaskSummary, told_of_run
+from lifesign.domain.models.tasks import ReportList, TaskList, TaskRecord, TaskSummary, run_end_text
 from lifesign.domain.tasks.task_states import FINISHED, TaskStatus
 from lifesign.registry.api.cursors import Cursor
 from lifesign.registry.errors import TaskNotFound
@@ -29,7 +29,7 @@ MAX_DEPTH = 5
 
 _REJECT = "reject"
 _TASK = "/api/v1/tasks/{task_id:task}"
-_DEED = "/api/v1/tasks/{task_id}"
+_TASK_PATH = "/api/v1/tasks/{task_id}"
 
 
 class TasksQuery(BaseModel):
@@ -43,15 +43,15 @@ class TasksQuery(BaseModel):
     cursor: Cursor | None = None
 
 
-def show_tasks(look: RequestContext, request: Request) -> Mapping[str, Any]:
+def show_tasks(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return one page of tasks, and those that wait for people."""
     query = query_in(request, TasksQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE}
     names = {"status": "status", "pool": "role_id", "holder": "holder", "cursor": "cursor"}
     kept = query.model_dump(mode="json", exclude_none=True)
     asked |= {names[name]: value for name, value in kept.items()}
-    page: TaskList = look.ask("GET", "/api/v1/tasks", query=asked)
-    waiting: TaskList = look.ask(
+    page: TaskList = context.ask("GET", "/api/v1/tasks", query=asked)
+    waiting: TaskList = context.ask(
         "GET", "/api/v1/tasks", query={"status": ",".join(WAITING), "limit": WAITING_SHOWN}
     )
     kept.pop("cursor", None)
@@ -62,56 +62,56 @@ def show_tasks(look: RequestContext, request: Request) -> Mapping[str, Any]:
         "statuses": [*TaskStatus],
         "next_page": None if page.cursor is None else "/tasks?" + urlencode({**kept, "cursor": page.cursor}),
         "first_page": "/tasks?" + urlencode(kept),
-        "position": event_log.last_sequence(look.transaction),
+        "position": event_log.last_sequence(context.transaction),
     }
 
 
-def show_task(look: RequestContext, request: Request) -> Mapping[str, Any]:
+def show_task(context: RequestContext, request: Request) -> Mapping[str, Any]:
     """Return all that the page of a task shows."""
     task_id = request.path_params["task_id"]
-    task: TaskRecord = look.ask("GET", _TASK, task_id=task_id)
-    reports: ReportList = look.ask(
+    task: TaskRecord = context.ask("GET", _TASK, task_id=task_id)
+    reports: ReportList = context.ask(
         "GET", "/api/v1/tasks/{task_id}/progress", task_id=task_id, query={"limit": REPORTS_SHOWN}
     )
-    may = look.visitor.may(Permission.CREATE_TASKS)
+    may = context.visitor.may(Permission.CREATE_TASKS)
     return {
         "task": task,
-        "told_of_run": told_of_run,
+        "run_end_text": run_end_text,
         "reports": reports.reports,
-        "ancestors": _ancestors(look, task),
-        "children": _tree(look, task.children, MAX_DEPTH, [MAX_DESCENDANTS]),
+        "ancestors": _ancestors(context, task),
+        "children": _tree(context, task.children, MAX_DEPTH, [MAX_DESCENDANTS]),
         "may": {
             "review": may and task.status is TaskStatus.REVIEW,
             "resolve": may and task.status is TaskStatus.HANDOFF,
             "cancel": may and task.status not in FINISHED and task.status is not TaskStatus.REVIEW,
         },
-        "position": event_log.last_sequence(look.transaction),
+        "position": event_log.last_sequence(context.transaction),
     }
 
 
-def review(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def review(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Accept a result, or have it done once more."""
     task_id = request.path_params["task_id"]
     if form.get("verdict") == _REJECT:
         check_sure(form)
     body = {"verdict": form.get("verdict", ""), **_comment(form, "comment")}
-    look.ask("POST", f"{_DEED}/review", task_id=task_id, body=body)
+    context.ask("POST", f"{_TASK_PATH}/review", task_id=task_id, body=body)
     return "review"
 
 
-def resolve(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def resolve(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """Say how a task goes on that was handed to people."""
     task_id = request.path_params["task_id"]
     body = {"resolution": form.get("resolution", ""), **_comment(form, "comment")}
-    look.ask("POST", f"{_DEED}/resolve", task_id=task_id, body=body)
+    context.ask("POST", f"{_TASK_PATH}/resolve", task_id=task_id, body=body)
     return "resolve"
 
 
-def cancel(look: RequestContext, request: Request, form: Mapping[str, str]) -> str:
+def cancel(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
     """End a task."""
     task_id = request.path_params["task_id"]
     check_sure(form)
-    look.ask("POST", f"{_DEED}/cancel", task_id=task_id, body=_comment(form, "reason"))
+    context.ask("POST", f"{_TASK_PATH}/cancel", task_id=task_id, body=_comment(form, "reason"))
     return "cancel"
 
 
@@ -119,19 +119,19 @@ def _comment(form: Mapping[str, str], name: str) -> dict[str, object]:
     return {name: form["comment"]} if "comment" in form else {}
 
 
-def _ancestors(look: RequestContext, task: TaskRecord) -> list[TaskSummary]:
+def _ancestors(context: RequestContext, task: TaskRecord) -> list[TaskSummary]:
     """Return from whom a task was delegated, the first one first."""
     found: list[TaskSummary] = []
     parent_id = task.parent_id
     while parent_id is not None and len(found) < MAX_ANCESTORS:
-        parent: TaskRecord = look.ask("GET", _TASK, task_id=parent_id)
+        parent: TaskRecord = context.ask("GET", _TASK, task_id=parent_id)
         found.append(parent)
         parent_id = parent.parent_id
     return found[::-1]
 
 
 def _tree(
-    look: RequestContext, children: list[TaskSummary], depth: int, left: list[int]
+    context: RequestContext, children: list[TaskSummary], depth: int, left: list[int]
 ) -> list[dict[str, Any]]:
     """Return tasks with what was delegated from each; `left` counts how many may still be drawn."""
     drawn = []
@@ -142,8 +142,8 @@ def _tree(
         below: list[TaskSummary] = []
         if depth > 0:
             try:
-                below = look.ask("GET", _TASK, task_id=child.task_id).children
+                below = context.ask("GET", _TASK, task_id=child.task_id).children
             except TaskNotFound:
                 below = []
-        drawn.append({"task": child, "below": _tree(look, below, depth - 1, left)})
+        drawn.append({"task": child, "below": _tree(context, below, depth - 1, left)})
     return drawn

@@ -39,7 +39,7 @@ class MeasurePath:
     """`observed` or `reported`; with `second` the lesser one of two that somebody said."""
     path: str
     band: str
-    told: str
+    alt_text: str
     """The same in words."""
 
 
@@ -63,9 +63,9 @@ class Plot:
     """Its numbers in words, of each column."""
 
     @property
-    def told(self) -> str:
+    def alt_text(self) -> str:
         """The same for who does not see it."""
-        return f"{self.title}: " + "; ".join(line.told for line in self.lines)
+        return f"{self.title}: " + "; ".join(line.alt_text for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Column:
     alive: float
     """Shares of its probes in percent; what is left told neither."""
     failed: float
-    told: str
+    alt_text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class PlotSpan:
     ticks: Sequence[Mark]
     rows: Sequence[Row]
     """The latest first."""
-    told: str
+    alt_text: str
     """How its probes ended, in words."""
 
 
@@ -162,11 +162,11 @@ def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_
         key=key,
         columns=columns,
         areas=list(_areas(columns)),
-        silences=list(_silences(places)),
+        silences=list(_silent_stretches(places)),
         plots=[plot for plot in plots if plot is not None],
         ticks=list(_ticks(begin_s, end_s, is_day=is_day)),
         rows=[_row(slot, is_day=is_day) for slot in reversed(slots)],
-        told=f"Probes: {_ended(alive, failed, others)}",
+        alt_text=f"Probes: {_ended(alive, failed, others)}",
     )
 
 
@@ -185,7 +185,7 @@ def _places(
             yield _SlotPosition(slot, when, round(left, _DECIMALS), round(right, _DECIMALS))
 
 
-def _silences(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
+def _silent_stretches(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
     at = 0.0
     for place in places:
         if place.left > at:
@@ -285,7 +285,7 @@ def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -
             for run in runs
             if any(spread.lowest < spread.highest for _, spread in run)
         ),
-        told=f"{name} {words(lowest)} to {words(highest)}, last {words(spreads[-1].mean)}",
+        alt_text=f"{name} {words(lowest)} to {words(highest)}, last {words(spreads[-1].mean)}",
     )
 
 
@@ -333,7 +333,7 @@ def _column(place: _SlotPosition) -> Column:
         width=round(place.right - place.left, _DECIMALS),
         alive=round(slot.alive * 100 / whole, 2),
         failed=round(slot.failed * 100 / whole, 2),
-        told=f"{place.when}: {_ended(slot.alive, slot.failed, slot.inconclusive)}",
+        alt_text=f"{place.when}: {_ended(slot.alive, slot.failed, slot.inconclusive)}",
     )
 
 

@@ -65,7 +65,7 @@ DATING_MEMBERS: Final[tuple[tuple[str, type, Generation], ...]] = (
     ("authentication", dict, "0.1"),
 )
 # Members that a generation has left behind; they are read all the same.
-LEFT_BEHIND: Final[Mapping[Generation | None, tuple[str, ...]]] = MappingProxyType({
+REMOVED_MEMBERS: Final[Mapping[Generation | None, tuple[str, ...]]] = MappingProxyType({
     "1.0": ("url", "preferredTransport", "additionalInterfaces", "protocolVersion",
             "supportsAuthenticatedExtendedCard", "authentication"),
     "0.3": ("authentication",),
@@ -242,7 +242,7 @@ def _generation(card: LenientObject, declared: str | None) -> Generation | None:
     generation = _generation_of_shape(card, declared)
     if declared is None and generation in {None, "0.3"}:
         card.require("protocolVersion", "protocol_version_missing")
-    strays = [key for key in LEFT_BEHIND.get(generation, ()) if card.members.get(key) is not None]
+    strays = [key for key in REMOVED_MEMBERS.get(generation, ()) if card.members.get(key) is not None]
     if strays:
         card.note(
             "mixed_generations", strays[0], message=f"not in a {generation} card: {', '.join(strays)}; read"

@@ -87,7 +87,7 @@ _REST: Final[Mapping[str | None, tuple[A2aVariant, ...]]] = MappingProxyType({
 })  # fmt: skip
 
 
-def spellings(binding: str | None, protocol_version: str | None) -> tuple[A2aVariant, ...]:
+def variants_of(binding: str | None, protocol_version: str | None) -> tuple[A2aVariant, ...]:
     """Return in which spellings an interface is asked, the likeliest first.
 
     An interface of no binding, or of one that nobody knows, is taken for JSON-RPC. A version that is

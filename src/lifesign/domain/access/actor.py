@@ -30,14 +30,14 @@ class OwnActor(StrEnum):
     """Makes the first admin key, goes on with imports that nobody drives, finds proofs of opt-outs."""
 
 
-_OWN_NAMES = frozenset(OwnActor)
+_RESERVED_NAMES = frozenset(OwnActor)
 _KEY_IN_WORDS = re.compile(rf"\b{KEY_ACTOR_PREFIX}\w+", re.ASCII)
 
 
 def is_reserved(name: str) -> bool:
     """Whether only the registry's own parts and keys act by this name; in any case, since people read it."""
     folded = name.casefold()
-    return folded.startswith(KEY_ACTOR_PREFIX) or folded in _OWN_NAMES
+    return folded.startswith(KEY_ACTOR_PREFIX) or folded in _RESERVED_NAMES
 
 
 def key_behind(name: str) -> str | None:

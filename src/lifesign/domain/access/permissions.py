@@ -45,7 +45,7 @@ class Permission(StrEnum):
     """Add an agent that is not there yet."""
     RE_REGISTER = "re-register"
     """Begin a new life of an agent, also of one that is still alive."""
-    BEAT = "beat"
+    HEARTBEAT = "beat"
     DRAIN = "drain"
     DEREGISTER = "deregister"
     UPDATE = "update"
@@ -104,7 +104,7 @@ PERMISSIONS: Mapping[tuple[Role, Permission], Extent] = MappingProxyType({
     (Role.ENROLL,      Permission.REGISTER):            Extent.ANY,
 
     (Role.AGENT,       Permission.RE_REGISTER):         Extent.OWN,
-    (Role.AGENT,       Permission.BEAT):                Extent.OWN,
+    (Role.AGENT,       Permission.HEARTBEAT):                Extent.OWN,
     (Role.AGENT,       Permission.DRAIN):               Extent.OWN,
     (Role.AGENT,       Permission.DEREGISTER):          Extent.OWN,
     (Role.AGENT,       Permission.UPDATE):              Extent.OWN,

@@ -179,7 +179,7 @@ def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkp
     An agent whose id became a name of the registry's own later on stays whose event it was.
     """
     checkpoint = link(after, event)
-    if agent_id not in {whose(event), _named(event)}:
+    if agent_id not in {agent_of(event), _named(event)}:
         raise BrokenChain(event.sequence, "it is stored under another agent_id than it names")
     return checkpoint
 
@@ -200,7 +200,7 @@ def erased(event: Event) -> Event:
     return replace(event, payload={"erased": payload_hash(event.payload)})
 
 
-def whose(event: Event) -> str | None:
+def agent_of(event: Event) -> str | None:
     """Return the agent whose event it is, with whom it is erased; None for nobody's and once erased."""
     agent_id = _named(event)
     return None if agent_id is None or is_reserved(agent_id) else agent_id

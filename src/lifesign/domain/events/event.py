@@ -115,7 +115,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
 
 
 class EventDraft(BaseModel):
-    """What a deed wants to be logged, before it has its place in the chain."""
+    """What a function wants to be logged, before it has its place in the chain."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

@@ -45,7 +45,7 @@ from lifesign.domain.lifecycle.status_table import (
     Reason,
     Signal,
     Status,
-    begins_new_life,
+    begins_incarnation,
     reason_of,
 )
 from lifesign.domain.tasks.lease import EndReason, shard_resource
@@ -138,7 +138,7 @@ class _Snapshot:
     """Absent from what was archived before there were any."""
     keys: tuple[KeyState, ...] = ()
     """Absent from what was archived before they were compared."""
-    tells_all_keys: bool = False
+    has_all_keys: bool = False
     """Absent from the same."""
     links: tuple[ReplayedLink, ...] = ()
     """Absent from what was archived before there were any."""
@@ -165,7 +165,7 @@ class Replay:
         self.keys: dict[str, KeyState] = {}
         self.links: dict[str, ReplayedLink] = {}
         """By the target's id."""
-        self.tells_all_keys = True
+        self.has_all_keys = True
         """Whether every key has its event; not if some were archived before keys were compared."""
         self.uncovered_keys = 0
         """Stored keys of which the log tells too little, as `differences` has found."""
@@ -234,7 +234,7 @@ class Replay:
             leases=tuple(self.leases.values()),
             tasks=tuple(self.tasks.values()),
             keys=tuple(self.keys.values()),
-            tells_all_keys=self.tells_all_keys,
+            has_all_keys=self.has_all_keys,
             links=tuple(self.links.values()),
         )
         return _SNAPSHOT.dump_json(snapshot).decode()
@@ -251,7 +251,7 @@ class Replay:
         replay.leases = {lease.resource: lease for lease in snapshot.leases}
         replay.tasks = {task.task_id: task for task in snapshot.tasks}
         replay.keys = {key.key_id: key for key in snapshot.keys}
-        replay.tells_all_keys = snapshot.tells_all_keys
+        replay.has_all_keys = snapshot.has_all_keys
         replay.links = {link.target_id: link for link in snapshot.links}
         return replay
 
@@ -266,7 +266,7 @@ class Replay:
             case LeaseAcquired() | LeaseEnded() | ShardsGranted() | ShardsEnded():
                 self.leases |= self._after_leases(payload)
             case StateWritten():
-                _check_holds(self._held(payload.resource), payload.holder, payload.fencing_token)
+                _check_holder(self._open_lease(payload.resource), payload.holder, payload.fencing_token)
             case TaskCreated() | TaskLifecycle() | TaskReported() | TaskBudgetChanged():
                 self.tasks[payload.task_id] = self._after_task(payload)
             case EpochRaised():
@@ -303,7 +303,7 @@ class Replay:
             raise _Contradiction(f"agent {agent_id} was never registered")
         return self.agents[agent_id]
 
-    def _held(self, resource: str) -> LeaseState:
+    def _open_lease(self, resource: str) -> LeaseState:
         lease = self.leases.get(resource)
         if lease is None or not lease.is_held:
             raise _Contradiction(f"nobody holds {resource}")
@@ -389,10 +389,10 @@ class Replay:
         return LeaseState(resource=resource, lease_id=lease_id, holder=holder, token=token)
 
     def _ended(self, resource: str, lease_id: str, holder: str, token: int, reason: EndReason) -> LeaseState:
-        lease = self._held(resource)
+        lease = self._open_lease(resource)
         if lease.lease_id != lease_id:
             raise _Contradiction(f"the lease of {resource} is {lease.lease_id}")
-        _check_holds(lease, holder, token)
+        _check_holder(lease, holder, token)
         # RFC-0016 9.1: the death comes first, and is the cause.
         status = _ENDED_BY_STATUS.get(reason)
         if status is not None and self._agent(holder).status is not status:
@@ -428,7 +428,7 @@ class Replay:
             missing.discard(link.target_id)
             yield from _compared(f"link of {link.target_id}", self.links.get(link.target_id), link)
         yield from (f"link of {target_id}: in the log, not in the store" for target_id in sorted(missing))
-        comparison = KeyComparison(self.keys, tells_all=self.tells_all_keys)
+        comparison = KeyComparison(self.keys, tells_all=self.has_all_keys)
         yield from comparison.differences(keys)
         self.uncovered_keys = comparison.uncovered
 
@@ -456,7 +456,7 @@ def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> Agent
         raise _Contradiction(
             f"the lifecycle has no way from {previous} to {payload.new_status} by {payload.reason}"
         )
-    incarnation, version = _life_after(agent, signal)
+    incarnation, version = _incarnation_after(agent, signal)
     if (payload.incarnation, payload.version) != (incarnation, version):
         raise _Contradiction(
             f"agent {payload.agent_id} comes to {incarnation}.{version}, "
@@ -474,11 +474,11 @@ def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> Agent
         agent, status=payload.new_status, reason=payload.reason, incarnation=incarnation, version=version
     )
     if signal is Signal.RE_REGISTERED:
-        return _with_what_stays(after, payload)
+        return _with_kept_overrides(after, payload)
     return after
 
 
-def _with_what_stays(agent: AgentState, payload: AgentLifecycle) -> AgentState:
+def _with_kept_overrides(agent: AgentState, payload: AgentLifecycle) -> AgentState:
     """Return an agent with those decrees that its registration names; it may name none that was not there.
 
     None is named where a registration ended them all, as it once did.
@@ -497,11 +497,11 @@ def _with_what_stays(agent: AgentState, payload: AgentLifecycle) -> AgentState:
     return after
 
 
-def _life_after(agent: AgentState | None, signal: Signal) -> tuple[int, int]:
+def _incarnation_after(agent: AgentState | None, signal: Signal) -> tuple[int, int]:
     """Return incarnation and version after a transition."""
     if agent is None:
         return 1, 1
-    if begins_new_life(signal):
+    if begins_incarnation(signal):
         return agent.incarnation + 1, 1
     return agent.incarnation, agent.version + 1
 
@@ -550,7 +550,7 @@ def _by_resource(shards: Sequence[ShardLease]) -> list[tuple[str, ShardLease]]:
     return list(named.items())
 
 
-def _check_holds(lease: LeaseState, holder: str, token: int) -> None:
+def _check_holder(lease: LeaseState, holder: str, token: int) -> None:
     if (lease.holder, lease.token) != (holder, token):
         raise _Contradiction(f"{lease.holder} holds {lease.resource} with token {lease.token}")
 

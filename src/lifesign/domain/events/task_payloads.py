@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from lifesign.domain.events.payload_fields import Moment, Number, OwnId, Payload, Positive
-from lifesign.domain.health.document import WHOLE
+from lifesign.domain.health.document import INTEGRAL_FLOAT
 from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 
 
@@ -33,7 +33,7 @@ class TaskLifecycle(Payload):
     """The run that begins or ends with it."""
     exit_reason: ExitReason | None = None
     """Of the run that ends."""
-    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), WHOLE] | None = None
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
     not_before: Moment | None = None
     """Of a task that is to be tried again: until then nobody may claim it."""
 

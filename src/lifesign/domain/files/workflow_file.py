@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.errors import InvalidWorkflow
 from lifesign.domain.files.yaml_document import YamlDocument
-from lifesign.domain.health.document import WHOLE, write_short
+from lifesign.domain.health.document import INTEGRAL_FLOAT, write_short
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.models.base import Body, Capabilities, Load, Metadata, Name, RoleId, Seconds, Url
 
@@ -31,8 +31,8 @@ class DeclaredCapacity(Body):
 class PoolSize(Body):
     """How many instances there should be. Advisory: whoever scales may read it, nobody enforces it."""
 
-    min_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), WHOLE] | None = None
-    max_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), WHOLE] | None = None
+    min_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), INTEGRAL_FLOAT] | None = None
+    max_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), INTEGRAL_FLOAT] | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -55,7 +55,7 @@ class YamlDocument:
         self._refuse = refuse
         self._lines: dict[Path, int] = {(): 1}
         self._constructor = SafeConstructor()
-        self._refuse_what_is_too_much(text)
+        self._check_bounds(text)
         try:
             document = yaml.compose(text, Loader=_LOADER)
         except yaml.YAMLError as error:
@@ -64,7 +64,7 @@ class YamlDocument:
             raise self.refused((), expected)
         self._document = document
 
-    def whole(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all that it says."""
         return self._take_mapping(self._document, ())
 
@@ -74,7 +74,7 @@ class YamlDocument:
         if not found:
             raise self.refused((), f"expected the key {key}")
         if len(found) > 1:
-            raise self._refused_at(found[1][0], (key,), "this key stands here a second time")
+            raise self._error_at(found[1][0], (key,), "this key stands here a second time")
         key_node, value_node = found[0]
         return self._take_pair(key_node, value_node, ())[1]
 
@@ -108,13 +108,13 @@ class YamlDocument:
             path = path[:-1]
         return self._lines[path]
 
-    def _refuse_what_is_too_much(self, text: str) -> None:
+    def _check_bounds(self, text: str) -> None:
         """Refuse what must not be unfolded; looks at one token after the other."""
         surrogate = _SURROGATE.search(text)
         if surrogate is not None:
-            raise self._refused_on(text.count("\n", 0, surrogate.start()) + 1, "expected text in UTF-8")
+            raise self._error_on_line(text.count("\n", 0, surrogate.start()) + 1, "expected text in UTF-8")
         if len(text.encode()) > MAX_FILE_BYTES:
-            raise self._refused_on(1, f"expected at most {MAX_FILE_BYTES} bytes")
+            raise self._error_on_line(1, f"expected at most {MAX_FILE_BYTES} bytes")
         depth = nodes = 0
         try:
             for event in yaml.parse(text, Loader=_LOADER):
@@ -124,14 +124,14 @@ class YamlDocument:
                 depth -= isinstance(event, yaml.CollectionEndEvent)
                 if isinstance(event, yaml.AliasEvent):
                     what = f"expected no alias: write out what *{_shown(str(event.anchor))} stands for"
-                    raise self._refused_on(line, what)
+                    raise self._error_on_line(line, what)
                 tag = getattr(event, "tag", None)
                 if tag is not None:
-                    raise self._refused_on(line, f"expected no tag such as {_shown(tag)}")
+                    raise self._error_on_line(line, f"expected no tag such as {_shown(tag)}")
                 if depth > MAX_DEPTH:
-                    raise self._refused_on(line, f"expected at most {MAX_DEPTH} levels")
+                    raise self._error_on_line(line, f"expected at most {MAX_DEPTH} levels")
                 if nodes > MAX_NODES:
-                    raise self._refused_on(line, f"expected at most {MAX_NODES} keys and values")
+                    raise self._error_on_line(line, f"expected at most {MAX_NODES} keys and values")
         except yaml.YAMLError as error:
             raise self._unreadable(error, text) from None
 
@@ -151,9 +151,9 @@ class YamlDocument:
             is_odd = True
             value = None
         if is_odd or (isinstance(value, int) and abs(value) > MAX_NUMBER):
-            raise self._refused_at(node, path, "expected a value that means what it looks like: quote it")
+            raise self._error_at(node, path, "expected a value that means what it looks like: quote it")
         if isinstance(value, str) and _SURROGATE.search(value):
-            raise self._refused_at(node, path, "expected text without half a character")
+            raise self._error_at(node, path, "expected text without half a character")
         return value
 
     def _placed(self, node: yaml.SequenceNode, path: Path) -> Iterator[tuple[int, yaml.Node]]:
@@ -166,30 +166,30 @@ class YamlDocument:
         for key_node, value_node in node.value:
             key, value = self._take_pair(key_node, value_node, path)
             if key in values:
-                raise self._refused_at(key_node, (*path, key), "this key stands here a second time")
+                raise self._error_at(key_node, (*path, key), "this key stands here a second time")
             values[key] = value
         return values
 
     def _take_pair(self, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> tuple[str, Any]:
         if key_node.tag != _TEXT:
             expected = "expected a key that is text: quote what looks like a number"
-            raise self._refused_at(key_node, path, expected)
+            raise self._error_at(key_node, path, expected)
         key = str(self._take(key_node, path))
         self._lines.setdefault((*path, key), _line(key_node))
         return key, self._take(value_node, (*path, key))
 
-    def _refused_at(self, node: yaml.Node, path: Path, expected: str) -> InvalidFile:
+    def _error_at(self, node: yaml.Node, path: Path, expected: str) -> InvalidFile:
         return self._refuse([FileFault(_line(node), _pointer(path), expected)])
 
-    def _refused_on(self, line: int, expected: str) -> InvalidFile:
+    def _error_on_line(self, line: int, expected: str) -> InvalidFile:
         return self._refuse([FileFault(line, "", expected)])
 
     def _unreadable(self, error: yaml.YAMLError, text: str) -> InvalidFile:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            return self._refused_on(error.problem_mark.line + 1, f"expected YAML: {error.problem}")
+            return self._error_on_line(error.problem_mark.line + 1, f"expected YAML: {error.problem}")
         position = getattr(error, "position", 0)
         line = text.count("\n", 0, position) + 1
-        return self._refused_on(line, "expected YAML: no control characters")
+        return self._error_on_line(line, "expected YAML: no control characters")
 
 
 def _expected(details: ErrorDetails, model: type[BaseModel], path: Path, forms: Mapping[str, str]) -> str:

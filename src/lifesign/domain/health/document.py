@@ -96,7 +96,7 @@ def _refuse_null(value: object) -> object:
     return value
 
 
-def take_whole_float(value: object) -> object:
+def accept_integral_float(value: object) -> object:
     """Return 12 for 12.0, which JSON Schema calls an integer; leave the rest to the strict integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -207,9 +207,9 @@ Window = Annotated[
     PlainSerializer(write_short, return_type=int | float, when_used="json"),
 ]
 """A length of time in seconds, 300 or more."""
-WHOLE = BeforeValidator(take_whole_float)
+INTEGRAL_FLOAT = BeforeValidator(accept_integral_float)
 """Behind the bounds of a strict `int`: an integer as JSON Schema defines it, to which 12.0 is 12."""
-Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER), WHOLE]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER), INTEGRAL_FLOAT]
 """A whole number, 0 or more; 12.0 counts as 12."""
 Version = Annotated[str, Field(strict=True, max_length=MAX_VERSION_CHARS), AfterValidator(_take_version)]
 AgentId = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_AGENT_ID_CHARS)]

@@ -99,7 +99,7 @@ _PARTS: Mapping[str, type[BaseModel]] = MappingProxyType(
 )
 _MODELS: Mapping[str, type[BaseModel]] = MappingProxyType({"": HealthDocument, **_PARTS})
 # By part ("" is the document itself), the members for which null is taken for absent.
-_MAY_BE_LEFT_OUT: Mapping[str, frozenset[str]] = MappingProxyType(
+_NULL_MEANS_ABSENT: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         part: frozenset(name for name, member in model.model_fields.items() if not member.is_required())
         - {"days_since_model_change"}
@@ -117,12 +117,12 @@ def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
     taken for absent, which is a finding. Raises InvalidDocument, and nothing else, with all
     faults (the first MAX_FAULTS of them), whatever the bytes are.
     """
-    sight = _Sight()
+    sight = _ReadState()
     value = _parse(raw, sight)
     if sight.repeated or sight.has_infinity or _may_upset(raw):
         value = _fit_for_models(value, (), sight)
     if isinstance(value, dict):
-        document = _judged(_without_nulls(value, sight), sight)
+        document = _validated(_without_nulls(value, sight), sight)
     else:
         document = None
         sight.fault("not_an_object", (), f"expected an object; got {_shown(value)}")
@@ -133,7 +133,7 @@ def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
 
 
 @dataclass(slots=True)
-class _Sight:
+class _ReadState:
     """What was seen while one document was read."""
 
     faults: dict[_Parts, Finding] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class _Sight:
     """Whether a number was read that no double can hold, or is none."""
 
     def fault(self, name: str, parts: _Parts, message: str, section: str = "") -> None:
-        section = section or _place(parts)[1]
+        section = section or _expectation(parts)[1]
         self.faults.setdefault(parts, Finding(name, _pointer(parts), message, section))
 
     def finding(self, name: str, parts: _Parts, message: str, section: str) -> None:
@@ -176,7 +176,7 @@ class _Sight:
         return number
 
 
-def _parse(raw: bytes, sight: _Sight) -> Any:
+def _parse(raw: bytes, sight: _ReadState) -> Any:
     """Return the JSON value; a number that no double can hold becomes infinite."""
     if len(raw) > MAX_DOCUMENT_BYTES:
         message = f"expected at most {MAX_DOCUMENT_BYTES} bytes; got {len(raw)}"
@@ -207,7 +207,7 @@ def _may_upset(raw: bytes) -> bool:
     return b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
 
 
-def _fit_for_models(value: Any, parts: _Parts, sight: _Sight) -> Any:
+def _fit_for_models(value: Any, parts: _Parts, sight: _ReadState) -> Any:
     """Return a copy in which nothing upsets a reader of JSON; whatever was replaced is a fault.
 
     Infinite numbers become 0, half surrogate pairs "?", and what is nested too deep null.
@@ -235,7 +235,7 @@ def _fit_for_models(value: Any, parts: _Parts, sight: _Sight) -> Any:
             return value
 
 
-def _fit_text(text: str, parts: _Parts, sight: _Sight) -> str:
+def _fit_text(text: str, parts: _Parts, sight: _ReadState) -> str:
     """Return text that can be written as UTF-8."""
     try:
         text.encode()
@@ -246,19 +246,19 @@ def _fit_text(text: str, parts: _Parts, sight: _Sight) -> str:
     return text
 
 
-def _without_nulls(members: dict[str, Any], sight: _Sight) -> dict[str, Any]:
+def _without_nulls(members: dict[str, Any], sight: _ReadState) -> dict[str, Any]:
     """Return the document without the nulls that stand for absent members; each is a finding."""
 
     def drop_nulls(part: str, members: dict[str, Any]) -> dict[str, Any]:
         if None not in members.values():
             return members
-        nulls = {name for name in _MAY_BE_LEFT_OUT[part] & members.keys() if members[name] is None}
+        nulls = {name for name in _NULL_MEANS_ABSENT[part] & members.keys() if members[name] is None}
         if not nulls:
             return members
         for name in sorted(nulls):
             message = "null; a value that does not exist is left out"
             parts = (part, name) if part else (name,)
-            sight.finding("null_for_absent", parts, message, _place(parts)[1])
+            sight.finding("null_for_absent", parts, message, _expectation(parts)[1])
         return {name: value for name, value in members.items() if name not in nulls}
 
     return {
@@ -267,7 +267,7 @@ def _without_nulls(members: dict[str, Any], sight: _Sight) -> dict[str, Any]:
     }
 
 
-def _judged(members: dict[str, Any], sight: _Sight) -> HealthDocument | None:
+def _validated(members: dict[str, Any], sight: _ReadState) -> HealthDocument | None:
     """Return the document, or None and leave a fault for every rule that it breaks."""
     try:
         return HealthDocument.model_validate(members)
@@ -278,7 +278,7 @@ def _judged(members: dict[str, Any], sight: _Sight) -> HealthDocument | None:
             name, value = _FAULT_NAMES.get(detail["type"], "wrong_type"), detail["input"]
             if name in {"unknown_value", "not_a_time"} and not isinstance(value, str):
                 name = "wrong_type"
-            expected = _place(parts)[0]
+            expected = _expectation(parts)[0]
             if name == "missing_member":
                 message = f"missing; expected {expected}"
             elif name == "impossible_date":
@@ -319,7 +319,7 @@ def _odd_measurements(calibration: Calibration) -> Iterator[Finding]:
         yield Finding("percentiles_out_of_order", "/calibration/latency_p99_ms", message, "draft 4.4")
     if calibration.sample_count > 0:
         return
-    for name in sorted(_MAY_BE_LEFT_OUT["calibration"] & calibration.model_fields_set):
+    for name in sorted(_NULL_MEANS_ABSENT["calibration"] & calibration.model_fields_set):
         kind = "ratio" if name.endswith("_ratio") else "latency"
         message = "measured without a single sample"
         yield Finding(f"{kind}_without_samples", json_pointer("calibration", name), message, "draft 4.4")
@@ -346,7 +346,7 @@ def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Find
         yield Finding("status_does_not_follow", "/health/status", message, "draft 4.3")
 
 
-def _place(parts: _Parts) -> tuple[str, str]:
+def _expectation(parts: _Parts) -> tuple[str, str]:
     """Return what is expected at a place, and the section that says so."""
     pattern = "/extensions/*" if len(parts) > 1 and parts[0] == "extensions" else json_pointer(*parts)
     return _PLACES.get(pattern, ("a JSON value", "draft 4.2"))

@@ -135,8 +135,8 @@ def _error(members: Mapping[str, Any]) -> str:
     error = _object(members, "error") or {}
     name = error.get("name")
     words = (_object(error, "data") or {}).get("message")
-    told = ": ".join(part for part in (name, words) if isinstance(part, str) and part)
-    return _safe(told, MAX_ERROR_CHARS) or "an error of which nothing is told"
+    text = ": ".join(part for part in (name, words) if isinstance(part, str) and part)
+    return _safe(text, MAX_ERROR_CHARS) or "an error of which nothing is told"
 
 
 def _object(value: object, name: str) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ silence for ever; more would let a short outage of ours count against agents wit
 """
 MIN_DOWNTIME_S: Final = 1.0
 """A shorter gap is none, however often we sweep: a busy machine is not away."""
-MIN_TOLD_DOWNTIME_S: Final = 10.0
+MIN_REPORTED_DOWNTIME_S: Final = 10.0
 """A shorter downtime is excused and not told of in the event log: on a busy machine there is one a minute."""
 MIN_WAIT_S: Final = 0.5
 """For which a heartbeat waits for us; less is no excuse, and far below what is called drift."""

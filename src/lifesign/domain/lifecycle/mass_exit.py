@@ -245,7 +245,7 @@ def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
     return max(policy.min_exits, math.floor(policy.factor * baseline_exits(monitor)))
 
 
-def tells_of_us(
+def is_suspicious_exit(
     monitor: Monitor, last_liveness_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
 ) -> bool:
     """Whether an agent that silence would take down now is to be among the exits that are looked at.
@@ -267,8 +267,8 @@ def assess(
     """Judge a sweep before it lets anyone go.
 
     `exits` has the last sign of life (s) of each agent that silence would take down now and that
-    `tells_of_us`, once per agent, in any order; while held, of all of these who still wait. `unwitnessed` has
-    those among them that no witness bears out (`is_unwitnessed`).
+    `is_suspicious_exit`, once per agent, in any order; during a suspension, of all who still wait.
+    `unwitnessed` has those among them that no witness bears out (`is_unwitnessed`).
     """
     monitor = _rolled(_caught_up(monitor, now_s), now_s, policy)
     fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]
@@ -281,7 +281,7 @@ def assess(
 def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Assessment:
     """End a hold because an operator says so; nothing changes if there is none."""
     if monitor.state is not MonitorState.SUSPENDED:
-        return _look(monitor, monitor, is_suspended=False)
+        return _assess(monitor, monitor, is_suspended=False)
     return _end_suspension(monitor, MonitorChange.RELEASED, now_s, policy)
 
 
@@ -312,17 +312,17 @@ def _while_normal(  # noqa: PLR0917 - what a sweep found
         held = replace(_turned(monitor, MonitorState.SUSPENDED, now_s), is_cadence_quiet=False)
         many = len(unwitnessed)
         event = _event(monitor, held, MonitorChange.MASS_EXIT, max(would_leave, many), many, policy)
-        return _look(monitor, _counted(held, fresh, unwitnessed), is_suspended=True, event=event)
+        return _assess(monitor, _with_counts(held, fresh, unwitnessed), is_suspended=True, event=event)
     after = replace(monitor, exits_this_cadence=would_leave)
     if monitor.state is MonitorState.NORMAL:
-        return _look(monitor, after, is_suspended=False)
+        return _assess(monitor, after, is_suspended=False)
     if cohort_exits:
-        return _look(monitor, replace(after, quiet_cadences=0, is_cadence_quiet=False), is_suspended=False)
+        return _assess(monitor, replace(after, quiet_cadences=0, is_cadence_quiet=False), is_suspended=False)
     if monitor.quiet_cadences < policy.quiet_cadences:
-        return _look(monitor, after, is_suspended=False)
+        return _assess(monitor, after, is_suspended=False)
     normal = replace(_turned(monitor, MonitorState.NORMAL, now_s), exits_this_cadence=would_leave)
     event = _event(monitor, normal, MonitorChange.COHORT_PASSED, would_leave, 0, policy)
-    return _look(monitor, normal, is_suspended=False, event=event)
+    return _assess(monitor, normal, is_suspended=False, event=event)
 
 
 def _while_suspended(
@@ -333,7 +333,7 @@ def _while_suspended(
     policy: MonitorPolicy,
 ) -> Assessment:
     """Hold on, or end the hold."""
-    monitor = _counted(monitor, waiting, unwitnessed)
+    monitor = _with_counts(monitor, waiting, unwitnessed)
     end_limit = max(policy.min_exits, policy.end_factor * baseline_exits(monitor))
     if len(waiting) >= end_limit or unwitnessed:
         monitor = replace(monitor, quiet_cadences=0, is_cadence_quiet=False)
@@ -341,7 +341,7 @@ def _while_suspended(
         return _end_suspension(monitor, MonitorChange.MASS_EXIT_OVER, now_s, policy)
     if now_s - monitor.since_s >= policy.max_suspension_seconds:
         return _end_suspension(monitor, MonitorChange.MAX_SUSPENSION, now_s, policy)
-    return _look(monitor, monitor, is_suspended=True)
+    return _assess(monitor, monitor, is_suspended=True)
 
 
 def _end_suspension(
@@ -361,7 +361,7 @@ def _end_suspension(
         else _learned_baseline(monitor, policy),
     )
     event = _event(monitor, recovering, cause, monitor.exits_this_cadence, monitor.unwitnessed, policy)
-    return _look(monitor, recovering, is_suspended=True, event=event, excluded_downtime=excluded_downtime)
+    return _assess(monitor, recovering, is_suspended=True, event=event, excluded_downtime=excluded_downtime)
 
 
 def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...]:
@@ -381,7 +381,7 @@ def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...
     return (*monitor.baseline, *(learned,) * count)[-policy.baseline_cadences :]
 
 
-def _counted(held: Monitor, waiting: Sequence[float], unwitnessed: Sequence[float]) -> Monitor:
+def _with_counts(held: Monitor, waiting: Sequence[float], unwitnessed: Sequence[float]) -> Monitor:
     """Note who waits, for the end of the hold and for those who watch it."""
     return replace(
         held,
@@ -433,7 +433,7 @@ def _turned(monitor: Monitor, state: MonitorState, now_s: float) -> Monitor:
     )
 
 
-def _look(
+def _assess(
     before: Monitor,
     after: Monitor,
     *,

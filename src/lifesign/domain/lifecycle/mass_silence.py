@@ -23,7 +23,7 @@ FEW_RATIO = 0.75
 """Of 3 to 11 addresses so many must be silent."""
 RATIO = 0.5
 """Of more addresses."""
-MAX_KEYS_LEFT_OUT = 8
+MAX_SILENT_KEYS = 8
 """That are left out, each on its own: those whose targets add most to the silence."""
 MAX_SILENT_CLASSES = 1_000
 """That are kept, the largest ones: probers name classes, and there is no end of names."""
@@ -31,7 +31,7 @@ DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SilencePolicy:
+class MassSilencePolicy:
     """Which addresses are counted; InvalidValue outside of a range."""
 
     expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
@@ -48,7 +48,7 @@ class SilencePolicy:
                 raise InvalidValue(name, value_s, f"1 to {most_s:g}")
 
 
-DEFAULT_POLICY = SilencePolicy()
+DEFAULT_POLICY = MassSilencePolicy()
 
 
 @fast_dataclass(kw_only=True)
@@ -62,7 +62,7 @@ class ClassCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class MassSilence:
     """Which network classes are in mass silence, as the registry keeps it."""
 
     counted_at_s: float = 0.0
@@ -83,7 +83,7 @@ def needed(addresses: int) -> int | None:
     return math.ceil((FEW_RATIO if addresses <= MAX_FEW_ADDRESSES else RATIO) * addresses)
 
 
-def is_mass_silence(counts: ClassCounts, policy: SilencePolicy = DEFAULT_POLICY) -> bool:
+def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
     """Whether so many addresses are silent, and fell silent so close together, that none is a witness."""
     least = needed(counts.addresses)
     if least is None or len(counts.silent_s) < least:
@@ -95,12 +95,14 @@ def is_mass_silence(counts: ClassCounts, policy: SilencePolicy = DEFAULT_POLICY)
     )
 
 
-def silent_keys(by_key: Mapping[str, ClassCounts], policy: SilencePolicy = DEFAULT_POLICY) -> tuple[str, ...]:
+def silent_keys(
+    by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy = DEFAULT_POLICY
+) -> tuple[str, ...]:
     """Return the prober keys for which a class is in mass silence, from the counts of each key's targets."""
     most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 2 * len(by_key[key].silent_s), key))
     without = {
         left_out: is_mass_silence(_together(by_key, left_out), policy)
-        for left_out in most_silent[:MAX_KEYS_LEFT_OUT]
+        for left_out in most_silent[:MAX_SILENT_KEYS]
     }
 
     def is_silent_for(key: str) -> bool:
@@ -118,12 +120,12 @@ def _together(by_key: Mapping[str, ClassCounts], left_out: str) -> ClassCounts:
     )
 
 
-def silence_after(
-    before: Silence,
+def next_mass_silence(
+    before: MassSilence,
     counted: Mapping[str, Mapping[str, ClassCounts]],
     now_s: float,
-    policy: SilencePolicy = DEFAULT_POLICY,
-) -> Silence:
+    policy: MassSilencePolicy = DEFAULT_POLICY,
+) -> MassSilence:
     """Return which classes are in mass silence now; those that already were keep their moment.
 
     `counted` has the counts of each class by the prober key that reported of its targets.
@@ -132,7 +134,7 @@ def silence_after(
     addresses = {name: sum(counts.addresses for counts in counted[name].values()) for name in counted}
     silent = [name for name in counted if keys[name]]
     largest = sorted(sorted(silent, key=lambda name: (-addresses[name], name))[:MAX_SILENT_CLASSES])
-    return Silence(
+    return MassSilence(
         counted_at_s=now_s,
         classes={name: before.classes.get(name, now_s) for name in largest},
         keys={name: keys[name] for name in largest},

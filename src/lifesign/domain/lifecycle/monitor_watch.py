@@ -1,6 +1,6 @@
 """Monitor watch: lost evidence and keys that report many failures, when it begins and when it is over.
 
-An agent counts if its evidence is old through a fault of the monitoring (`evidence_age.FAULTS_OF_OURS`), not
+An agent counts if its evidence is old through a fault of the monitoring (`evidence_age.PROBER_FAULTS`), not
 through a wish of its own. One event tells of all agents. Times are seconds since the epoch by the registry's
 clock.
 """
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from lifesign.domain.observation.evidence_age import FAULTS_OF_OURS, UnknownReason
+from lifesign.domain.observation.evidence_age import PROBER_FAULTS, UnknownReason
 
 MIN_RESULTS = 20
 """Of fewer results of one key about living agents, no share says anything."""
@@ -150,7 +150,7 @@ def watched_after(
     A loss is reported once there was such an agent at every count for `lost_seconds`.
     """
     reasons = {
-        reason: number for reason, number in sorted(counted.items()) if number and reason in FAULTS_OF_OURS
+        reason: number for reason, number in sorted(counted.items()) if number and reason in PROBER_FAULTS
     }
     if not reasons:
         restored = EvidenceWatchState(counted_at_s=now_s, keys=before.keys)

@@ -18,9 +18,9 @@ from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
     Evidence,
     Receipt,
+    find_inconclusive_reason,
     shown_health,
     unknown_reason,
-    why_inconclusive,
 )
 from lifesign.domain.observation.results import (
     INCONCLUSIVE,
@@ -98,7 +98,7 @@ class Observed(_Stored):
     last_liveness_signal_at_s: _Moment | None = None
     liveness_until_s: _Moment | None = None
     """Until when the last result with a liveness signal counts; a failure is no evidence of health."""
-    life_run_began_at_s: _Moment | None = None
+    alive_since_s: _Moment | None = None
     """The first sign of life since the last measured failure; None if none came since."""
     failures_in_row: _Row = 0
     """Measured failures since the last sign of life, counted up to MAX_IN_ROW."""
@@ -157,13 +157,13 @@ def fold(observed: Observed | None, observation: Observation, receipt: Receipt, 
         measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}
         before_s = since_s if observed.measured_at_s is None else observed.measured_at_s
         gap_s = min(max(0.0, at_s - before_s), receipt.max_gap_s)
-        measured |= _life(observed, observation, receipt, at_s=at_s, gap_s=gap_s)
+        measured |= _count_failures(observed, observation, receipt, at_s=at_s, gap_s=gap_s)
     failures_in_row = measured.get("failures_in_row", observed.failures_in_row)
     return observed.model_copy(
         update={
             "last_observed_at_s": at_s,
             "results_until_s": receipt.results_until_s,
-            "inconclusive_reason": why_inconclusive(observation, result),
+            "inconclusive_reason": find_inconclusive_reason(observation, result),
             "slot": gathered(observed.slot, observation, at_s),
             **_layers(observation, at_s),
             **measured,
@@ -250,7 +250,7 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s
 
-    names = ("last_observed_at_s", "measured_at_s", "last_liveness_signal_at_s", "life_run_began_at_s")
+    names = ("last_observed_at_s", "measured_at_s", "last_liveness_signal_at_s", "alive_since_s")
     update: dict[str, object] = {name: moved_s(getattr(observed, name)) for name in names}
     if (observed.last_observed_at_s or 0.0) > now_s:
         # What the last result promised lies that far ahead, too.
@@ -292,16 +292,16 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
     return changed
 
 
-def _life(
+def _count_failures(
     observed: Observed, observation: Observation, receipt: Receipt, *, at_s: float, gap_s: float
 ) -> dict[str, Any]:
     """Count silence and failures; `gap_s` is the time since the last measured result, as far as it counts."""
     if observation.is_liveness_signal:
-        began_s = observed.life_run_began_at_s
+        began_s = observed.alive_since_s
         return {
             "last_liveness_signal_at_s": at_s,
             "liveness_until_s": receipt.evidence_until_s,
-            "life_run_began_at_s": at_s if began_s is None else began_s,
+            "alive_since_s": at_s if began_s is None else began_s,
             "failures_in_row": 0,
             "silence_s": 0.0,
         }
@@ -309,7 +309,7 @@ def _life(
     if not observation.is_measured_failure:
         return silent
     row = min(observed.failures_in_row + 1, MAX_IN_ROW)
-    return {**silent, "failures_in_row": row, "life_run_began_at_s": None}
+    return {**silent, "failures_in_row": row, "alive_since_s": None}
 
 
 def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DueBeat:
+class DueHeartbeat:
     """One heartbeat that is to be sent now."""
 
     agent_id: str
@@ -126,7 +126,7 @@ class PassiveHeartbeats:
         """Return what is known of each watched session."""
         return {session_id: session.state for session_id, session in self._sessions.items()}
 
-    def unasked(self) -> list[str]:
+    def unchecked_sessions(self) -> list[str]:
         """Return the sessions of which the server has still to be asked."""
         return [known for known, session in self._sessions.items() if session.state is SessionState.UNKNOWN]
 
@@ -141,7 +141,7 @@ class PassiveHeartbeats:
             if session.state is not SessionState.UNKNOWN:
                 session.before, session.state = session.state, SessionState.UNKNOWN
 
-    def note_asked(self, found: Mapping[str, SessionState], now_s: float) -> None:
+    def note_states(self, found: Mapping[str, SessionState], now_s: float) -> None:
         """Note what the server answered of sessions; what events have told since the beginning is newer.
 
         A session that is not as it was before the stream was lost has moved meanwhile: that is activity.
@@ -179,27 +179,27 @@ class PassiveHeartbeats:
         if agent is not None:
             agent.held_until_s, agent.owed = until_s, None
 
-    def due(self, now_s: float) -> list[DueBeat]:
+    def due(self, now_s: float) -> list[DueHeartbeat]:
         """Return the heartbeats that are due; they count as sent, whatever becomes of them."""
         found = []
         for agent_id, agent in self._agents.items():
-            beat = self._due_of(agent_id, agent, now_s)
-            if beat is not None:
+            due = self._due_of(agent_id, agent, now_s)
+            if due is not None:
                 agent.beaten_s = now_s
-                found.append(beat)
+                found.append(due)
         return found
 
     def next_at_s(self, now_s: float) -> float:
         """Return when `due` is to be asked next if nothing is noted until then; infinity if never."""
         return min((self._next_of(agent, now_s) for agent in self._agents.values()), default=math.inf)
 
-    def _due_of(self, agent_id: str, agent: _Agent, now_s: float) -> DueBeat | None:
+    def _due_of(self, agent_id: str, agent: _Agent, now_s: float) -> DueHeartbeat | None:
         if now_s < _not_before_s(agent):
             return None
         busy = sum(session.state is SessionState.BUSY for session in agent.sessions.values())
         owed, agent.owed = agent.owed, None
         if owed is not None and now_s - owed.at_s <= LATE_S:
-            return DueBeat(
+            return DueHeartbeat(
                 agent_id=agent_id,
                 cause=Cause.ACTIVITY,
                 session_id=owed.session_id,
@@ -209,7 +209,9 @@ class PassiveHeartbeats:
         idle = _idle_session(agent)
         if idle is None or not self._is_heard(now_s) or now_s < agent.beaten_s + agent.interval_s:
             return None
-        return DueBeat(agent_id=agent_id, cause=Cause.IDLE, session_id=idle, source="", busy_sessions=busy)
+        return DueHeartbeat(
+            agent_id=agent_id, cause=Cause.IDLE, session_id=idle, source="", busy_sessions=busy
+        )
 
     def _next_of(self, agent: _Agent, now_s: float) -> float:
         if agent.owed is not None:

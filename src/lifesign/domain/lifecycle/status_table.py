@@ -143,6 +143,6 @@ def reason_of(signal: Signal) -> Reason:
     return Reason.OPERATOR_OVERRIDE if signal in _DECLARATIONS else Reason(signal.value)
 
 
-def begins_new_life(signal: Signal) -> bool:
+def begins_incarnation(signal: Signal) -> bool:
     """Whether the agent starts afresh: its incarnation rises by one, its version starts at 1 again."""
     return signal in {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}

@@ -37,7 +37,7 @@ DEAD_AFTER_FAILURES: Final = 4
 """The same for its death."""
 REDISCOVERED_AFTER_S: Final = 30.0
 """Two signs of life of a dead agent lie at least this far apart."""
-MIN_LEFT_OUT_S: Final = 60.0
+MIN_EXCLUDED_S: Final = 60.0
 """Time that does not count as silence is explained from here on."""
 UNHEALTHY_DOCUMENTS: Final = 2
 """So many documents of different times say unhealthy before the agent is taken at its word."""
@@ -137,7 +137,7 @@ class Verdict:
         """One sentence for people, with the figures that count; most that is judged is told to nobody."""
         if self._last_step is not None:
             return self._last_step.explanation
-        return _standing(self._facts, self._now_s, self._excluded)
+        return _unchanged_text(self._facts, self._now_s, self._excluded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class _Step:
     explanation: str
 
 
-_SILENCES: Final = frozenset({Reason.HEARTBEAT_TIMEOUT, Reason.PROBE_FAILURES})
+_TIMEOUT_REASONS: Final = frozenset({Reason.HEARTBEAT_TIMEOUT, Reason.PROBE_FAILURES})
 _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
     Reason.HEALTH_REPORTED_UNHEALTHY:   Signal.HEALTH_RECOVERED,
     Reason.OBSERVED_CONTRADICTS_REPORT: Signal.PROBE_RECOVERED,
@@ -212,7 +212,7 @@ def _move(
     """Return what the evidence does to an active or unhealthy agent that nobody declared anything."""
     may_go_down = not is_in_force(facts.maintenance_until_s, now_s)
     if may_go_down and not is_suspended and _is_silent(facts, now_s, excluded_downtime):
-        return _silence(facts, now_s, excluded_downtime)
+        return _timeout_step(facts, now_s, excluded_downtime)
     if facts.status is Status.UNHEALTHY:
         return _recovery(facts, now_s, excluded_downtime)
     return _observed_fault(facts, now_s) if may_go_down else None
@@ -302,18 +302,18 @@ def _damping(facts: Facts) -> int:
     return min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
 
 
-def _silence(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step:
+def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step:
     if facts.monitoring is not Monitoring.PROBE:
         silent_s = silent_for_s(silent_since_s(facts), now_s, excluded_downtime)
         return _Step(
             Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
         )
-    seen = facts.observed or _UNSEEN
+    seen = facts.observed or _NEVER_OBSERVED
     length = excess_text(seen.silence_s, _patience_s(facts))
     text = f"no sign of life for {length}, and {pluralize(seen.failures_in_row, 'failure')} in a row"
     # Gaps between measured results count for two intervals at most.
     passed_s = 0.0 if seen.measured_at_s is None else seen.measured_at_s - silent_since_s(facts)
-    if (left_out_s := passed_s - seen.silence_s) >= MIN_LEFT_OUT_S:
+    if (left_out_s := passed_s - seen.silence_s) >= MIN_EXCLUDED_S:
         text += f"; {duration_text(left_out_s)} without measured results do not count"
     return _Step(Signal.PROBE_FAILURES, text)
 
@@ -342,10 +342,10 @@ def _rediscovery(facts: Facts) -> _Step | None:
     seen = facts.observed
     if facts.monitoring is not Monitoring.PROBE or seen is None:
         return None
-    began_s, last_s = seen.life_run_began_at_s, seen.last_liveness_signal_at_s
+    began_s, last_s = seen.alive_since_s, seen.last_liveness_signal_at_s
     if began_s is None or last_s is None:
         return None
-    if began_s < facts.status_since_s and facts.reason not in _SILENCES:
+    if began_s < facts.status_since_s and facts.reason not in _TIMEOUT_REASONS:
         return None
     alive_s = last_s - max(began_s, facts.status_since_s)
     if alive_s < REDISCOVERED_AFTER_S:
@@ -382,7 +382,7 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
     """Return the way back of an unhealthy agent once its own reason has gone, None while it holds."""
     if facts.reason is Reason.OPERATOR_OVERRIDE:
         return _Step(Signal.DECLARED_ACTIVE, "what an operator declared is no longer in force")
-    if facts.reason in _SILENCES:
+    if facts.reason in _TIMEOUT_REASONS:
         return _sign_again(facts, now_s, excluded_downtime)
     signal = _OBSERVED_FAULTS.get(facts.reason)
     if signal is None:
@@ -429,16 +429,18 @@ def _is_unreachable(seen: Observed | None, now_s: float) -> bool:
     return has_evidence and current_health(seen, now_s) is HealthStatus.UNKNOWN
 
 
-_UNSEEN: Final = Observed()
+_NEVER_OBSERVED: Final = Observed()
 
 
 # What is said about it?
 
 
-def _standing(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> str:
+def _unchanged_text(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> str:
     """Tell why nothing changes."""
     if facts.status is Status.DRAINING:
-        left = "" if facts.drain_deadline_s is None else f" for {_left_text(facts.drain_deadline_s, now_s)}"
+        left = (
+            "" if facts.drain_deadline_s is None else f" for {_remaining_text(facts.drain_deadline_s, now_s)}"
+        )
         return f"draining{left}, {_leases_text(facts.leases_held)} held"
     since = f"{facts.status} for {duration_text(now_s - facts.status_since_s)} ({facts.reason})"
     if facts.status not in {Status.ACTIVE, Status.UNHEALTHY}:
@@ -447,7 +449,7 @@ def _standing(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
     if declared is not None:
         return _declared_text(declared, now_s)
     if is_in_force(facts.maintenance_until_s, now_s):
-        return f"{since}, in maintenance for {_left_text(facts.maintenance_until_s, now_s)}"
+        return f"{since}, in maintenance for {_remaining_text(facts.maintenance_until_s, now_s)}"
     sign = "sign of life" if facts.monitoring is Monitoring.PROBE else "heartbeat"
     last_s = _last_liveness_s(facts)
     if last_s is None:
@@ -456,7 +458,7 @@ def _standing(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
 
 
 def _declared_text(override: Override, now_s: float) -> str:
-    return f"an operator declared it {override.status} for {_left_text(override.until_s, now_s)}"
+    return f"an operator declared it {override.status} for {_remaining_text(override.until_s, now_s)}"
 
 
 def _interactions_text(seen: Observed) -> str:
@@ -479,5 +481,5 @@ def _leases_text(count: int) -> str:
     return f"{count} {plural(count, 'lease is', 'leases are')}"
 
 
-def _left_text(until_s: float, now_s: float) -> str:
+def _remaining_text(until_s: float, now_s: float) -> str:
     return f"another {duration_text(until_s - now_s)}"

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.access.actor import OwnActor, is_reserved
-from lifesign.domain.health.document import WHOLE, write_short
+from lifesign.domain.health.document import INTEGRAL_FLOAT, write_short
 from lifesign.domain.net.target import TARGET_ID_PATTERN, is_target_id
 from lifesign.domain.parsing.json_limits import take_small
 from lifesign.domain.text.times import utc_text
@@ -36,17 +36,19 @@ MAX_METADATA_BYTES = 16_384
 MAX_METADATA_DEPTH = 16
 MAX_DURATION_SECONDS = 604_800
 """A week: the longest heartbeat interval, threshold or drain."""
-_OURS = {"ours": ", ".join(OwnActor)}
+_RESERVED_NAMES = {"ours": ", ".join(OwnActor)}
 
 
 def _take_metadata(value: dict[str, Any]) -> dict[str, Any]:
     return take_small(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
 
 
-def _take_no_name_of_ours(value: str) -> str:
+def _refuse_reserved_name(value: str) -> str:
     if is_reserved(value):
         raise PydanticCustomError(
-            "reserved", "expected another id: key:... and {ours} are names of the registry's own", _OURS
+            "reserved",
+            "expected another id: key:... and {ours} are names of the registry's own",
+            _RESERVED_NAMES,
         )
     return value
 
@@ -86,7 +88,7 @@ AgentId = Annotated[
     str,
     StringConstraints(pattern=AGENT_ID_PATTERN),
     Field(json_schema_extra={"not": {"enum": [".", "..", *OwnActor]}}),
-    AfterValidator(_take_no_name_of_ours),
+    AfterValidator(_refuse_reserved_name),
     AfterValidator(take_path_segment),
 ]
 OwnAgentId = Annotated[
@@ -109,7 +111,7 @@ RoleId = Annotated[
 Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
 Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
 Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
-WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), WHOLE]
+WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), INTEGRAL_FLOAT]
 """What RFC-0016 1.1 calls an integer."""
 Duration = Annotated[
     float,
@@ -118,7 +120,7 @@ Duration = Annotated[
 ]
 """Written as 120, not 120.0: programs that were written for integers read it too."""
 Seconds = Annotated[Duration, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
-Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), WHOLE]
+Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), INTEGRAL_FLOAT]
 TaskId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,256}$")]
 Metadata = Annotated[dict[str, Any], AfterValidator(_take_metadata)]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictBool, StringConstraints
 
-from lifesign.domain.health.document import WHOLE, Time
+from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import NAME_PATTERN, Body
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
 
@@ -58,7 +58,7 @@ class ImportPage(Body):
 class ImportEnd(Body):
     """The body of `POST /api/v1/directories/{directory}/imports/{import_id}/apply`."""
 
-    pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True), WHOLE]
+    pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True), INTEGRAL_FLOAT]
     """How many there are: if one is missing, nothing is applied."""
 
 

@@ -76,7 +76,7 @@ class AgentHistory(BaseModel):
     """What is not there, and why."""
 
 
-def told(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:
+def agent_history(agent_id: str, monitoring: Monitoring, history: History) -> AgentHistory:
     """Return what is to be shown of an agent."""
     half_hours = [_slot(slot, HALF_HOUR_SECONDS) for slot in history.half_hours]
     days = [_slot(slot, DAY_SECONDS) for slot in history.days]

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lifesign.domain.health.document import MAX_NUMBER, WHOLE, Time
+from lifesign.domain.health.document import INTEGRAL_FLOAT, MAX_NUMBER, Time
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, EndReason
 
 TtlSeconds = Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)]
-Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), WHOLE]
+Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), INTEGRAL_FLOAT]
 """A fencing token, as a holder shows it."""
 
 

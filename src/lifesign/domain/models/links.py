@@ -21,7 +21,7 @@ class LinkShown(BaseModel):
     """When the proof was last seen."""
     linked_at: Time | None = None
     """Since when the two are one record; absent unless they are."""
-    token_asked_at: Time | None = None
+    token_requested_at: Time | None = None
     """When a token for this claim was asked for; absent if there is none."""
     token_checked_at: Time | None = None
     """When the registry last looked for the token."""
@@ -46,7 +46,7 @@ class LinkToken(BaseModel):
     token: Annotated[str, Field(repr=False)]
     """To be put in a line of its own into the file at `proof_url`."""
     proof_url: str
-    asked_at: Time
+    requested_at: Time
     expires_at: Time | None = None
     """A token that was not found by then ends; absent once it was found."""
     checked_at: Time | None = None

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.health.document import WHOLE, Time
+from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
 from lifesign.domain.models.shards import Shard
@@ -42,7 +42,7 @@ class ObservationBatch(Body):
     """In the order in which they were made."""
     memories: Annotated[list[ProbeMemory | None], Field(max_length=MAX_OBSERVATIONS)] | None = None
     """What the next probe of each has to remember, in the same order; null: what was known before."""
-    shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True), WHOLE] | None = None
+    shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True), INTEGRAL_FLOAT] | None = None
     """The shard that they are the results of, with the token of the prober's lease on it.
 
     A stale token refuses the whole batch.

@@ -31,7 +31,7 @@ class OptOutRecord(BaseModel):
     """To be served in a line of its own."""
     proof_url: str
     """Where."""
-    asked_at: Time
+    requested_at: Time
     expires_at: Time | None = None
     """Until when the token is looked for; absent once it was found."""
     checked_at: Time | None = None

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.health.document import WHOLE, Time
+from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
 from lifesign.domain.net.target import SHARDS
@@ -35,7 +35,7 @@ class ShardClaimRequest(Body):
     """How long the shards are its own from now on, and how long it counts as living."""
     held: Annotated[dict[Shard, Token], Field(max_length=SHARDS, default_factory=dict)]
     """The shards that it believes to hold, each with its fencing token."""
-    companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), WHOLE] = 0
+    companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), INTEGRAL_FLOAT] = 0
     """How many others begin at the same time: their share is left to them though they do not live yet."""
     reached_classes: Annotated[list[NetworkClassName], Field(max_length=MAX_CLASSES)] | None = None
     """Network classes in which a witness answered this worker within its last interval."""

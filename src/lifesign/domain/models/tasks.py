@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.health.document import MAX_DEPTH, WHOLE, Time
+from lifesign.domain.health.document import INTEGRAL_FLOAT, MAX_DEPTH, Time
 from lifesign.domain.models.base import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
 from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
 from lifesign.domain.models.progress_report import ProgressReport
@@ -54,9 +54,9 @@ def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
     return take_small(value, MAX_DEPTH, MAX_OBJECT_BYTES)
 
 
-def detail_of(said: str) -> str:
+def detail_of(text: str) -> str:
     """Return what a program said of its failure as a `detail`: bounded, and harmless to show and to keep."""
-    return harmless(said[:MAX_DETAIL_CHARACTERS])
+    return harmless(text[:MAX_DETAIL_CHARACTERS])
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]
@@ -78,7 +78,7 @@ IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, 
 """Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
 CallId = Annotated[str, StringConstraints(pattern=CALL_ID_PATTERN)]
 """Chosen by whoever makes the call, another one for each call of a run."""
-Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True), WHOLE]
+Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True), INTEGRAL_FLOAT]
 BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
 
 
@@ -169,7 +169,7 @@ class RunRelease(FencedWrite):
     exit_reason: Literal[
         ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS, ExitReason.KILLED, ExitReason.AUTH
     ]
-    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), WHOLE] | None = None
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
     """Of the agent's process; negative: the signal that ended it."""
     detail: Detail | None = None
     """What went wrong, in a line for people: it becomes a part of the task's `explanation`."""
@@ -238,12 +238,12 @@ class RunRecord(BaseModel):
     exit_code: int | None = None
 
 
-def told_of_run(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
+def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
     """Return in words how a run of a task with these comments ended; one that asked for help says so."""
     if run.exit_reason is None:
         return "under way"
-    asked_at = {said.written_at for said in comments if said.signal is TaskSignal.HELP_ASKED}
-    if run.exit_reason is ExitReason.COMPLETED and run.ended_at in asked_at:
+    requested_at = {said.written_at for said in comments if said.signal is TaskSignal.HELP_REQUESTED}
+    if run.exit_reason is ExitReason.COMPLETED and run.ended_at in requested_at:
         return "asked for help"
     return run.exit_reason.replace("_", " ")
 

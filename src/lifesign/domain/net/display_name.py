@@ -20,6 +20,6 @@ def place_of(target_url: str) -> str:
     return place.removesuffix("/") if target_url.count("/") == 3 else place
 
 
-def has_speaking_id(agent_id: str) -> bool:
+def has_readable_id(agent_id: str) -> bool:
     """Whether an id tells people whose it is."""
     return not is_target_id(agent_id)

@@ -48,8 +48,8 @@ class PublicAddress:
         except ValueError:
             raise InvalidValue("public_url", url, EXPECTED) from None
         is_plain = _PRINTABLE.fullmatch(url) is not None and len(url) <= MAX_CHARACTERS
-        is_whole = parts.path in {"", "/"}
-        is_bare = is_whole and not (
+        is_complete = parts.path in {"", "/"}
+        is_bare = is_complete and not (
             parts.query or parts.fragment or "?" in url or "#" in url or "@" in parts.netloc
         )
         is_known = parts.scheme in {"http", _HTTPS} and (is_address(host) or _NAME.fullmatch(host))
@@ -61,7 +61,7 @@ class PublicAddress:
         return cls(host=host, place=place, is_https=parts.scheme == _HTTPS)
 
 
-def is_ours(host: str, names: Collection[str]) -> bool:
+def is_own_host(host: str, names: Collection[str]) -> bool:
     """Whether what a request names as its `Host` is an address, `localhost`, or one of these names.
 
     `names` are in lower case and without ports, which tell nothing of who is meant.

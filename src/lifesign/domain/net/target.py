@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lifesign.domain.net.international_host import with_ascii_host
-from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, judge_url
+from lifesign.domain.net.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, vet_url
 
 SHARDS: Final = 1024
 """How many parts the work is cut into (protocol 8)."""
@@ -24,7 +24,7 @@ _TARGET_ID: Final = re.compile(TARGET_ID_PATTERN, re.IGNORECASE | re.ASCII)
 _PHASE_BYTES: Final = 6
 """A fraction of so many bytes is below 1 as a float too."""
 _TURN_BYTES: Final = 4
-# What directories of a million lines are made of; `judge_url` would find nothing in it to refuse or to spell
+# What directories of a million lines are made of; `vet_url` would find nothing in it to refuse or to spell
 # differently, and takes eight times as long: a name whose last label begins with a letter is no address.
 _PLAIN: Final = re.compile(
     r"(https?://)?((?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9_-]{0,61}[a-z0-9_])?)"
@@ -61,7 +61,7 @@ def _read_odd(text: str) -> str | AddressRefused:
     url = with_ascii_host(with_scheme(text.strip()))
     if isinstance(url, AddressRefused):
         return url
-    judged = judge_url(url)
+    judged = vet_url(url)
     # Which networks are open is the probe definition's matter: any address may be listed.
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         return judged
@@ -105,7 +105,7 @@ def with_scheme(text: str) -> str:
 
 
 def _host_and_port(authority: str) -> tuple[str, str]:
-    """Return host and port, in the shortest spelling, of what `judge_url` found to be both."""
+    """Return host and port, in the shortest spelling, of what `vet_url` found to be both."""
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, ""

@@ -170,7 +170,7 @@ class TargetUrl:
     """The host, if it is a literal address that may be contacted; None: judge what the name resolves to."""
 
 
-def judge_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRefused | None:
+def vet_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRefused | None:
     """Say why an address is not contacted, or None if it may be.
 
     Only global unicast addresses may, besides those in `allowed`; metadata addresses, multicast,
@@ -183,10 +183,10 @@ def judge_address(address: Address, allowed: Sequence[Network] = ()) -> AddressR
                 "blocked_address", f"{address} has a zone: it means something on one machine only"
             )
         if address.ipv4_mapped is not None:
-            return _judge_embedded(address, address.ipv4_mapped, allowed)
+            return _vet_embedded(address, address.ipv4_mapped, allowed)
         if address in IPV6_NAT64:
             # What is allowed by name is near us, not behind a gateway.
-            return _judge_embedded(address, IPv4Address(int(address) & 0xFFFF_FFFF), ())
+            return _vet_embedded(address, IPv4Address(int(address) & 0xFFFF_FFFF), ())
     number = int(address)
     for first, last, special in _BOUNDS[address.version]:
         if first <= number <= last:
@@ -209,7 +209,7 @@ def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
     Every host name except localhost and those below .invalid counts as public, because its address is not
     known yet. A URL that is never contacted is not public.
     """
-    target = judge_url(url)
+    target = vet_url(url)
     if isinstance(target, AddressRefused):
         return False
     if target.address is None:
@@ -218,7 +218,7 @@ def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
     return not is_in(target.address, allowed)
 
 
-def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
+def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
     """Say whom a URL leads to, or why that is not contacted.
 
     http and https, no credentials, a host, a port from 1 to 65535, at most `MAX_URL_CHARACTERS`.
@@ -239,11 +239,11 @@ def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressR
         return _invalid(WITH_CREDENTIALS)
     authority = _AUTHORITY.fullmatch(parts["authority"])
     if authority is None:
-        return _invalid(_why_no_authority(parts["authority"]))
+        return _invalid(_authority_fault(parts["authority"]))
     port = _port(authority["port"], DEFAULT_PORTS[scheme])
     if port is None:
         return _invalid(NO_PORT)
-    host = _judge_host(authority["host"].lower(), allowed)
+    host = _vet_host(authority["host"].lower(), allowed)
     if isinstance(host, AddressRefused):
         return host
     address = None if isinstance(host, str) else host
@@ -328,16 +328,16 @@ def _unless_allowed(
     return AddressRefused("blocked_address", f"{address} is {special.what}")
 
 
-def _judge_embedded(
+def _vet_embedded(
     address: IPv6Address, embedded: IPv4Address, allowed: Sequence[Network]
 ) -> AddressRefused | None:
-    refused = judge_address(embedded, allowed)
+    refused = vet_address(embedded, allowed)
     if refused is None:
         return None
     return AddressRefused(refused.name, f"{address} leads to IPv4: {refused.reason}")
 
 
-def _why_no_authority(text: str) -> str:
+def _authority_fault(text: str) -> str:
     """Say what is wrong with what is no host, and no host and port."""
     host, colon, _ = text.rpartition(":")
     if colon and (authority := _AUTHORITY.fullmatch(host)) is not None and authority["port"] is None:
@@ -346,7 +346,7 @@ def _why_no_authority(text: str) -> str:
     return f"expected a host, or a host and a port{brackets}"
 
 
-def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | AddressRefused:
+def _vet_host(host: str, allowed: Sequence[Network]) -> Address | str | AddressRefused:
     """Return the literal address or the name that a host is, in lower case; or why it is refused."""
     # The final dot says that a name is complete; resolvers and certificates know it without.
     host = host.removesuffix(".")
@@ -354,16 +354,16 @@ def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | Addres
         return _invalid("expected a host name, such as agent.example")
     if host.startswith("[") or _NUMBER.fullmatch(host, host.rfind(".") + 1):
         literal = _literal(host)
-        return literal if isinstance(literal, AddressRefused) else judge_address(literal, allowed) or literal
+        return literal if isinstance(literal, AddressRefused) else vet_address(literal, allowed) or literal
     if len(host) > MAX_HOST_CHARACTERS or not _NAME.fullmatch(host):
-        return _invalid(_why_no_name(host))
+        return _invalid(_host_name_fault(host))
     is_loopback = host in _LOOPBACK_NAMES or host.endswith(".localhost")
-    if is_loopback and all(judge_address(loopback, allowed) for loopback in _LOOPBACKS):
+    if is_loopback and all(vet_address(loopback, allowed) for loopback in _LOOPBACKS):
         return AddressRefused("blocked_address", f"{host} is loopback (RFC 6761)")
     return host
 
 
-def _why_no_name(host: str) -> str:
+def _host_name_fault(host: str) -> str:
     """Say what is wrong with what is no host name."""
     labels = host.split(".")
     if "" in labels:

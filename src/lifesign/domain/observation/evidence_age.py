@@ -69,7 +69,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
 })  # fmt: skip
 """Each reason in words, for people."""
 
-FAULTS_OF_OURS: Final = frozenset({
+PROBER_FAULTS: Final = frozenset({
     UnknownReason.NO_PROBER,
     UnknownReason.NO_WITNESS,
     UnknownReason.PROBER_SLOW,
@@ -150,7 +150,7 @@ def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float)
     return f"{REASON_WORDS[reason]}; the last measured probe was {duration_text(age_s)} ago"
 
 
-def why_inconclusive(observation: Observation, result: ResultClass) -> InconclusiveReason | None:
+def find_inconclusive_reason(observation: Observation, result: ResultClass) -> InconclusiveReason | None:
     """Return why an observation measured nothing; None if it measured. `result` is what it came to."""
     by_class = reason_of_inconclusive(result)
     return None if by_class is None else observation.inconclusive_reason or by_class

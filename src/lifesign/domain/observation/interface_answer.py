@@ -36,7 +36,7 @@ ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
 })  # fmt: skip
 
 
-def judge_interface(status: int) -> tuple[ResultClass, str]:
+def classify_interface(status: int) -> tuple[ResultClass, str]:
     """Return what the status of an answer to a GET says about an interface, and why.
 
     Whatever it serves is an answer: many agents have a page for people at the same address. Most of the

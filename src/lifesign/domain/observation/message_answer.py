@@ -13,7 +13,7 @@ from typing import Any, Final
 from lifesign.domain.health.answer_stream import read_event_stream
 from lifesign.domain.health.json_answer import parse_or_none, task_state
 from lifesign.domain.health.outcome import Outcome, outcome_of_rpc_code
-from lifesign.domain.observation.interface_answer import judge_interface
+from lifesign.domain.observation.interface_answer import classify_interface
 from lifesign.domain.observation.results import ResultClass
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -22,7 +22,7 @@ MAX_SHOWN_CHARS: Final = 120
 MAX_CODE: Final = 10**9
 
 _OK, _FAILED = ResultClass.OK, ResultClass.HTTP_ERROR
-_AT_THE_DOOR: Final = frozenset({ResultClass.GATED, ResultClass.RATE_LIMITED})
+_REFUSED_FIRST: Final = frozenset({ResultClass.GATED, ResultClass.RATE_LIMITED})
 
 # A task's state in small letters, without the prefix of 1.0. A state that is absent here is an answer.
 _STATES: Final[Mapping[str, tuple[ResultClass, str]]] = MappingProxyType({
@@ -69,20 +69,20 @@ class MessageAnswer:
     """Whether another spelling may fare better."""
 
 
-def judge_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool) -> MessageAnswer:
+def classify_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool) -> MessageAnswer:
     """Judge a whole answer to a message sent by JSON-RPC (`is_rpc`) or HTTP+JSON."""
-    result, reason = judge_interface(status)
-    if result in _AT_THE_DOOR:
+    result, reason = classify_interface(status)
+    if result in _REFUSED_FIRST:
         return MessageAnswer(result, reason)
     is_good = 200 <= status < 300
     if is_good and content_type == EVENT_STREAM:
-        return _judge_stream(body)
+        return _classify_stream(body)
     message = parse_or_none(body)
     if isinstance(message, dict) and "jsonrpc" in message and message.get("error") is not None:
-        return _judge_error(message["error"])
+        return _classify_error(message["error"])
     if not is_good:
-        return _judge_status(status, message, is_rpc=is_rpc)
-    return _judge_result(message, content_type, is_rpc=is_rpc)
+        return _classify_status(status, message, is_rpc=is_rpc)
+    return _classify_result(message, content_type, is_rpc=is_rpc)
 
 
 def best_of(answers: list[MessageAnswer]) -> MessageAnswer:
@@ -93,26 +93,28 @@ def best_of(answers: list[MessageAnswer]) -> MessageAnswer:
     return next((one for one in answers if one.result is not ResultClass.NOT_AN_AGENT), answers[0])
 
 
-def _judge_error(error: object) -> MessageAnswer:
+def _classify_error(error: object) -> MessageAnswer:
     given = error.get("code") if isinstance(error, dict) else None
     # A number may have more digits than Python agrees to print.
     code = given if isinstance(given, int) and abs(given) < MAX_CODE else None
     result, meaning = _CLASSES[outcome_of_rpc_code(code)]
-    reason = f"{meaning}: JSON-RPC error{'' if code is None else f' {code}'}{_said(error)}"
+    reason = f"{meaning}: JSON-RPC error{'' if code is None else f' {code}'}{_error_text(error)}"
     return MessageAnswer(result, reason, is_misspelt=code in _MISSPELT_CODES)
 
 
-def _judge_status(status: int, message: object, *, is_rpc: bool) -> MessageAnswer:
+def _classify_status(status: int, message: object, *, is_rpc: bool) -> MessageAnswer:
     is_misspelt = status in _MISSPELT_BODIES or (status in _MISSPELT_PATHS and not is_rpc)
     if status in _DECLINES and isinstance(message, dict):
         # An agent's own words, not those of a server that knows no agent.
-        return MessageAnswer(_OK, f"HTTP {status}: it declines the message{_said(message)}", is_misspelt)
+        return MessageAnswer(
+            _OK, f"HTTP {status}: it declines the message{_error_text(message)}", is_misspelt
+        )
     result = ResultClass.NOT_AN_AGENT if status in _MISSPELT_PATHS else _FAILED
     meaning = "no message is taken here" if result is ResultClass.NOT_AN_AGENT else "no answer to a message"
-    return MessageAnswer(result, f"HTTP {status}: {meaning}{_said(message)}", is_misspelt)
+    return MessageAnswer(result, f"HTTP {status}: {meaning}{_error_text(message)}", is_misspelt)
 
 
-def _judge_result(message: object, content_type: str, *, is_rpc: bool) -> MessageAnswer:
+def _classify_result(message: object, content_type: str, *, is_rpc: bool) -> MessageAnswer:
     if message is None:
         if content_type.endswith("json"):
             return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer claims to be JSON and is none")
@@ -133,7 +135,7 @@ def _judge_result(message: object, content_type: str, *, is_rpc: bool) -> Messag
     return MessageAnswer(found, meaning)
 
 
-def _judge_stream(body: bytes) -> MessageAnswer:
+def _classify_stream(body: bytes) -> MessageAnswer:
     """Judge an answer in events, which nobody asked for and some agents give."""
     end = read_event_stream(body)
     if not end.has_events:
@@ -144,7 +146,7 @@ def _judge_stream(body: bytes) -> MessageAnswer:
     return MessageAnswer(result, f"a stream: {meaning}" if meaning else "")
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """Return what an error says of itself, in ASCII."""
     inner = error.get("error", error) if isinstance(error, dict) else error
     said = inner.get("message") if isinstance(inner, dict) else None

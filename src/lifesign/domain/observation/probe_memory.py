@@ -113,7 +113,7 @@ class ProbeMemory(BaseModel):
     """Network class of the address that answered last; before the first answer, of the one asked first."""
 
     @property
-    def is_left_alone(self) -> bool:
+    def is_excluded(self) -> bool:
         """Whether nobody looks at it, since its host or a list does not want that."""
         return self.is_disallowed_by_robots or self.is_opted_out
 

@@ -54,7 +54,7 @@ def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     return told
 
 
-def beside_card(
+def combine_with_card(
     layers: Sequence[tuple[Layer, LayerResult]], card: ResultClass | None
 ) -> Sequence[tuple[Layer, LayerResult]]:
     """Return what still stands after a probe: what it saw, and the card that is known; None: no card.
@@ -78,8 +78,8 @@ def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
 
 def signs_in(results: Iterable[tuple[Layer, ResultClass]]) -> str:
     """Return by what an agent shows that it lives, as its layers ended, in their order; empty: by nothing."""
-    told = ", ".join(sign for each in results if (sign := _SIGNS.get(each)) is not None)
-    return CARD_ONLY if told == CARD else told
+    text = ", ".join(sign for each in results if (sign := _SIGNS.get(each)) is not None)
+    return CARD_ONLY if text == CARD else text
 
 
 def _ended(layer: LayerResult) -> str:

@@ -96,7 +96,7 @@ def layers_of(observation: Layered) -> Iterator[tuple[Layer, LayerResult]]:
         yield Layer.MESSAGE, observation.message
 
 
-def tells_anything(result: ResultClass) -> bool:
+def is_informative(result: ResultClass) -> bool:
     """Whether a result says something about the target: not if nobody looked, or the fault is ours.
 
     Whoever is refused by our own rules has been looked at, as far as it goes.
@@ -104,13 +104,13 @@ def tells_anything(result: ResultClass) -> bool:
     return result not in _SILENT
 
 
-def supersedes(result: ResultClass, known: str | None, *, is_left_alone: bool = False) -> bool:
+def supersedes(result: ResultClass, known: str | None, *, is_excluded: bool = False) -> bool:
     """Whether a result takes the place of the class that is known; None: nobody has looked yet.
 
     What tells nothing takes the place of nothing that was measured, yet says why nothing is known. Where
-    robots.txt or a list keeps us out (`is_left_alone`) nobody looks again: what was known before would stay
+    robots.txt or a list keeps us out (`is_excluded`) nobody looks again: what was known before would stay
     for ever.
     """
     if result not in _SILENT or known is None or known in _SILENT:
         return True
-    return is_left_alone and result is ResultClass.NOT_MEASURED
+    return is_excluded and result is ResultClass.NOT_MEASURED

@@ -282,7 +282,7 @@ class Observation(_Wire):
         A message that is answered shows what an interface that answers shows. A card or a document
         that is gated shows a gate, not an agent; a stale document may be left over from a dead one.
         """
-        if self._has_shown_itself:
+        if self._identifies_agent:
             return True
         transport, message = self.transport, self.message
         return (transport is not None and transport.has_answered) or (
@@ -292,7 +292,7 @@ class Observation(_Wire):
     @property
     def is_measured_failure(self) -> bool:
         """Whether something that counts was asked and failed, and nothing showed life."""
-        last = None if self.is_liveness_signal else decisive(self._asked())
+        last = None if self.is_liveness_signal else decisive(self._requested_layers())
         return last is not None and last.has_failed
 
     @property
@@ -302,16 +302,16 @@ class Observation(_Wire):
         `ok` or `gated` with a sign of life; else what the `decisive` layer ended with; `not_measured` if none
         was asked.
         """
-        if self._has_shown_itself:
+        if self._identifies_agent:
             return _OK
-        asked = self._asked()
+        asked = self._requested_layers()
         if self.is_liveness_signal:
             is_ok = any(layer.result is ResultClass.OK for _, layer in asked)
             return ResultClass.OK if is_ok else ResultClass.GATED
         last = decisive(asked)
         return ResultClass.NOT_MEASURED if last is None else last.result
 
-    def result_beside(self, card: ResultClass | None) -> ResultClass:
+    def result_with_card(self, card: ResultClass | None) -> ResultClass:
         """Return what the probe came to, beside a card that is known and was not asked for; None: no card.
 
         A card is read once a day, and counts until it is read again: nobody's class changes from one probe to
@@ -321,7 +321,7 @@ class Observation(_Wire):
         has_card = self.discovery is None and card is _OK
         return _OK if has_card and result is ResultClass.GATED else result
 
-    def not_counted(
+    def discounted(
         self, inconclusive_reason: InconclusiveReason, why: str, *, layers: Collection[str] | None = None
     ) -> "Observation":
         """Return it with its failed layers as not measured; their classes and reasons stay as text.
@@ -330,7 +330,7 @@ class Observation(_Wire):
         The observation itself if nothing changes.
         """
         changed: dict[str, object] = {
-            name: _not_counted(layer, why)
+            name: _discounted_layer(layer, why)
             for name in (_LAYERS if layers is None else layers)
             if (layer := getattr(self, name)) is not None and layer.has_failed
         }
@@ -345,14 +345,14 @@ class Observation(_Wire):
 
     def layers_with(self, result: ResultClass) -> tuple[str, ...]:
         """Return the names of the layers that ended with a class."""
-        return tuple(name for name, layer in self._asked() if layer.result is result)
+        return tuple(name for name, layer in self._requested_layers() if layer.result is result)
 
     @property
-    def _has_shown_itself(self) -> bool:
+    def _identifies_agent(self) -> bool:
         """Whether card or document are what was expected, as with most who are alive."""
         return _is(self.discovery, _OK) or _is(self.readiness, _OK)
 
-    def _asked(self) -> Sequence[tuple[str, LayerResult]]:
+    def _requested_layers(self) -> Sequence[tuple[str, LayerResult]]:
         layers = (self.discovery, self.transport, self.readiness, self.message)
         return [(name, layer) for name, layer in zip(_LAYERS, layers, strict=True) if layer is not None]
 
@@ -363,7 +363,7 @@ def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
     The first failure that counts, else the first that was measured, else the first; None if none was asked.
     """
     layers = dict(asked)
-    counting = [layer for name, layer in asked if not _tells_nothing(name, layer, layers)]
+    counting = [layer for name, layer in asked if not _is_uninformative(name, layer, layers)]
     for layer in counting:
         if layer.has_failed:
             return layer
@@ -381,7 +381,7 @@ def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
     return decisive([(name, layer) for name in _LAYERS if (layer := layers[name]) is not None])
 
 
-def _tells_nothing(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
+def _is_uninformative(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
     """Whether a failure is none of the agent's: card and document stand for one another where one is not had.
 
     Nobody has to have a health document: that there is none tells nothing of an agent whose card could not be
@@ -402,7 +402,7 @@ def _is(layer: LayerResult | None, result: ResultClass) -> bool:
     return layer is not None and layer.result is result
 
 
-def _not_counted(layer: LayerResult, why: str) -> LayerResult:
+def _discounted_layer(layer: LayerResult, why: str) -> LayerResult:
     reason = f"{why} ({layer.result}{f': {layer.reason}' if layer.reason else ''})"
     return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason[:MAX_REASON_CHARS])
 

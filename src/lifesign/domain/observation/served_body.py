@@ -15,7 +15,7 @@ from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.observation.results import ResultClass
 
-NOTHING: Final = "an empty answer"
+EMPTY_ANSWER: Final = "an empty answer"
 
 _ALWAYS_PRESENT: Final = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
 _MIN_DOCUMENT_EVIDENCE: Final = 2
@@ -48,10 +48,10 @@ class ServedDocument:
     """What is odd about the document, or its faults."""
 
 
-def judge_card(body: bytes, *, is_json: bool) -> ServedCard:
+def classify_card(body: bytes, *, is_json: bool) -> ServedCard:
     """Read a card; a content type that does not say JSON (`is_json`) is forgiven if it reads as one."""
     if not body.strip():
-        return ServedCard(ResultClass.NOT_AN_AGENT, NOTHING)
+        return ServedCard(ResultClass.NOT_AN_AGENT, EMPTY_ANSWER)
     card = read_agent_card(body)
     if card.kind in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
         return ServedCard(ResultClass.OK, card=card)
@@ -60,10 +60,10 @@ def judge_card(body: bytes, *, is_json: bool) -> ServedCard:
     return ServedCard(result, "; ".join(finding.message for finding in card.findings) or "not a card")
 
 
-def judge_document(body: bytes, *, content_type: str, is_json: bool) -> ServedDocument:
+def classify_document(body: bytes, *, content_type: str, is_json: bool) -> ServedDocument:
     """Read a health document, and tell one that is broken from what never was one."""
     if not body.strip():
-        return ServedDocument(ResultClass.NOT_AN_AGENT, NOTHING)
+        return ServedDocument(ResultClass.NOT_AN_AGENT, EMPTY_ANSWER)
     if not is_json:
         reason = f"not JSON but {ascii(content_type) if content_type else 'of no content type'}"
         return ServedDocument(ResultClass.NOT_AN_AGENT, reason)

@@ -133,6 +133,6 @@ def is_canary_quorum(answered: int, configured: int) -> bool:
     return configured > 0 and answered >= MIN_CANARY_RATIO * configured
 
 
-def is_second_request_in_time(answered_at_s: float, asked_at_s: float, policy: WitnessPolicy) -> bool:
+def is_second_request_in_time(answered_at_s: float, requested_at_s: float, policy: WitnessPolicy) -> bool:
     """Return whether the target was asked once more soon enough after the witness's answer."""
-    return asked_at_s - answered_at_s <= policy.second_request_s
+    return requested_at_s - answered_at_s <= policy.second_request_s

@@ -150,7 +150,7 @@ def next_probe_at_s(
     return due_s
 
 
-def asked_to_wait_until_s(memory: ProbeMemory, now_s: float) -> float | None:
+def retry_after_until_s(memory: ProbeMemory, now_s: float) -> float | None:
     """Return until when the peer asked us to stay away, which no recheck overrides; None if that is over."""
     until_s = _not_before_s(believed(memory, now_s), now_s)
     return until_s if until_s > now_s else None
@@ -205,7 +205,7 @@ def after_probe(
 
     failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
     slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
-    if any(_asks_to_slow_down(layer) for layer in asked):
+    if any(_requests_slowdown(layer) for layer in asked):
         slowdowns, not_before_s = min(slowdowns + 1, MAX_IN_ROW), None
     elif is_measured:
         slowdowns, not_before_s = 0, None
@@ -356,7 +356,7 @@ def _not_before_s(memory: ProbeMemory, now_s: float) -> float:
     return -inf if memory.not_before_s is None else min(memory.not_before_s, now_s + MAX_RETRY_AFTER_S)
 
 
-def _asks_to_slow_down(layer: LayerResult) -> bool:
+def _requests_slowdown(layer: LayerResult) -> bool:
     return layer.status_code in _SLOW_DOWN or layer.result is ResultClass.RATE_LIMITED
 
 

@@ -6,6 +6,6 @@ NO_PROBER: Final = "nobody probes for this registry"
 NO_CRAWL: Final = "no crawl works on this database"
 
 
-def nobody_looks(why: str, where: str) -> str:
+def no_prober_text(why: str, where: str) -> str:
     """Return why no look comes, and what is to be done; `where` is the option that names who was asked."""
     return f"{why} now; as soon as one does, it looks: lifesign crawl PROBE.yml {where}"

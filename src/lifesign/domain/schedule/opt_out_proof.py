@@ -24,7 +24,7 @@ TOKEN_PREFIX: Final = "aho_"  # noqa: S105 - what all of them begin with
 LINK_TOKEN_PREFIX: Final = "ahl_"  # noqa: S105 - what those begin with that link an agent and a target
 TOKEN_BYTES: Final = 32
 """Of chance."""
-TOKEN_GOOD_SECONDS: Final = 7 * 86_400.0
+TOKEN_TTL_SECONDS: Final = 7 * 86_400.0
 """How long an owner may take to serve a token; then it takes a new one."""
 
 _TOKEN: Final = re.compile(rf"(?:{TOKEN_PREFIX}|{LINK_TOKEN_PREFIX})[A-Za-z0-9_-]{{43}}")
@@ -46,9 +46,9 @@ def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
     return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 
-def is_open(asked_at_s: float, now_s: float) -> bool:
-    """Whether a token that was given out at `asked_at_s` can still be proven."""
-    return now_s - asked_at_s < TOKEN_GOOD_SECONDS
+def is_open(requested_at_s: float, now_s: float) -> bool:
+    """Whether a token that was given out at `requested_at_s` can still be proven."""
+    return now_s - requested_at_s < TOKEN_TTL_SECONDS
 
 
 def is_proven(token: str, body: bytes) -> bool:

@@ -18,7 +18,7 @@ def receipt_of(at_s: float, interval_s: float, memory: ProbeMemory | None) -> Re
     What the target asked for (`Retry-After`, 402, 429, robots.txt) lengthens only the wait for a further
     result. `memory` is what the probe left; None: it says nothing about either.
     """
-    memory = memory or _NOTHING
+    memory = memory or _NO_MEMORY
     cadence = _cadence_of(interval_s)
     factor = backoff(memory, cadence)
     return Receipt(
@@ -40,7 +40,7 @@ def _asked_until_s(memory: ProbeMemory, at_s: float) -> float:
     return until_s
 
 
-_NOTHING = ProbeMemory()
+_NO_MEMORY = ProbeMemory()
 
 
 @lru_cache(64)

@@ -30,7 +30,7 @@ class Division:
     """Nobody's until now."""
 
 
-NOTHING = Division((), (), ())
+NO_DIVISION = Division((), (), ())
 """Of a worker that keeps no shard."""
 
 

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import BudgetExceeded, InvalidRequest
-from lifesign.domain.health.document import WHOLE
+from lifesign.domain.health.document import INTEGRAL_FLOAT
 
 MICRO_USD = 1_000_000
 """In one dollar."""
@@ -47,7 +47,7 @@ class Amount:
         return Amount(min(self.tokens, most.tokens), min(self.micro_usd, most.micro_usd))
 
 
-NOTHING = Amount()
+NO_AMOUNT = Amount()
 LARGEST = Amount(MAX_TOKENS, MAX_USD * MICRO_USD)
 
 
@@ -55,14 +55,14 @@ LARGEST = Amount(MAX_TOKENS, MAX_USD * MICRO_USD)
 class Budget:
     """What a task may spend, and what has become of it."""
 
-    envelope: Amount = NOTHING
-    settled: Amount = NOTHING
+    envelope: Amount = NO_AMOUNT
+    settled: Amount = NO_AMOUNT
     """Spent: by calls, and by children that have ended."""
-    reserved: Amount = NOTHING
+    reserved: Amount = NO_AMOUNT
     """Promised to calls that are under way."""
-    delegated: Amount = NOTHING
+    delegated: Amount = NO_AMOUNT
     """Carved out for children that have not ended."""
-    overrun: Amount = NOTHING
+    overrun: Amount = NO_AMOUNT
     """What calls did cost beyond what they had reserved and what was left. Not in `settled`: nobody may
     hide it, and it buys nothing."""
 
@@ -121,7 +121,7 @@ def _take_six_decimals(usd: float) -> float:
     return usd
 
 
-Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True), WHOLE]
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True), INTEGRAL_FLOAT]
 Usd = Annotated[
     float, Field(ge=0, le=MAX_USD, allow_inf_nan=False, strict=True), AfterValidator(_take_six_decimals)
 ]

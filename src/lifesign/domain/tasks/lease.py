@@ -19,7 +19,7 @@ TTL_SECONDS = 300
 """How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""
 MIN_TTL_SECONDS = 1
 MAX_TTL_SECONDS = 86_400
-TOLD_WITHIN_SECONDS = 0.002
+TTL_TOLERANCE_SECONDS = 0.002
 """By so much two times with milliseconds may tell of a lease more or less than it has."""
 
 COUNTERS_PER_EPOCH = 2**32
@@ -60,7 +60,7 @@ _FORMS: Mapping[ResourceKind, re.Pattern[str]] = MappingProxyType({
 })  # fmt: skip
 
 _KINDS = MappingProxyType({f"{kind}:": kind for kind in _FORMS})
-_RESOLVED_AWAY = frozenset({".", ".."})
+_DOT_SEGMENTS = frozenset({".", ".."})
 """As a part of a path: clients and proxies take a/../b for b before they ask (RFC 3986 5.2.4).
 
 Percent-encoded too (URL Standard 4.3), which a name has literally if it was encoded once too often.
@@ -179,7 +179,7 @@ def read_resource(text: str) -> ResourceKind:
     if kind in _FORMS and not _FORMS[kind].fullmatch(text):
         raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
     named = text if kind is ResourceKind.OTHER else text.partition(":")[2]
-    if not _RESOLVED_AWAY.isdisjoint(named.casefold().replace("%2e", ".").split("/")):
+    if not _DOT_SEGMENTS.isdisjoint(named.casefold().replace("%2e", ".").split("/")):
         expected = "no part . or .. between slashes, nor %2e: clients and proxies resolve them away"
         raise InvalidResource(text, expected)
     return kind
@@ -274,7 +274,7 @@ def next_token(last_token: int, floor: int) -> int:
 def read_window_s(told_s: float) -> float | None:
     """Return how long a lease is good that was told to be good for so long; None for what nobody grants."""
     window_s = min(max(told_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
-    return window_s if abs(told_s - window_s) <= TOLD_WITHIN_SECONDS else None
+    return window_s if abs(told_s - window_s) <= TTL_TOLERANCE_SECONDS else None
 
 
 def is_unexpired(claim: Claim, now_s: float) -> bool:
@@ -282,7 +282,7 @@ def is_unexpired(claim: Claim, now_s: float) -> bool:
     return claim.lease_id is not None and claim.ended_at_s is None and claim.expires_at_s > now_s
 
 
-def judge_acquire(
+def decide_acquire(
     claim: Claim | None,
     holder_status: Status | None,
     *,
@@ -306,7 +306,7 @@ def judge_acquire(
     return Grant(next_token(last_token, token_floor), _deadline_s(now_s, ttl_seconds))
 
 
-def judge_renew(
+def decide_renew(
     claim: Claim | None,
     lease_id: str,
     *,
@@ -323,10 +323,10 @@ def judge_renew(
         return Refusal(RefusalCode.LEASE_NOT_FOUND)
     if claim.lease_id != lease_id:
         return Refusal(RefusalCode.LEASE_ENDED, claim)
-    return judge_write(claim, holder, token, now_s) or Renewal(_deadline_s(now_s, ttl_seconds))
+    return check_write(claim, holder, token, now_s) or Renewal(_deadline_s(now_s, ttl_seconds))
 
 
-def judge_release(
+def decide_release(
     claim: Claim | None, lease_id: str, *, holder: str, now_s: float, is_for_another: bool = False
 ) -> Release | Refusal:
     """Decide on the end of a lease; `is_for_another`: asked by who may end the leases of others.
@@ -348,7 +348,7 @@ def judge_release(
     return Refusal(RefusalCode.LEASE_ENDED, claim)
 
 
-def judge_write(claim: Claim | None, holder: str, token: int, now_s: float) -> Refusal | None:
+def check_write(claim: Claim | None, holder: str, token: int, now_s: float) -> Refusal | None:
     """Refuse a guarded write, or None: by the holder, with exactly the current token, before the deadline.
 
     To be asked in the transaction that carries the write out, or the answer may be old.

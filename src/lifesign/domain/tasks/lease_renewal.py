@@ -24,9 +24,9 @@ MIN_WAIT_S: Final = 0.05
 MAX_DOUBLINGS: Final = 10
 
 
-def renewal_due_s(asked_at_s: float, window_s: float, chance: float) -> float:
+def renewal_due_s(requested_at_s: float, window_s: float, chance: float) -> float:
     """Return when to renew what was asked for then and is good for so long; `chance` is from 0 to 1."""
-    return asked_at_s + window_s * (RENEW_RATIO + SPREAD_RATIO * (2.0 * chance - 1.0))
+    return requested_at_s + window_s * (RENEW_RATIO + SPREAD_RATIO * (2.0 * chance - 1.0))
 
 
 def notice_at_s(deadline_s: float, window_s: float, grace_s: float) -> float:

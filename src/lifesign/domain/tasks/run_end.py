@@ -45,8 +45,8 @@ class RunEnd:
     """How a run ended."""
 
     exit_reason: ExitReason
-    telling: RunReport
-    asks_people: bool = False
+    report: RunReport
+    needs_help: bool = False
     """Whether its task is with people now, who have to look at what it left."""
 
     @property
@@ -57,7 +57,7 @@ class RunEnd:
     @property
     def has_result(self) -> bool:
         """Whether a result was handed in; if not, its workspace is kept for whoever looks into it."""
-        return self.is_done and not self.asks_people
+        return self.is_done and not self.needs_help
 
 
 _STOPPED: Final = {
@@ -70,12 +70,12 @@ _STOPPED: Final = {
     Stop.NO_PROGRESS:  RunEnd(ExitReason.NO_PROGRESS, RunReport.RELEASE),
     # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
     # has asked for help is complete.
-    Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, RunReport.HELP, asks_people=True),
+    Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, RunReport.HELP, needs_help=True),
     Stop.DRAIN:        RunEnd(ExitReason.KILLED, RunReport.RELEASE),
 }  # fmt: skip
 
 
-def judge_end(
+def decide_end(
     stopped: Stop | None,
     exit_code: int,
     *,
@@ -93,8 +93,8 @@ def judge_end(
     """
     if written is not None:
         # What it did afterwards, and how it ended, changes nothing of a finished task.
-        return RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, asks_people=written is RunReport.HELP)
-    if stopped is not None and _STOPPED[stopped].telling is RunReport.NOTHING:
+        return RunEnd(ExitReason.COMPLETED, RunReport.NOTHING, needs_help=written is RunReport.HELP)
+    if stopped is not None and _STOPPED[stopped].report is RunReport.NOTHING:
         return _STOPPED[stopped]
     # Many programs exit with 0 on SIGTERM, also hung ones. Only one that has to leave in time may have
     # finished its work for that: then there is an output.

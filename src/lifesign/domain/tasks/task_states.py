@@ -59,7 +59,7 @@ class TaskSignal(StrEnum):
     REPORTED = "reported"
     """Its holder has told of progress."""
     COMPLETED = "completed"
-    HELP_ASKED = "help_asked"
+    HELP_REQUESTED = "help_asked"
     """Its holder wants a human to take over."""
     RUN_FAILED = "run_failed"
     RETRIED = "retried"
@@ -82,13 +82,13 @@ TRANSITIONS: Mapping[tuple[TaskStatus, TaskSignal], TaskStatus] = MappingProxyTy
 
     (TaskStatus.ASSIGNED, TaskSignal.REPORTED):   TaskStatus.RUNNING,
     (TaskStatus.ASSIGNED, TaskSignal.COMPLETED):  TaskStatus.REVIEW,
-    (TaskStatus.ASSIGNED, TaskSignal.HELP_ASKED): TaskStatus.HANDOFF,
+    (TaskStatus.ASSIGNED, TaskSignal.HELP_REQUESTED): TaskStatus.HANDOFF,
     (TaskStatus.ASSIGNED, TaskSignal.RUN_FAILED): TaskStatus.FAILED,
     (TaskStatus.ASSIGNED, TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
 
     (TaskStatus.RUNNING,  TaskSignal.REPORTED):   TaskStatus.RUNNING,
     (TaskStatus.RUNNING,  TaskSignal.COMPLETED):  TaskStatus.REVIEW,
-    (TaskStatus.RUNNING,  TaskSignal.HELP_ASKED): TaskStatus.HANDOFF,
+    (TaskStatus.RUNNING,  TaskSignal.HELP_REQUESTED): TaskStatus.HANDOFF,
     (TaskStatus.RUNNING,  TaskSignal.RUN_FAILED): TaskStatus.FAILED,
     (TaskStatus.RUNNING,  TaskSignal.CANCELLED):  TaskStatus.CANCELLED,
 
@@ -201,7 +201,7 @@ def exit_reason_of(end_reason: EndReason) -> ExitReason:
     return _EXIT_REASONS[end_reason]
 
 
-def told_of_end(signal: str, exit_reason: str | None) -> str:
+def end_text(signal: str, exit_reason: str | None) -> str:
     """Return in words what happened to a task: with its signal, and why its run ended if that says more.
 
     A run that asked for help ends as `completed` too, which must not read like a success.

@@ -48,7 +48,7 @@ def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     refuse = partial(InvalidDefinition, file=str(file))
     document = YamlDocument(text, expected="expected a mapping with the key name", refuse=refuse)
     try:
-        read = ProbeDefinition.model_validate(document.whole(), context={"directory": file.parent})
+        read = ProbeDefinition.model_validate(document.to_dict(), context={"directory": file.parent})
     except ValidationError as error:
         raise document.misread(error, ProbeDefinition, forms=FORMS) from None
     return document, read

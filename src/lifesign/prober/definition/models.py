@@ -141,14 +141,14 @@ class DirectorySource(_DefinitionMapping):
         return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
 
 
-class AskedMessage(_DefinitionMapping):
+class MessageSettings(_DefinitionMapping):
     """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
     """What it says."""
 
 
-class Asked(_DefinitionMapping):
+class LayerSettings(_DefinitionMapping):
     """What is asked of a target."""
 
     card: Switch = True
@@ -157,7 +157,7 @@ class Asked(_DefinitionMapping):
     """Whether the interface that the card declares answers at all; nothing is sent to it."""
     health: Switch = True
     """Its health document, where it is announced or at the well-known place."""
-    message: AskedMessage | None = None
+    message: MessageSettings | None = None
     """A real message; null sends none."""
     paths: Annotated[
         tuple[AskedPath, ...],
@@ -419,7 +419,7 @@ class ProbeDefinition(_DefinitionMapping):
         tuple[Target, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(take_unique)
     ] = ()
     """Agents by URL or domain, right here."""
-    ask: Asked = Asked()
+    ask: LayerSettings = LayerSettings()
     cadence: CadenceSettings = CadenceSettings()
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()

@@ -34,7 +34,7 @@ class SelfCheck:
 
     def __init__(self, now_s: float, policy: SlownessPolicy | None = None) -> None:
         self.slowness: str | None = None
-        """Why the prober is slow, for people; None while it is not. Set by `look`."""
+        """Why the prober is slow, for people; None while it is not. Set by `assess`."""
         self._policy = policy or SlownessPolicy()
         self._lags: deque[tuple[float, float]] = deque()
         self._woken_at_s = now_s
@@ -63,7 +63,7 @@ class SelfCheck:
         # Rounded down: a single late wake-up is none of 99 in 100, also if it left fewer than 100 of them.
         return lags[int(0.99 * len(lags)) - 1]
 
-    def look(self, now_s: float) -> str | None:
+    def assess(self, now_s: float) -> str | None:
         """Return why the prober is slow at this moment, also kept in `slowness`; None if it is not."""
         if (lag_s := self.lag_p99_s()) > self._policy.max_lag_s:
             self._slow_at_s = now_s

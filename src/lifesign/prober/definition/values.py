@@ -20,8 +20,8 @@ from lifesign.domain.net.target_address import (
     MAX_HOST_CHARACTERS,
     AddressRefused,
     Network,
-    judge_url,
     read_networks,
+    vet_url,
 )
 from lifesign.domain.observation.witness_rule import MIN_PUBLIC_CANARY_HOSTS
 from lifesign.errors import InvalidValue
@@ -40,14 +40,14 @@ CONTACT_PATTERN: Final = (
     r"^(mailto:[A-Za-z0-9._%+~-]+@[A-Za-z0-9.-]+|https://[A-Za-z0-9.-]+[A-Za-z0-9._~:/?#@!$&*+,=%-]*)$"
 )
 FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
-ASKED_PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
+HEALTH_PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
 HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_:]([A-Za-z0-9_.:-]*[A-Za-z0-9_:])?$"
 
 FORMS: Final[Mapping[str, str]] = MappingProxyType({
     NAME_PATTERN: "1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
     CONTACT_PATTERN: "where those who are probed reach you: mailto:ops@example.org or https://example.org/probe",
     FORMAT_PATTERN: "the name of a format, such as plain_list, or auto",
-    ASKED_PATH_PATTERN: "a path such as /ping",
+    HEALTH_PATH_PATTERN: "a path such as /ping",
     HOST_PATTERN: "a host name, or one with a dot before it for it and all below: .example.org",
 })  # fmt: skip
 """What stands behind the patterns, in words."""
@@ -136,7 +136,7 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
             "too_few_canaries", "{network_class}: expected a URL", {"network_class": network_class}
         )
     for url in urls:
-        target = judge_url(url, allowed)
+        target = vet_url(url, allowed)
         is_refused = isinstance(target, AddressRefused)
         address = None if isinstance(target, AddressRefused) else target.address
         if is_refused or (address is not None and network_class_of(address, allowed) != network_class):
@@ -149,7 +149,7 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
 
 def _take_url(value: str) -> str:
     url = with_ascii_host(value)
-    judged = url if isinstance(url, AddressRefused) else judge_url(url)
+    judged = url if isinstance(url, AddressRefused) else vet_url(url)
     # Which networks are open is said elsewhere: any address may be named.
     if isinstance(judged, AddressRefused) and judged.name == "invalid_url":
         raise PydanticCustomError("url", "{reason}", {"reason": judged.reason})
@@ -188,7 +188,7 @@ def _take_printable(value: Any) -> Any:
     return value
 
 
-def _beside_the_definition(value: Path, info: ValidationInfo) -> Path:
+def _relative_to_definition(value: Path, info: ValidationInfo) -> Path:
     """Take a path as seen from where the definition stands; the context's `directory` says where."""
     directory = (info.context or {}).get("directory")
     return value if directory is None else directory / value
@@ -212,7 +212,7 @@ def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
 Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
-AskedPath = Annotated[str, Field(max_length=512, pattern=ASKED_PATH_PATTERN), AfterValidator(_take_path)]
+AskedPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(_take_path)]
 """A path on the target's own origin; with a query, if it is to have one, and without a fragment."""
 Host = Annotated[
     str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN), BeforeValidator(_take_host)
@@ -225,7 +225,7 @@ CanaryUrl = Annotated[str, AfterValidator(_take_canary)]
 RegistryUrl = Annotated[str, AfterValidator(_take_url)]
 NetworkName = Annotated[str, AfterValidator(_take_network)]
 ResolverName = Annotated[str, AfterValidator(_take_resolver)]
-FileName = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_beside_the_definition)]
+FileName = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_relative_to_definition)]
 """A path, which leads from the directory of the definition."""
 Switch = Annotated[bool, Field(strict=True)]
 PhaseSeconds = Annotated[

@@ -4,7 +4,7 @@ Formats do no I/O; `reader` fetches. Plug-ins add formats by the entry point gro
 """
 
 from lifesign.prober.directories.formats import AUTO, ENTRY_POINT_GROUP, names
-from lifesign.prober.directories.gathered import PROBED_KINDS, LeftOut
+from lifesign.prober.directories.gathered import PROBED_KINDS, SkippedEntries
 from lifesign.prober.directories.page import (
     SKIP_REASONS,
     DirectoryPage,
@@ -31,13 +31,13 @@ __all__ = [
     "Get",
     "Got",
     "Kind",
-    "LeftOut",
     "ListSource",
     "Listed",
     "NotRead",
     "NotReadable",
     "SkipReason",
     "Skipped",
+    "SkippedEntries",
     "Snapshot",
     "Unchanged",
     "WantedDocument",

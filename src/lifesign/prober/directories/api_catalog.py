@@ -22,7 +22,7 @@ from lifesign.prober.directories.page import (
     is_object,
 )
 
-PLACE: Final = "/.well-known/api-catalog"
+CATALOG_PATH: Final = "/.well-known/api-catalog"
 LINKSET_TYPE: Final = "application/linkset+json"
 MAX_NESTED: Final = 1_000
 """Catalogs that one catalog names."""
@@ -35,7 +35,7 @@ class ApiCatalog:
     """An RFC 9727 catalog."""
 
     name = "api_catalog"
-    place = PLACE
+    place = CATALOG_PATH
 
     def recognises(self, document: Document) -> bool:
         """Whether it is a linkset."""
@@ -74,7 +74,7 @@ def _entries(contexts: list[dict[str, Any]], url: str) -> Iterator[Entry]:
 
 def _is_own(anchor: str, url: str) -> bool:
     """Whether a context is that of the catalog itself."""
-    return anchor in {"", url} or anchor.endswith(PLACE)
+    return anchor in {"", url} or anchor.endswith(CATALOG_PATH)
 
 
 def _nested(contexts: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -36,20 +36,20 @@ from lifesign.prober.directories.page import (
     NotReadable,
     Skipped,
 )
-from lifesign.prober.directories.plain_list import PlainList, lists_nobody, told_of_encoding, told_of_junk
+from lifesign.prober.directories.plain_list import PlainList, describe_encoding, describe_junk, is_empty_list
 
 AUTO: Final = "auto"
-NOBODY: Final = "empty: it names nobody, as a broken export does"
+EMPTY_LIST: Final = "empty: it names nobody, as a broken export does"
 ENTRY_POINT_GROUP: Final = "lifesign.directories"
 MAX_PLUG_INS: Final = 100
 
 # The first that knows a document reads it: AGNTCY's pages hold entries of AI Catalog, and lead on otherwise.
-TOLD_BY_CONTENT: Final[tuple[Format, ...]] = (
+DETECTED_BY_CONTENT: Final[tuple[Format, ...]] = (
     A2aRegistry(), OurRegistry(), AgntcyDirectory(), AiCatalog(), McpRegistry(), ApiCatalog(),
     AnpDescriptions(),
 )  # fmt: skip
-TAKEN_FOR_ANYTHING: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())
-BUILT_IN: Final = {one.name: one for one in (*TOLD_BY_CONTENT, *TAKEN_FOR_ANYTHING)}
+FALLBACK_FORMATS: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())
+BUILT_IN: Final = {one.name: one for one in (*DETECTED_BY_CONTENT, *FALLBACK_FORMATS)}
 WELL_KNOWN: Final = (AiCatalog.place, ApiCatalog.place)
 """Where a domain tells of its agents, in the order of asking."""
 
@@ -73,10 +73,10 @@ class PlugIn:
             # Nothing is known of what it is.
             self._format: Any = loaded() if isinstance(loaded, type) else loaded
             self.place: Any = self._format.place
-            is_whole = callable(self._format.recognises) and callable(self._format.read)
+            is_complete = callable(self._format.recognises) and callable(self._format.read)
         except (Exception, SystemExit) as error:
             raise self._broken("cannot be loaded", error) from error
-        if not isinstance(self.place, str) or not is_whole:
+        if not isinstance(self.place, str) or not is_complete:
             raise self._broken("is no format: expected name, place, recognises and read")
 
     def recognises(self, document: Document) -> bool:
@@ -108,8 +108,8 @@ class PlugIn:
         return replace(page, entries=entries)
 
     def _broken(self, what: str, error: BaseException | None = None) -> BrokenPlugIn:
-        told = "" if error is None else f": {shown_error(error)}"
-        return BrokenPlugIn(f"the directory format {self.name!a} of another package {what}{told}")
+        text = "" if error is None else f": {shown_error(error)}"
+        return BrokenPlugIn(f"the directory format {self.name!a} of another package {what}{text}")
 
 
 def _fault_of(page: Any) -> str:
@@ -160,7 +160,7 @@ def format_of(document: Document) -> tuple[Format | None, Sequence[tuple[str, st
     A failure has the name of a finding, and a message.
     """
     complaints: list[tuple[str, str]] = []
-    for one in TOLD_BY_CONTENT:
+    for one in DETECTED_BY_CONTENT:
         if _is_recognised(one, document, complaints):
             return one, complaints
     for name in plug_ins():
@@ -170,7 +170,7 @@ def format_of(document: Document) -> tuple[Format | None, Sequence[tuple[str, st
                 return plug_in, complaints
         except BrokenPlugIn as error:
             complaints.append(("broken_plug_in", str(error)))
-    found = (one for one in TAKEN_FOR_ANYTHING if _is_recognised(one, document, complaints))
+    found = (one for one in FALLBACK_FORMATS if _is_recognised(one, document, complaints))
     return next(found, None), complaints
 
 
@@ -200,29 +200,29 @@ def plug_ins() -> dict[str, metadata.EntryPoint]:
     return {name: named[name] for name in sorted(named.keys() - {AUTO, *BUILT_IN})[:MAX_PLUG_INS]}
 
 
-def told(document: Document) -> str:
+def describe(document: Document) -> str:
     """Say what a document is that no format knows, in words that complete "this is …"."""
-    if lists_nobody(document):
-        return NOBODY
+    if is_empty_list(document):
+        return EMPTY_LIST
     value = document.value
     if value is None:
-        return _told_of_text(document)
+        return _describe_text(document)
     if isinstance(value, list):
-        return told_of_junk(document) or "a JSON list of neither URLs nor objects with a URL"
+        return describe_junk(document) or "a JSON list of neither URLs nor objects with a URL"
     if "$schema" in value and not _SCHEMA_KEYS.isdisjoint(value):
         return "a JSON Schema"
     if interpret_agent_card(value).kind is not CardKind.NOT_A_CARD:
         return "one agent's own A2A card: list its URL as a target"
     members = ", ".join(ascii(key)[1:-1][:MAX_SHOWN_CHARS] for key in list(value)[:5])
-    return told_of_junk(document) or f"a JSON object with the members {members}"
+    return describe_junk(document) or f"a JSON object with the members {members}"
 
 
-def _told_of_text(document: Document) -> str:
+def _describe_text(document: Document) -> str:
     if _HTML.match(document.body) or document.content_type == "text/html":
         return "a page (HTML or XML)"
-    if junk := told_of_junk(document):
+    if junk := describe_junk(document):
         return junk
-    if encoding := told_of_encoding(document):
+    if encoding := describe_encoding(document):
         return encoding
     is_meant_as_json = document.body.lstrip()[:1] in {b"{", b"["}
     return document.json_fault if is_meant_as_json else "text whose lines are neither URLs nor domains"

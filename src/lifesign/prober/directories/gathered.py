@@ -19,7 +19,7 @@ from lifesign.domain.net.target_address import (
     WITH_CREDENTIALS,
     AddressRefused,
     Network,
-    judge_url,
+    vet_url,
     without_password,
 )
 from lifesign.domain.text.pluralize import pluralize
@@ -67,7 +67,7 @@ _AT_NO_ADDRESS: Final = "at 0.0.0.0, which is nobody's address: never asked, wha
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedEntries:
     """How much was left out for one reason, and the first examples."""
 
     count: int = 0
@@ -97,10 +97,10 @@ class Gathered:
         self._networks = networks
         self._found: dict[str, Listed] = {}
         self._found_bytes = 0
-        self._left_out: dict[SkipReason, LeftOut] = {}
-        self._local = LeftOut()
-        self._nowhere = LeftOut()
-        self._at_one_word = LeftOut()
+        self._left_out: dict[SkipReason, SkippedEntries] = {}
+        self._local = SkippedEntries()
+        self._nowhere = SkippedEntries()
+        self._at_one_word = SkippedEntries()
 
     @property
     def entries(self) -> tuple[Listed, ...]:
@@ -108,7 +108,7 @@ class Gathered:
         return tuple(self._found.values())
 
     @property
-    def left_out(self) -> Mapping[SkipReason, LeftOut]:
+    def left_out(self) -> Mapping[SkipReason, SkippedEntries]:
         """What was left out, by reason."""
         return dict(self._left_out)
 
@@ -124,7 +124,7 @@ class Gathered:
                 continue
             url = _read(entry.url, base)
             if url is None:
-                self._leave_out(_why(entry.url), entry.url)
+                self._leave_out(_skip_reason(entry.url), entry.url)
             elif entry.kind not in self.kinds:
                 self._leave_out("not_a2a", url)
             elif url in found:
@@ -176,11 +176,11 @@ class Gathered:
             self._at_one_word = _one_more(self._at_one_word, url)
         elif url.startswith(_NOWHERE):
             self._nowhere = _one_more(self._nowhere, url)
-        elif isinstance(judge_url(url, self._networks), AddressRefused):
+        elif isinstance(vet_url(url, self._networks), AddressRefused):
             self._local = _one_more(self._local, url)
 
     def _leave_out(self, reason: SkipReason, what: str) -> None:
-        self._left_out[reason] = _one_more(self._left_out.get(reason, LeftOut()), what)
+        self._left_out[reason] = _one_more(self._left_out.get(reason, SkippedEntries()), what)
 
 
 def _read(text: str, base: str) -> str | None:
@@ -197,7 +197,7 @@ def _read(text: str, base: str) -> str | None:
     return url if isinstance(url, str) else None
 
 
-def _why(text: str) -> SkipReason:
+def _skip_reason(text: str) -> SkipReason:
     """Say why a text is no target."""
     if len(text) > MAX_LISTED_CHARS:
         return "invalid_url"
@@ -216,10 +216,10 @@ def _why(text: str) -> SkipReason:
     return "no_port" if reason == NO_PORT else "invalid_url"
 
 
-def _one_more(left_out: LeftOut, what: str) -> LeftOut:
+def _one_more(left_out: SkippedEntries, what: str) -> SkippedEntries:
     if len(left_out.examples) == MAX_EXAMPLES or not what:
         return replace(left_out, count=left_out.count + 1)
-    return LeftOut(left_out.count + 1, (*left_out.examples, _example(what)))
+    return SkippedEntries(left_out.count + 1, (*left_out.examples, _example(what)))
 
 
 def _example(what: str) -> str:

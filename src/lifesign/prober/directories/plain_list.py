@@ -41,7 +41,7 @@ MAX_JUNK_CHARS: Final = 60
 MAX_COLUMNS: Final = 256
 """Further columns of CSV are not looked at."""
 
-Way = Literal["json", "jsonl", "csv", "lines"]
+ListSyntax = Literal["json", "jsonl", "csv", "lines"]
 
 # What leads straight to a card comes first; a website is the last resort.
 CARD_KEYS: Final = (
@@ -74,7 +74,7 @@ _CARD_KEYS: Final = frozenset(CARD_KEYS)
 _CARD_COLUMNS: Final = tuple(dict.fromkeys(key.lower() for key in CARD_KEYS))
 _URL_COLUMNS: Final = (*_CARD_COLUMNS, *URL_KEYS, "website", "site", "address")
 _NAME_COLUMNS: Final = tuple(dict.fromkeys(key.lower() for key in NAME_KEYS))
-_WAYS: Final[dict[str, Way]] = {
+_SYNTAX_BY_TYPE: Final[dict[str, ListSyntax]] = {
     "text/csv": "csv",
     "text/tab-separated-values": "csv",
     "application/jsonl": "jsonl",
@@ -107,18 +107,18 @@ class PlainList:
         """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
         if _is_json(document):
             items = _json_items(document.value)
-            if items is None or not _has_place(_json_entries(items[:SAMPLE_LINES])):
+            if items is None or not _has_target(_json_entries(items[:SAMPLE_LINES])):
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
             total = count_in(document.value, "total") if is_object(document.value) else None
             return DirectoryPage(entries=map(_json_entry, items), items=len(items), total=total)
         way = _way_of(document)
         # A page that says that a service is out of order is text too.
-        if way is None or not _has_place(_sampled(document, way)):
+        if way is None or not _has_target(_sampled(document, way)):
             raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
         return DirectoryPage(entries=_text_entries(document, way))
 
 
-def lists_nobody(document: Document) -> bool:
+def is_empty_list(document: Document) -> bool:
     """Whether a list has no entry, in whatever form: nothing at all, comments or a header alone, `[]`, `{}`.
 
     Few keep such a list on purpose, and it would let go all who were listed before.
@@ -128,7 +128,7 @@ def lists_nobody(document: Document) -> bool:
     return _is_unattributed_text(document)
 
 
-def told_of_junk(document: Document) -> str:
+def describe_junk(document: Document) -> str:
     """Say which of its first entries are neither URLs nor domains, where those are too many for a list.
 
     It completes "this is …"; empty if none is a URL or a domain, so that it was hardly meant as a list.
@@ -153,25 +153,25 @@ def told_of_junk(document: Document) -> str:
     )
 
 
-def told_of_encoding(document: Document) -> str:
+def describe_encoding(document: Document) -> str:
     """Say how a text is encoded, where that is why it is not read; it completes "this is …"."""
     if document.body.startswith(_GZIP_MARK):
         return "compressed with gzip: unpack it (gunzip)"
     if not document.body.startswith(_UTF16_MARKS):
         is_text = b"\0" not in document.body[:SAMPLE_BYTES]
         return "" if is_text else "no UTF-8, but perhaps UTF-16 without its mark, or UTF-32: save it as UTF-8"
-    first = next(_said(_lines(_sample(document))), "")
+    first = next(_content_lines(_lines(_sample(document))), "")
     return "JSON in UTF-16: save it as UTF-8" if first.startswith(("{", "[")) else ""
 
 
-def is_place(text: str) -> bool:
+def is_url_or_domain(text: str) -> bool:
     """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
     return ("." in text or ":" in text) and isinstance(read_target(text), str)
 
 
 def _is_json(document: Document) -> bool:
     # One line of JSONL is JSON too.
-    return document.content_type not in _WAYS and document.value is not None
+    return document.content_type not in _SYNTAX_BY_TYPE and document.value is not None
 
 
 def _json_items(value: object) -> list[Any] | None:
@@ -200,7 +200,7 @@ def _json_entries(items: Sequence[object]) -> list[Entry]:
     return [_json_entry(item) for item in items]
 
 
-def _sampled(document: Document, way: Way) -> list[Entry]:
+def _sampled(document: Document, way: ListSyntax) -> list[Entry]:
     """Return the first entries of a text; none if it cannot be read so."""
     try:
         return list(islice(_text_entries(_sample(document), way), SAMPLE_LINES))
@@ -208,13 +208,13 @@ def _sampled(document: Document, way: Way) -> list[Entry]:
         return []
 
 
-def _numbered(document: Document, way: Way) -> list[tuple[int, Entry]]:
+def _numbered(document: Document, way: ListSyntax) -> list[tuple[int, Entry]]:
     """Return the first entries of a text, each with its line's number, from 1."""
     lines = ((number, line.strip()) for number, line in enumerate(_lines(document), 1))
     said = list(islice(((number, line) for number, line in lines if line and line[0] != "#"), SAMPLE_LINES))
     if way != "csv":
         read = _line_entry if way == "jsonl" else _listed
-        return [(number, read(next(_said(iter([line]))))) for number, line in said]
+        return [(number, read(next(_content_lines(iter([line]))))) for number, line in said]
     texts = [line for _, line in said]
     if not texts:
         return []
@@ -228,39 +228,39 @@ def _numbered(document: Document, way: Way) -> list[tuple[int, Entry]]:
 
 
 def _places(entries: Sequence[Entry]) -> int:
-    return sum(isinstance(entry, Listed) and is_place(entry.url) for entry in entries)
+    return sum(isinstance(entry, Listed) and is_url_or_domain(entry.url) for entry in entries)
 
 
-def _has_place(entries: Sequence[Entry]) -> bool:
+def _has_target(entries: Sequence[Entry]) -> bool:
     return _places(entries) > 0
 
 
 def _is_mostly_listed(entries: Sequence[Entry]) -> bool:
-    return _has_place(entries) and _places(entries) * 2 >= len(entries)
+    return _has_target(entries) and _places(entries) * 2 >= len(entries)
 
 
-def _way_of(document: Document) -> Way | None:
+def _way_of(document: Document) -> ListSyntax | None:
     """Return how a text is written; None if it is none, or a page."""
     if document.content_type == "text/html":
         return None
-    if way := _WAYS.get(document.content_type):
+    if way := _SYNTAX_BY_TYPE.get(document.content_type):
         return way
-    first = next(_said(_lines(_sample(document))), "")
+    first = next(_content_lines(_lines(_sample(document))), "")
     if not first or first[0] == "<" or "\0" in first:
         return None
     if first[0] in '{["':
         return "jsonl" if _json_line(first) is not None else ("csv" if first[0] == '"' else None)
     # A comma may stand in a URL: what is a URL as a whole has no columns.
-    return "csv" if not is_place(first) and _delimiter_of(first) is not None else "lines"
+    return "csv" if not is_url_or_domain(first) and _delimiter_of(first) is not None else "lines"
 
 
 def _is_unattributed_text(document: Document) -> bool:
     if document.content_type == "text/html":
         return False
     sample = _sample(document)
-    said = list(islice(_said(_lines(sample)), 2))
+    said = list(islice(_content_lines(_lines(sample)), 2))
     if not said:
-        return next(_said(_lines(document)), None) is None
+        return next(_content_lines(_lines(document)), None) is None
     if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _way_of(document) != "csv":
         return False
     header = next(csv.reader(said, delimiter=_delimiter_of(said[0]) or ","))
@@ -284,7 +284,7 @@ def _lines(document: Document) -> Iterator[str]:
             line = text.readline(MAX_ROW_CHARS + 1)
 
 
-def _said(lines: Iterator[str]) -> Iterator[str]:
+def _content_lines(lines: Iterator[str]) -> Iterator[str]:
     """Yield the lines that say something, without comments and white space."""
     for line in lines:
         text = line.strip()
@@ -294,13 +294,13 @@ def _said(lines: Iterator[str]) -> Iterator[str]:
             yield text
 
 
-def _text_entries(document: Document, way: Way) -> Iterator[Entry]:
+def _text_entries(document: Document, way: ListSyntax) -> Iterator[Entry]:
     lines = _lines(document)
     if way == "csv":
         return _csv_entries(lines)
     if way == "jsonl":
-        return map(_line_entry, _said(lines))
-    return map(_listed, _said(lines))
+        return map(_line_entry, _content_lines(lines))
+    return map(_listed, _content_lines(lines))
 
 
 def _listed(line: str) -> Entry:
@@ -382,7 +382,7 @@ def _columns(rows: list[list[str]]) -> _Columns:
     width = max(len(row) for row in rows)
     for column in range(min(width, MAX_COLUMNS)):
         cells = [row[column].strip() for row in rows if column < len(row)]
-        if sum(map(is_place, cells)) * 2 >= len(cells):
+        if sum(map(is_url_or_domain, cells)) * 2 >= len(cells):
             return _Columns(column)
     raise NotReadable("expected a column of URLs or domains")
 
@@ -393,7 +393,9 @@ def _likeliest_column(rows: list[list[str]]) -> tuple[int, bool]:
         columns = _columns(rows)
     except NotReadable:
         width = min(max(len(row) for row in rows), MAX_COLUMNS)
-        return max(range(width), key=lambda at: sum(is_place(_cell(row, at).strip()) for row in rows)), False
+        return max(
+            range(width), key=lambda at: sum(is_url_or_domain(_cell(row, at).strip()) for row in rows)
+        ), False
     return columns.url, columns.has_header
 
 

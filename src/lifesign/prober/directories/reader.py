@@ -19,10 +19,10 @@ from lifesign.errors import InvalidValue
 from lifesign.prober.directories.formats import (
     AUTO,
     BrokenPlugIn,
+    describe,
     format_called,
     format_of,
     shown_error,
-    told,
 )
 from lifesign.prober.directories.gathered import Gathered, TooManyEntries
 from lifesign.prober.directories.page import Document, Entry, Format, NotReadable
@@ -51,7 +51,7 @@ MAX_WAIT_S: Final = 120.0
 """Who asks to be left alone for longer is read another time."""
 THREAD_BYTES: Final = 65_536
 """What has more takes longer than some milliseconds, and is taken apart beside the event loop."""
-TELL_EVERY: Final = 10_000
+PROGRESS_EVERY: Final = 10_000
 """Entries between two times that it is told how many were read."""
 
 _log = logging.getLogger("lifesign.prober")
@@ -74,18 +74,18 @@ async def read_directory(
     known: str | None = None,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     now_s: Callable[[], float] = time.monotonic,
-    tell: Callable[[int], None] | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> Snapshot | Unchanged | NotRead:
     """Read a directory to its end.
 
-    `tell` hears now and then how many entries were read, from whichever thread reads them.
+    `report` hears now and then how many entries were read, from whichever thread reads them.
     `known` is the version of the last snapshot. Without `get` only a file is read, and not what it names.
     InvalidValue for a format that nobody knows, and for a URL without `get`.
     """
     place = source.url or str(source.file)
     try:
         chosen = None if source.format == AUTO else format_called(source.format)
-        return await _Reading(source, chosen, get, known, sleep=sleep, now_s=now_s, tell=tell).run()
+        return await _Reading(source, chosen, get, known, sleep=sleep, now_s=now_s, report=report).run()
     except _NoReading as stopped:
         return stopped.outcome
     except BrokenPlugIn as error:
@@ -117,7 +117,7 @@ class _Reading:
         *,
         sleep: Callable[[float], Awaitable[object]],
         now_s: Callable[[], float],
-        tell: Callable[[int], None] | None,
+        report: Callable[[int], None] | None,
     ) -> None:
         self._source = source
         self._format = chosen
@@ -125,7 +125,7 @@ class _Reading:
         self._known = known
         self._sleep = sleep
         self._now_s = now_s
-        self._tell = tell
+        self._report_progress = report
         self._entries = 0
         """Read so far, of all documents."""
         self._ends_at_s = now_s() + MAX_READING_S
@@ -162,11 +162,11 @@ class _Reading:
                 document = self._document(place, got)
                 if await self._is_recognised(document):
                     return document
-                tried.append(f"{_way(place, got)}: this is {told(document)}")
+                tried.append(f"{_location_text(place, got)}: this is {describe(document)}")
             elif place == places[-1] or not _is_absent(got):
                 raise self._not_fetched(place, got, tried)
             else:
-                tried.append(f"{_way(place, got)}: {got.reason}")
+                tried.append(f"{_location_text(place, got)}: {got.reason}")
         raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
 
     async def _next_document(self) -> tuple[Document | None, int]:
@@ -180,15 +180,15 @@ class _Reading:
                 return self._document(step.url, got), step.depth
             if step.depth == 0 or not _is_absent(got):
                 raise self._not_fetched(step.url, got)
-            self._walk.note("nested_not_read", f"{_way(step.url, got)}: {got.reason}")
+            self._walk.note("nested_not_read", f"{_location_text(step.url, got)}: {got.reason}")
         return None, 0
 
     async def _take(self, document: Document, depth: int) -> None:
         """Take one document apart, and note where it leads. _NoReading if the directory ends with it."""
         try:
-            await _beside(document, lambda: self._take_apart(document, depth))
+            await _run_beside_loop(document, lambda: self._take_apart(document, depth))
         except NotReadable as error:
-            message = f"{error}; this is {told(document)}"
+            message = f"{error}; this is {describe(document)}"
             if depth == 0:
                 message = f"{self._way}: {message}" if self._way else message
                 raise self._failed("not_a_directory", message, document.url) from error
@@ -202,21 +202,25 @@ class _Reading:
         assert self._format is not None  # noqa: S101 - chosen with the first document
         if self._walk.take(document, depth):
             page = self._format.read(document)
-            entries = page.entries if self._tell is None else self._told(page.entries, self._tell)
+            entries = (
+                page.entries
+                if self._report_progress is None
+                else self._with_progress(page.entries, self._report_progress)
+            )
             self._gathered.add(entries, document.url)
             self._walk.follow(document, page, depth)
 
-    def _told(self, entries: Iterable[Entry], tell: Callable[[int], None]) -> Iterator[Entry]:
+    def _with_progress(self, entries: Iterable[Entry], report: Callable[[int], None]) -> Iterator[Entry]:
         for entry in entries:
             self._entries += 1
-            if self._entries % TELL_EVERY == 0:
-                tell(self._entries)
+            if self._entries % PROGRESS_EVERY == 0:
+                report(self._entries)
             yield entry
 
     async def _is_recognised(self, document: Document) -> bool:
         """Whether a format is chosen, or chooses itself by this document."""
         if self._format is None:
-            self._format, complaints = await _beside(document, lambda: format_of(document))
+            self._format, complaints = await _run_beside_loop(document, lambda: format_of(document))
             for name, complaint in complaints:
                 self._walk.note(name, complaint)
         return self._format is not None
@@ -278,8 +282,8 @@ class _Reading:
             await self._sleep(wait_s)
         raise AssertionError("the last try returns")  # pragma: no cover
 
-    def _document(self, asked: str, got: Got) -> Document:
-        self._way = "" if str(got.url) == asked else _way(asked, got)
+    def _document(self, text: str, got: Got) -> Document:
+        self._way = "" if str(got.url) == text else _location_text(text, got)
         # Where it was found, not where it was looked for: what it names is relative to that.
         url = str(got.url)
         self._bytes += len(got.body)
@@ -300,7 +304,7 @@ class _Reading:
             raise self._failed("too_large", f"more than {MAX_DOCUMENT_BYTES} bytes", str(file))
         document = Document(body, SUFFIX_TYPES.get(file.suffix.lower(), ""))
         if not await self._is_recognised(document):
-            raise self._failed("not_a_directory", f"{_NONE}: this is {told(document)}", str(file))
+            raise self._failed("not_a_directory", f"{_NONE}: this is {describe(document)}", str(file))
         return document
 
     def _failed(self, fault: Fault, message: str, url: str) -> _NoReading:
@@ -310,7 +314,7 @@ class _Reading:
         return _NoReading(
             NotRead(
                 fault="not_fetched",
-                message="; ".join((*tried, f"{_way(url, got)}: {got.reason}")),
+                message="; ".join((*tried, f"{_location_text(url, got)}: {got.reason}")),
                 url=url,
                 result=got.result,
                 retry_after_s=got.retry_after_seconds,
@@ -318,12 +322,12 @@ class _Reading:
         )
 
 
-async def _beside(document: Document, work: Callable[[], T]) -> T:
+async def _run_beside_loop(document: Document, work: Callable[[], T]) -> T:
     """Do what takes long for a large document without keeping the event loop from its work."""
     return work() if len(document.body) <= THREAD_BYTES else await asyncio.to_thread(work)
 
 
-def _way(url: str, got: Got) -> str:
+def _location_text(url: str, got: Got) -> str:
     """Return where a document was looked for, and where that led if it led elsewhere."""
     found = str(got.url)
     return url if found == url else f"{url}, which leads to {found}"

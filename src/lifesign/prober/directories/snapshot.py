@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.directories.gathered import LeftOut
+from lifesign.prober.directories.gathered import SkippedEntries
 from lifesign.prober.directories.page import Listed, SkipReason
 
 MAX_VALIDATOR_CHARS: Final = 512
@@ -53,7 +53,7 @@ class Snapshot:
     """Where its first document was read; the path of a file."""
     entries: tuple[Listed, ...] = field(repr=False)
     """The targets in the order of listing, each URL once, as `read_target` spells it."""
-    left_out: Mapping[SkipReason, LeftOut]
+    left_out: Mapping[SkipReason, SkippedEntries]
     """What is no target, by reason (`SKIP_REASONS` says them in words)."""
     duplicates: int
     """How many further times a URL was listed."""
@@ -72,7 +72,7 @@ class Unchanged:
 
     version: str
     """To be remembered from now on."""
-    left_out: Mapping[SkipReason, LeftOut] = field(default_factory=dict)
+    left_out: Mapping[SkipReason, SkippedEntries] = field(default_factory=dict)
     """What is no target; like the following, nothing where the server said that it is unchanged: it was not
     read."""
     duplicates: int = 0

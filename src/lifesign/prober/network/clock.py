@@ -51,13 +51,13 @@ class LedgerClock:
         """The machine's calendar minus the ledger's in seconds, now; 0 if the ledger told no time."""
         return 0.0 if self._began_at_s is None else self._machine.wall_s() - self._wall_s()
 
-    def note(self, ledger_now_s: float, asked_at_s: float, answered_at_s: float) -> None:
+    def note(self, ledger_now_s: float, requested_at_s: float, answered_at_s: float) -> None:
         """Take in the time that an answer of the ledger tells.
 
-        `asked_at_s` and `answered_at_s`, by `Clock.boot_s`, are moments before and after it was told. What
-        was known stays if it lies between the two: a slow answer moves no tick.
+        `requested_at_s` and `answered_at_s`, by `Clock.boot_s`, are moments before and after the
+        answer. What was known stays if it lies between the two: a slow answer moves no tick.
         """
-        earliest_s, latest_s = ledger_now_s - answered_at_s, ledger_now_s - asked_at_s
+        earliest_s, latest_s = ledger_now_s - answered_at_s, ledger_now_s - requested_at_s
         known_s = (earliest_s + latest_s) / 2 if self._began_at_s is None else self._began_at_s
         self._began_at_s = min(max(known_s, earliest_s), latest_s)
 

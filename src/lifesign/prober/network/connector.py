@@ -20,7 +20,7 @@ from lifesign.domain.net.target_address import Address, TargetUrl
 from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http.address_guard import AddressGuard
 from lifesign.http.answer import in_ms
-from lifesign.http.failures import told
+from lifesign.http.failures import error_text
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit
 from lifesign.prober.network.resolver import NoAddress, Resolver
@@ -39,7 +39,9 @@ _NO_RESOURCES: Final = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM,
 })  # fmt: skip
 """What this machine refuses to us."""
-_NO_WAY: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_UNREACHABLE_ERRNOS: Final = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+)
 _CERTIFICATE_IS_EXPIRED: Final = 10
 """X509_V_ERR_CERT_HAS_EXPIRED"""
 _WRONG_DATES: Final = frozenset({9, _CERTIFICATE_IS_EXPIRED})
@@ -245,13 +247,13 @@ def _unconnected(target: TargetUrl, address: Address, error: OSError, phases: Ph
     if isinstance(error, TimeoutError):
         found = ResultClass.TIMEOUT, f"no connection to {place} in time"
     elif code in _NO_RESOURCES:
-        found = ResultClass.INTERNAL, f"this machine cannot connect: {told(error)}"
+        found = ResultClass.INTERNAL, f"this machine cannot connect: {error_text(error)}"
         is_local = True
-    elif code in _NO_WAY:
-        found = ResultClass.REFUSED, f"no way leads from here to {place}: {told(error)}"
+    elif code in _UNREACHABLE_ERRNOS:
+        found = ResultClass.REFUSED, f"no way leads from here to {place}: {error_text(error)}"
         is_local = True
     else:
-        found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
+        found = ResultClass.REFUSED, f"no connection to {place}: {error_text(error)}"
     return Unreached(
         result=found[0], reason=found[1], address=address, phases=phases, is_local_fault=is_local
     )
@@ -268,7 +270,7 @@ def _unencrypted(
         result = ResultClass.TLS_FAILURE
         reason = f"the certificate of {place} expired at {expired_at:%Y-%m-%d %H:%M} UTC"
     else:
-        why = getattr(error, "verify_message", "") or told(error)
+        why = getattr(error, "verify_message", "") or error_text(error)
         result, reason = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {why}"
     return Unreached(
         result=result,

@@ -42,8 +42,8 @@ _NO_ADDRESS_IN_SYSTEM: Final = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
 )
 # Of the internet, and asked for nothing.
-_SOMEWHERE_4: Final = ip_address("8.8.8.8")
-_SOMEWHERE_6: Final = ip_address("2001:4860:4860::8888")
+_PUBLIC_IPV4: Final = ip_address("8.8.8.8")
+_PUBLIC_IPV6: Final = ip_address("2001:4860:4860::8888")
 _logger = getLogger("lifesign.prober")
 
 
@@ -62,14 +62,14 @@ class NameAnswer:
     """How many the answer had, aliases too: c-ares remembers all of them."""
 
 
-Tell = Callable[[NameAnswer], None]
+Report = Callable[[NameAnswer], None]
 
 
 class DnsChannel(Protocol):
     """What names are looked up with."""
 
-    def look_up(self, host: str, tell: Tell) -> None:
-        """Ask for the addresses of a name, as it stands; `tell` is called once, maybe at once."""
+    def look_up(self, host: str, report: Report) -> None:
+        """Ask for the addresses of a name, as it stands; `report` is called once, maybe at once."""
         ...
 
     def renewed(self) -> "DnsChannel | None":
@@ -104,7 +104,7 @@ async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
     """
     answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
-    def tell(_result: object, code: int | None) -> None:
+    def report(_result: object, code: int | None) -> None:
         if not answered.done():
             answered.set_result(code)
 
@@ -113,7 +113,7 @@ async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
     except pycares.AresError:
         return False
     with contextlib.closing(channel), contextlib.suppress(TimeoutError, pycares.AresError):
-        channel.ask_root(tell)
+        channel.query_root(report)
         async with asyncio.timeout(timeout_s):
             code = await answered
             return code is None or code in _NO_ADDRESS
@@ -140,15 +140,15 @@ class _Cares:
             sock_state_cb=self._watch,
         )
 
-    def look_up(self, host: str, tell: Tell) -> None:
+    def look_up(self, host: str, report: Report) -> None:
         """Ask, within one family alone if no way leads to the other one: only a name without needs both."""
 
         def settle(result: pycares.AddrInfoResult | None, code: int | None) -> None:
             if code == pycares.errno.ARES_ENODATA and self._family is not socket.AF_UNSPEC:
                 other = socket.AF_INET if self._family is socket.AF_INET6 else socket.AF_INET6
-                self._ask(host, other, lambda result, code: tell(_read(result, code)))
+                self._ask(host, other, lambda result, code: report(_read(result, code)))
             else:
-                tell(_read(result, code))
+                report(_read(result, code))
 
         self._ask(host, self._family, settle)
 
@@ -162,9 +162,9 @@ class _Cares:
             host, None, family=family, type=socket.SOCK_STREAM, flags=_DO_NOT_SORT, callback=settle
         )
 
-    def ask_root(self, tell: Callable[[object, int | None], None]) -> None:
+    def query_root(self, report: Callable[[object, int | None], None]) -> None:
         """Ask who serves the root."""
-        self._channel.query(".", pycares.QUERY_TYPE_NS, callback=tell)
+        self._channel.query(".", pycares.QUERY_TYPE_NS, callback=report)
 
     def renewed(self) -> "_Cares | None":
         try:
@@ -204,12 +204,12 @@ class _Cares:
 
     def _keep_ticking(self) -> None:
         if self._tick is None and self._reading:
-            self._tick = self._loop.call_later(TICK_SECONDS, self._look_for_late)
+            self._tick = self._loop.call_later(TICK_SECONDS, self._check_overdue)
 
     def _process(self, read: int, written: int) -> None:
         self._channel.process_fd(read, written)
 
-    def _look_for_late(self) -> None:
+    def _check_overdue(self) -> None:
         self._tick = None
         self._process(pycares.ARES_SOCKET_BAD, pycares.ARES_SOCKET_BAD)
         self._keep_ticking()
@@ -222,10 +222,10 @@ class _Threads:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(MAX_THREADS, "look-up")
 
-    def look_up(self, host: str, tell: Tell) -> None:
+    def look_up(self, host: str, report: Report) -> None:
         found = self._loop.run_in_executor(self._threads, _ask_system, host)
         found.add_done_callback(
-            lambda done: tell(NameAnswer(unclear="was given up") if done.cancelled() else done.result())
+            lambda done: report(NameAnswer(unclear="was given up") if done.cancelled() else done.result())
         )
 
     def renewed(self) -> None:
@@ -237,8 +237,8 @@ class _Threads:
 
 def _usable_family() -> socket.AddressFamily:
     """Return which addresses this machine reaches; AF_UNSPEC for both families, or for none."""
-    has_four = _source_towards(_SOMEWHERE_4) is not None
-    six = _source_towards(_SOMEWHERE_6)
+    has_four = _source_towards(_PUBLIC_IPV4) is not None
+    six = _source_towards(_PUBLIC_IPV6)
     has_six = six is not None and six in IPV6_GLOBAL_UNICAST
     if has_four == has_six:
         return socket.AF_UNSPEC

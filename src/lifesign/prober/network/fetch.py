@@ -24,9 +24,9 @@ from lifesign.domain.net.target_address import Address, AddressRefused, Network,
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http.address_guard import AddressGuard
-from lifesign.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
+from lifesign.http.answer import Answer, classify_status, in_ms, read_head, unread_coding
 from lifesign.http.bounded_body import read_beginning, read_bounded
-from lifesign.http.failures import FAILURES, judge_failure, too_large
+from lifesign.http.failures import FAILURES, classify_failure, too_large
 from lifesign.http.redirects import REDIRECTS, next_hop
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connection_pool import ConnectionPool
@@ -266,7 +266,7 @@ class Fetcher:
                 line.expire_at(hop.deadline_s)
             is_conditional = request.etag is not None or request.modified_since is not None
             is_unchanged = reply.status == 304 and is_conditional
-            result, reason = judge_status(reply.status, request.method)
+            result, reason = classify_status(reply.status, request.method)
             if is_unchanged:
                 result, reason = ResultClass.OK, ""
             body: bytes | None = b""
@@ -307,7 +307,7 @@ class Fetcher:
     def _written(self, hop: _Hop) -> bytes:
         """Return a request as it is sent; InvalidValue for headers that are none."""
         url, request = hop.url, hop.request
-        fields = _asked_for(request.accept) + _header(request.headers, "headers")
+        fields = _accept_header(request.accept) + _header(request.headers, "headers")
         # What a peer sent once, or what remembers it, may be no field at all.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
             fields += f"If-None-Match: {etag}\r\n"
@@ -329,7 +329,7 @@ def _header(fields: Mapping[str, str], setting: str) -> str:
 
 
 @lru_cache(maxsize=MAX_ACCEPTED)
-def _asked_for(types: str) -> str:
+def _accept_header(types: str) -> str:
     """Return the field that says which types are asked for: the same few in all requests."""
     return _header({"Accept": types}, "headers")
 
@@ -371,10 +371,10 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
 def _failed(url: URL, error: BaseException, line: HttpConnection | None) -> Fetched:
     """Tell what went wrong after there was a connection."""
     if line is None:
-        result, reason = judge_failure(url, error)
+        result, reason = classify_failure(url, error)
         return Fetched(url=url, result=result, reason=reason)
     # What broke because we gave it up did not break by itself.
-    result, reason = judge_failure(url, TimeoutError() if line.is_late else error)
+    result, reason = classify_failure(url, TimeoutError() if line.is_late else error)
     is_first = line.asked == 1
     return Fetched(
         url=url,

@@ -232,9 +232,9 @@ class Resolver:
         if self._lookups_left < 0 or self._records_left < 0:
             self._renew_channel()
         self._under_way += 1
-        asked_at_s = self._loop.time()
+        requested_at_s = self._loop.time()
         if lookup.timer is None:
-            lookup.until_s = asked_at_s + self._timeout_s
+            lookup.until_s = requested_at_s + self._timeout_s
             late = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
             lookup.timer = self._loop.call_at(lookup.until_s, self._end, lookup, late)
 
@@ -244,7 +244,7 @@ class Resolver:
             self._records_left -= answer.records
             self._width.note(is_lost=answer.is_lost)
             is_awaited = not all(waiting.done() for waiting in lookup.waiting)
-            if answer.is_lost and is_awaited and 2 * now_s - asked_at_s <= lookup.until_s:
+            if answer.is_lost and is_awaited and 2 * now_s - requested_at_s <= lookup.until_s:
                 self._queued.append(lookup)
             else:
                 self._keep(lookup.host, answer)

@@ -24,7 +24,7 @@ from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askable
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
-from lifesign.domain.observation.served_body import is_absent, judge_card
+from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.http.redirects import joined, parsed
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
@@ -58,7 +58,7 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
         )
         if fetched is None:
             break
-        layer = _judge(visit, url, fetched, etag)
+        layer = _classify(visit, url, fetched, etag)
         first = first or layer
         if visit.has_found_another or not is_absent(layer.result, layer.status_code):
             return layer
@@ -85,7 +85,7 @@ def _places(visit: ProbeSession) -> Iterator[URL]:
     yield from (url for url in visit.given.each_card_url() if known is None or str(url) != known)
 
 
-def _judge(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
+def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
     if fetched.is_unchanged:
         visit.card_etag, visit.card_place = etag, fetched.url
         visit.learned["card_read_at_s"] = visit.at_s
@@ -100,7 +100,7 @@ def _judge(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) ->
         visit.card_place = fetched.url
         _remember_reading(visit, place, fetched, digest)
         return visit.layer(fetched, evidence=visit.keep(fetched.body))
-    served = judge_card(fetched.body, is_json=fetched.is_json)
+    served = classify_card(fetched.body, is_json=fetched.is_json)
     if served.card is None:
         evidence = visit.keep(fetched.body) if fetched.is_json else None
         return visit.layer(fetched, served.result, served.reason, evidence)
@@ -112,7 +112,7 @@ def _judge(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) ->
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)
     visit.learned |= _whom_to_ask(served.card)
-    visit.learned |= _whose(served.card)
+    visit.learned |= _claimed_agent(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
 
@@ -170,7 +170,7 @@ def _whom_to_ask(card: AgentCard) -> dict[str, Any]:
     }
 
 
-def _whose(card: AgentCard) -> dict[str, Any]:
+def _claimed_agent(card: AgentCard) -> dict[str, Any]:
     """Return which registered agent the card says that it is the card of; the registry compares it."""
     registration = None if card.health is None else card.health.registration
     if registration is None:

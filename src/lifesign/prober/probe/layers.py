@@ -30,9 +30,9 @@ from lifesign.prober.probe.discovery import discover
 from lifesign.prober.probe.message import send_message
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.readiness import read_health
-from lifesign.prober.probe.robots_check import keep_away
+from lifesign.prober.probe.robots_check import check_robots_rules
 from lifesign.prober.probe.session import Fetches, KeepsEvidence, ProbeSession, not_measured
-from lifesign.prober.probe.transport import ask_interface, without_card
+from lifesign.prober.probe.transport import probe_interface, without_card
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.witness.contact import ContactReader, NetworkClasses
 
@@ -73,7 +73,7 @@ class Prober:
         `at_s` is the time now, in seconds since the epoch. Raises AddressBusy, before anything was sent,
         if its address is asked too much already; nothing else.
         """
-        if entry.is_asked_again and self._forget_absence is not None:
+        if entry.is_repeat and self._forget_absence is not None:
             # A failure that is remembered would repeat itself without a request.
             for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
                 if url is not None and (host := URL(url).raw_host) is not None:
@@ -108,7 +108,7 @@ class Prober:
 
     async def _observe(self, visit: ProbeSession) -> Observation:
         asked, memory = self._asked, visit.entry.memory
-        if (away := await self._keep_away(visit)) is not None:
+        if (away := await self._refused_by_rules(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
             return self._observation(visit, discovery=card, readiness=document)
         # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
@@ -125,19 +125,19 @@ class Prober:
                 # Most of what a directory lists: nobody is there, and nothing is known but its address.
                 return self._observation(visit, discovery=discovery)
         if asked.transport and _is_declared(discovery):
-            transport = await ask_interface(visit)
+            transport = await probe_interface(visit)
         if asked.health:
             readiness = await read_health(visit)
-        if asked.card and not visit.asks_card and not _is_sure_of_life(visit, transport, readiness):
+        if asked.card and not visit.asks_card and not _proves_alive(visit, transport, readiness):
             # Before anybody is called dead, the card may say that the agent has moved.
             interface = memory.interface_url
             visit.asks_card = True
             discovery = await discover(visit)
             if visit.recall("interface_url") != interface and asked.transport and _is_declared(discovery):
-                transport = await ask_interface(visit)
+                transport = await probe_interface(visit)
             elif visit.has_seen_page and not _is_declared(discovery):
                 transport = without_card(visit, transport)
-        if asked.message is not None and _is_declared(discovery) and not visit.entry.is_asked_again:
+        if asked.message is not None and _is_declared(discovery) and not visit.entry.is_repeat:
             message = await send_message(visit, asked.message.text)
         return self._observation(
             visit,
@@ -148,14 +148,14 @@ class Prober:
             paths=await self._ask_paths(visit) if asked.paths else None,
         )
 
-    async def _keep_away(self, visit: ProbeSession) -> LayerResult | None:
+    async def _refused_by_rules(self, visit: ProbeSession) -> LayerResult | None:
         """Return why a target is not asked; None if it may be."""
         entry = None if self._opt_outs is None else self._opt_outs.entry_for(visit.entry.url)
         if visit.entry.memory.is_opted_out is not (entry is not None):
             visit.learned["is_opted_out"] = entry is not None
         if entry is not None:
             return not_measured(f"opted out: {entry}"[:MAX_REASON_CHARS])
-        return await keep_away(visit) if self._definition.opt_out.robots_txt else None
+        return await check_robots_rules(visit) if self._definition.opt_out.robots_txt else None
 
     async def _ask_paths(self, visit: ProbeSession) -> Mapping[str, LayerResult] | None:
         """Ask what else the definition names, on the target's own origin."""
@@ -210,9 +210,7 @@ def _is_declared(discovery: LayerResult | None) -> bool:
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
 
 
-def _is_sure_of_life(
-    visit: ProbeSession, transport: LayerResult | None, readiness: LayerResult | None
-) -> bool:
+def _proves_alive(visit: ProbeSession, transport: LayerResult | None, readiness: LayerResult | None) -> bool:
     """Whether somebody answered as an agent does; a page for people may be anybody's."""
     has_answered = transport is not None and transport.has_answered and not visit.has_seen_page
     return has_answered or (readiness is not None and readiness.result is ResultClass.OK)

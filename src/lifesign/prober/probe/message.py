@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from yarl import URL
 
-from lifesign.domain.a2a.message_variants import A2aVariant, place_of, spellings, written
-from lifesign.domain.observation.message_answer import MessageAnswer, best_of, judge_answer
+from lifesign.domain.a2a.message_variants import A2aVariant, place_of, variants_of, written
+from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
@@ -18,7 +18,7 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """Of an answer to a message; who says more has answered, and it is not looked into."""
 # With these a whole answer came, whose status means something else than with a GET.
-_JUDGED: Final = frozenset({
+_CLASSIFIED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
     ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
 })  # fmt: skip
@@ -32,16 +32,16 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
     None if the agent has no interface that takes one, or nobody could be asked.
     """
     place = visit.recall("interface_url")
-    if place is None or not visit.speaks_for_target(place):
+    if place is None or not visit.is_authoritative(place):
         return None
     tenant = visit.recall("interface_tenant")
     found: list[tuple[MessageAnswer, LayerResult]] = []
-    for spelling in spellings(visit.recall("interface_binding"), visit.recall("protocol_version")):
+    for spelling in variants_of(visit.recall("interface_binding"), visit.recall("protocol_version")):
         url = URL(place_of(spelling, place, tenant), encoded=True)
         fetched = await _send(visit, url, spelling, text, tenant)
         if fetched is None:
             break
-        answer = _judge(fetched, is_rpc=spelling.is_rpc)
+        answer = _classify(fetched, is_rpc=spelling.is_rpc)
         evidence = visit.keep(fetched.body) if answer.reason else None
         found.append((answer, visit.layer(fetched, answer.result, answer.reason, evidence)))
         if not answer.is_misspelt:
@@ -65,11 +65,11 @@ async def _send(
     )
 
 
-def _judge(fetched: Fetched, *, is_rpc: bool) -> MessageAnswer:
-    if fetched.status is None or fetched.result not in _JUDGED:
+def _classify(fetched: Fetched, *, is_rpc: bool) -> MessageAnswer:
+    if fetched.status is None or fetched.result not in _CLASSIFIED:
         return MessageAnswer(fetched.result, fetched.reason)
     if fetched.result is ResultClass.TOO_LARGE:
         is_good = 200 <= fetched.status < 300
         result = ResultClass.OK if is_good else ResultClass.HTTP_ERROR
         return MessageAnswer(result, f"HTTP {fetched.status}, {fetched.reason}: not looked into")
-    return judge_answer(fetched.status, fetched.content_type, fetched.body, is_rpc=is_rpc)
+    return classify_answer(fetched.status, fetched.content_type, fetched.body, is_rpc=is_rpc)

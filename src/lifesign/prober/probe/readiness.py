@@ -11,11 +11,11 @@ from lifesign.domain.base.finding import Finding
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
-from lifesign.domain.observation.served_body import is_absent, judge_document
+from lifesign.domain.observation.served_body import classify_document, is_absent
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
-MAX_TOLD_FINDINGS: Final = 5
+MAX_SHOWN_FINDINGS: Final = 5
 """What is odd about a document that counts is named in the reason, up to so many."""
 
 
@@ -32,7 +32,7 @@ async def read_health(visit: ProbeSession) -> LayerResult | None:
         fetched = await visit.ask(place.url, max_bytes=visit.definition.limits.max_document_bytes)
         if fetched is None:
             break
-        layer = _judge(visit, place, fetched)
+        layer = _classify(visit, place, fetched)
         first = first or layer
         if visit.document is not None or not (place.is_guess or is_absent(layer.result, layer.status_code)):
             return layer
@@ -50,7 +50,7 @@ def _places(visit: ProbeSession) -> Iterator[CandidateUrl]:
         yield from (place for place in visit.health_places if not place.is_root)
         return
     known = visit.recall("health_url")
-    if known is not None and visit.speaks_for_target(known):
+    if known is not None and visit.is_authoritative(known):
         yield CandidateUrl(URL(known, encoded=True))
         if not visit.asks_card:
             return
@@ -58,10 +58,10 @@ def _places(visit: ProbeSession) -> Iterator[CandidateUrl]:
     yield from (place for place in places if str(place.url) != known and not place.is_root)
 
 
-def _judge(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> LayerResult:
+def _classify(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> LayerResult:
     if fetched.result is not ResultClass.OK:
         return visit.layer(fetched)
-    served = judge_document(fetched.body, content_type=fetched.content_type, is_json=fetched.is_json)
+    served = classify_document(fetched.body, content_type=fetched.content_type, is_json=fetched.is_json)
     if served.document is None:
         evidence = visit.keep(fetched.body) if served.result is ResultClass.INVALID_DOCUMENT else None
         return visit.layer(fetched, served.result, served.reason, evidence)
@@ -69,17 +69,17 @@ def _judge(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> LayerR
     if url != visit.recall("health_url") and len(url) <= MAX_URL_CHARS:
         visit.learned["health_url"] = url
     visit.reported_agent_id = served.document.agent_id
-    visit.document = _seen(visit, served.document, fetched)
+    visit.document = _probed_document(visit, served.document, fetched)
     if visit.document.is_stale:
         age_s = age_seconds(served.document, fetched.served_at or visit.now)
         reason = stale_reason(age_s, fetched.max_age_seconds)
         return visit.layer(fetched, ResultClass.STALE_DOCUMENT, reason, visit.keep(fetched.body))
     if served.findings:
-        return visit.layer(fetched, None, _told(served.findings), visit.keep(fetched.body))
+        return visit.layer(fetched, None, _findings_text(served.findings), visit.keep(fetched.body))
     return visit.layer(fetched)
 
 
-def _seen(visit: ProbeSession, document: HealthDocument, fetched: Fetched) -> ProbedDocument:
+def _probed_document(visit: ProbeSession, document: HealthDocument, fetched: Fetched) -> ProbedDocument:
     """Return what is kept of a document, its age counted by the clock of whoever served it."""
     served_at = fetched.served_at
     age_s = age_seconds(document, served_at or visit.now)
@@ -98,7 +98,7 @@ def _seen(visit: ProbeSession, document: HealthDocument, fetched: Fetched) -> Pr
     )
 
 
-def _told(findings: tuple[Finding, ...]) -> str:
-    names = ", ".join(dict.fromkeys(finding.name for finding in findings[:MAX_TOLD_FINDINGS]))
-    more = f" and {len(findings) - MAX_TOLD_FINDINGS} more" if len(findings) > MAX_TOLD_FINDINGS else ""
+def _findings_text(findings: tuple[Finding, ...]) -> str:
+    names = ", ".join(dict.fromkeys(finding.name for finding in findings[:MAX_SHOWN_FINDINGS]))
+    more = f" and {len(findings) - MAX_SHOWN_FINDINGS} more" if len(findings) > MAX_SHOWN_FINDINGS else ""
     return f"valid, but odd: {names}{more}"

@@ -55,7 +55,7 @@ class Rule:
     is_allowed: bool
     pieces: tuple[str, ...]
     """What must follow on one another in a path, the first at its beginning, with anything between."""
-    is_whole: bool
+    is_complete: bool
     """Whether the last piece must be the end of the path."""
     length: int
     """Of the pattern: the longest one that matches wins."""
@@ -81,7 +81,7 @@ def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Ro
         return None
     if 200 <= status < 300:
         if is_part or len(body) > MAX_ROBOTS_BYTES:
-            body = _whole_lines(body[:MAX_ROBOTS_BYTES])
+            body = _complete_lines(body[:MAX_ROBOTS_BYTES])
         return Robots(_rules_for_us(body))
     return Robots() if 300 <= status < 500 else None
 
@@ -111,7 +111,7 @@ def keeps_out(robots: Robots, paths: Iterable[str]) -> bool:
     return not all(may_fetch(robots, path) for path in paths)
 
 
-def _whole_lines(body: bytes) -> bytes:
+def _complete_lines(body: bytes) -> bytes:
     return body[: max(body.rfind(b"\n"), body.rfind(b"\r")) + 1]
 
 
@@ -161,13 +161,13 @@ def _name(value: str) -> str:
 
 
 def _rule(pattern: str, *, is_allowed: bool) -> Rule:
-    is_whole = pattern.endswith("$")
+    is_complete = pattern.endswith("$")
     # Within a pattern it is a character as any other.
-    path = _normal(pattern[:-1] if is_whole else pattern, plain=_PLAIN_IN_PATTERN)
+    path = _normal(pattern[:-1] if is_complete else pattern, plain=_PLAIN_IN_PATTERN)
     first, *others = path.split("*")
     # A wildcard at the end says nothing more, but that this need not be the end; several are one.
     pieces = (first, *(piece for piece in others if piece))
-    return Rule(is_allowed, pieces, is_whole and not path.endswith("*"), len(path) + is_whole)
+    return Rule(is_allowed, pieces, is_complete and not path.endswith("*"), len(path) + is_complete)
 
 
 def _normal(text: str, *, plain: str) -> str:
@@ -193,9 +193,9 @@ def _matches(rule: Rule, path: str) -> bool:
         return False
     at = len(first)
     if not others:
-        return not rule.is_whole or at == len(path)
-    for piece in others[:-1] if rule.is_whole else others:
+        return not rule.is_complete or at == len(path)
+    for piece in others[:-1] if rule.is_complete else others:
         if (found := path.find(piece, at)) < 0:
             return False
         at = found + len(piece)
-    return not rule.is_whole or (path.endswith(others[-1]) and len(path) - len(others[-1]) >= at)
+    return not rule.is_complete or (path.endswith(others[-1]) and len(path) - len(others[-1]) >= at)

@@ -14,7 +14,7 @@ from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
 
-async def keep_away(visit: ProbeSession) -> LayerResult | None:
+async def check_robots_rules(visit: ProbeSession) -> LayerResult | None:
     """Return why nothing else is asked of the target; None if it may be asked."""
     memory = visit.entry.memory
     if wants_robots(visit.entry.subject_id, memory, visit.at_s):

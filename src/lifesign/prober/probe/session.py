@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from yarl import URL
 
-from lifesign.client.candidate_urls import CandidateUrl, GivenUrl, place_under, read_place
+from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ProbedDocument, ResultClass
 from lifesign.prober.definition.models import ProbeDefinition
@@ -26,11 +26,11 @@ from lifesign.prober.witness.contact import Exchange
 
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""
-MAX_SILENCES: Final = 2
+MAX_TIMEOUTS: Final = 2
 """Who takes so many requests and answers none is not asked again in this visit."""
 MAX_OTHER_ORIGINS: Final = 4
 """A visit is led to so many besides the target's own: by a card's redirects, and by its interface."""
-OTHERS_RULES_SHARE: Final = 1 / 3
+FOREIGN_RULES_RATIO: Final = 1 / 3
 """Of the time of one request, what robots.txt of another origin may take."""
 MAX_STATUS: Final = 599
 """Servers make up higher ones; they are told in the reason alone."""
@@ -113,13 +113,13 @@ class ProbeSession:
         self._began_s = self._loop.time()
         self._deadline_s = self._began_s + REQUESTS_IN_TIME * self._total_s
         self._left_alone: dict[URL, int] = {}
-        """By origin, how often nothing came back; MAX_SILENCES and more if it is not to be asked again."""
+        """By origin, how often nothing came back; MAX_TIMEOUTS and more if it is not to be asked again."""
         self._is_at_an_end = False
 
     @cached_property
-    def given(self) -> GivenUrl:
+    def given(self) -> ParsedAgentUrl:
         """The target's address, understood."""
-        return read_place(self.entry.url)
+        return parse_agent_url(self.entry.url)
 
     @property
     def now(self) -> datetime:
@@ -144,9 +144,9 @@ class ProbeSession:
 
     def may_ask(self, url: URL) -> bool:
         """Whether a request to `url` would be sent."""
-        return not (self._is_at_an_end or self.is_late) and self._silences(url) < MAX_SILENCES
+        return not (self._is_at_an_end or self.is_late) and self._timeouts(url) < MAX_TIMEOUTS
 
-    def speaks_for_target(self, place: str) -> bool:
+    def is_authoritative(self, place: str) -> bool:
         """Whether an answer from there tells anything of this target.
 
         Another origin may be anybody's, and be alive when the target is not: it counts beside a card that was
@@ -156,7 +156,7 @@ class ProbeSession:
 
     def is_silent(self, url: URL) -> bool:
         """Whether somebody took a request there, and did not answer it in time."""
-        return self._silences(url) > 0
+        return self._timeouts(url) > 0
 
     async def ask(
         self,
@@ -209,7 +209,7 @@ class ProbeSession:
             if not self.requests:
                 raise
             # What was found out so far is not thrown away for an interface that stands elsewhere.
-            self._left_alone[url.origin()] = MAX_SILENCES
+            self._left_alone[url.origin()] = MAX_TIMEOUTS
             return None
         self.requests += 1
         self.exchanges.append(Exchange(fetched, sent_at_s))
@@ -282,7 +282,7 @@ class ProbeSession:
             Request(
                 url=place_under(origin, "", ROBOTS_PATH),
                 max_bytes=MAX_ROBOTS_BYTES,
-                deadline_s=self._deadline(self._total_s * OTHERS_RULES_SHARE),
+                deadline_s=self._deadline(self._total_s * FOREIGN_RULES_RATIO),
                 may_leave_origin=True,
                 is_part_enough=True,
                 accept=ROBOTS_ACCEPT,
@@ -296,7 +296,7 @@ class ProbeSession:
     def _deadline(self, seconds: float) -> float:
         return min(self._loop.time() + seconds, self._deadline_s)
 
-    def _silences(self, url: URL) -> int:
+    def _timeouts(self, url: URL) -> int:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0
 
     def _take_note(self, fetched: Fetched, *, is_aside: bool) -> None:
@@ -312,11 +312,11 @@ class ProbeSession:
             # What we lack for one request we lack for the next.
             self._is_at_an_end = True
         elif result in _OUT_OF_REACH or result is ResultClass.RATE_LIMITED:
-            self._left_alone[fetched.url.origin()] = MAX_SILENCES
+            self._left_alone[fetched.url.origin()] = MAX_TIMEOUTS
         elif result is ResultClass.TIMEOUT and fetched.status is None:
             # The last place that was asked, redirects followed. Who takes no connection now takes none soon.
             origin = fetched.url.origin()
-            silences = MAX_SILENCES if not fetched.is_reached else 0 if is_aside else 1
+            silences = MAX_TIMEOUTS if not fetched.is_reached else 0 if is_aside else 1
             self._left_alone[origin] = self._left_alone.get(origin, 0) + silences
 
 

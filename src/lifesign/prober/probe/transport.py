@@ -7,7 +7,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.observation.interface_answer import judge_interface, may_take_post, takes_post
+from lifesign.domain.observation.interface_answer import classify_interface, may_take_post, takes_post
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
@@ -17,14 +17,14 @@ _NOT_ITS_ANSWER: Final = frozenset({
 })  # fmt: skip
 
 
-async def ask_interface(visit: ProbeSession) -> LayerResult | None:
+async def probe_interface(visit: ProbeSession) -> LayerResult | None:
     """Ask the interface that the card names; None if there is no card, or nobody could be asked."""
     place = visit.recall("interface_url")
     if place is None:
         has_card = visit.recall("card_read_at_s") is not None
         return not_measured("the card names no interface that takes plain HTTP") if has_card else None
     url = URL(place, encoded=True)
-    if not visit.speaks_for_target(place):
+    if not visit.is_authoritative(place):
         return not_measured(f"it is at {url.origin()}, and there was no card that says so now")
     # Some answer with a stream that never ends.
     fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
@@ -32,7 +32,7 @@ async def ask_interface(visit: ProbeSession) -> LayerResult | None:
         return not_measured("no time was left") if visit.is_late else None
     if fetched.status is None or fetched.result in _NOT_ITS_ANSWER:
         return visit.layer(fetched)
-    result, reason = judge_interface(fetched.status)
+    result, reason = classify_interface(fetched.status)
     visit.has_seen_page = fetched.status < 300 and fetched.content_type == "text/html"
     if may_take_post(fetched.status) and await _names_post(visit, url):
         return visit.layer(fetched, ResultClass.OK, f"HTTP {fetched.status}, but POST is allowed")

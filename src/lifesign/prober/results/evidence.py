@@ -67,7 +67,7 @@ class EvidenceStore:
         self._warned_at_s: float | None = None
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_what_others_write(directory)
+            _refuse_shared_directory(directory)
             self._room = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
         except OSError as error:
             expected = f"a directory of ours that nobody else may write ({error.strerror})"
@@ -217,7 +217,7 @@ class EvidenceStore:
             _log.warning("lifesign: no evidence is kept in %s now: %s", self._directory, why)
 
 
-def _refuse_what_others_write(directory: Path) -> None:
+def _refuse_shared_directory(directory: Path) -> None:
     found = directory.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise OSError(errno.EPERM, "others may write it")

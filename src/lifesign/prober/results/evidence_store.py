@@ -24,14 +24,14 @@ LOW_WATER_RATIO: Final = 0.85
 """Of the room: so far, so that not every body has all files looked at."""
 AGE_STEP_S: Final = 60
 """The oldest go first, to the minute: no list of all files is made, which may be millions."""
-MAX_LEFT_OVER_S: Final = 3600
+MAX_LEFTOVER_S: Final = 3600
 """A file that was begun so long ago belongs to a process that was killed."""
 LOCK_TRIES: Final = 20
 LOCK_PAUSE_S: Final = 0.0005
 """Whoever holds the lock for longer has been stopped: better a wrong count than a probe that waits."""
 
 _DIRECTORY: Final = re.compile("[0-9a-f]{2}")
-_WHOLE: Final = re.compile(r"[0-9a-f]{62}\.gz")
+_COMPLETE_NAME: Final = re.compile(r"[0-9a-f]{62}\.gz")
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}")
 _TALLY: Final = ".tally"
 _TALLY_BYTES: Final = 8
@@ -58,7 +58,7 @@ class _File(NamedTuple):
     """The minute in which it was seen last."""
     size: int
     """On disk, in bytes."""
-    is_whole: bool
+    is_complete: bool
 
     def remove(self) -> bool:
         with contextlib.suppress(OSError):
@@ -69,14 +69,14 @@ class _File(NamedTuple):
 
 def _file(entry: os.DirEntry[str]) -> _File | None:
     """Return what a name stands for, or None if it is not ours or gone."""
-    is_whole = _WHOLE.fullmatch(entry.name) is not None
-    if not is_whole and _UNFINISHED.fullmatch(entry.name) is None:
+    is_complete = _COMPLETE_NAME.fullmatch(entry.name) is not None
+    if not is_complete and _UNFINISHED.fullmatch(entry.name) is None:
         return None
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError:
         return None
-    return _File(entry.path, int(found.st_mtime // AGE_STEP_S), bytes_on_disk(found.st_size), is_whole)
+    return _File(entry.path, int(found.st_mtime // AGE_STEP_S), bytes_on_disk(found.st_size), is_complete)
 
 
 def bytes_on_disk(size: int) -> int:
@@ -141,15 +141,15 @@ class EvidenceQuota:
         counted = self.taken()
         sizes: Counter[int] = Counter()
         for file in self._files():
-            if file.is_whole:
+            if file.is_complete:
                 sizes[file.step] += file.size
-            elif file.step < (now_s - MAX_LEFT_OVER_S) / AGE_STEP_S:
+            elif file.step < (now_s - MAX_LEFTOVER_S) / AGE_STEP_S:
                 file.remove()
-        first, going = _give_way(sizes, self._max_bytes, (now_s - self._keep_s) / AGE_STEP_S)
+        first, going = _eviction_plan(sizes, self._max_bytes, (now_s - self._keep_s) / AGE_STEP_S)
         removed = removed_bytes = 0
         for file in self._files():
             is_going = file.step < first or (file.step == first and going > 0)
-            if file.is_whole and is_going and file.remove():
+            if file.is_complete and is_going and file.remove():
                 going -= file.size if file.step == first else 0
                 removed, removed_bytes = removed + 1, removed_bytes + file.size
         left = sizes.total() - removed_bytes
@@ -182,7 +182,7 @@ class EvidenceQuota:
         return total
 
 
-def _give_way(sizes: Mapping[int, int], max_bytes: int, too_old_step: float) -> tuple[int, float]:
+def _eviction_plan(sizes: Mapping[int, int], max_bytes: int, too_old_step: float) -> tuple[int, float]:
     """Return the first minute that may stay, and how many bytes of it must go, after all before it."""
     first = int(too_old_step)
     total = sum(size for step, size in sizes.items() if step >= first)

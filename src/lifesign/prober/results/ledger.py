@@ -40,7 +40,7 @@ class TargetEntry:
     """When an operator confirmed that it may be down, in seconds since the epoch; None: never."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
-    is_asked_again: bool = False
+    is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
 
 
@@ -102,7 +102,7 @@ class ProbeReport:
     def result(self) -> ResultClass:
         """What it came to, beside a card that was read before and not now."""
         has_card = self.memory.card_read_at_s is not None
-        return self.observation.result_beside(ResultClass.OK if has_card else None)
+        return self.observation.result_with_card(ResultClass.OK if has_card else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class ShardBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WitnessStanding:
+class WitnessReport:
     """What a worker tells with a claim of the witnesses that it knows."""
 
     interval_s: float = 300.0
@@ -130,7 +130,7 @@ class WitnessStanding:
     """Network classes without canaries in which too few targets answer, and how many more are wanted."""
 
 
-NO_STANDING: Final = WitnessStanding()
+NO_WITNESS_REPORT: Final = WitnessReport()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,13 +184,13 @@ class LedgerUnreachable(Exception):
     """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
 
 
-class LedgerRefuses(LedgerUnreachable):
+class LedgerRefused(LedgerUnreachable):
     """The ledger answered and refused: until something is changed there, it is as good as away."""
 
 
 def outage_text(error: LedgerUnreachable) -> str:
     """Return what is wrong with the ledger, for a log line."""
-    return "the registry refuses" if isinstance(error, LedgerRefuses) else "the ledger is away"
+    return "the registry refuses" if isinstance(error, LedgerRefused) else "the ledger is away"
 
 
 class Ledger(Protocol):
@@ -202,7 +202,7 @@ class Ledger(Protocol):
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
 

@@ -20,14 +20,14 @@ from typing import Final
 from lifesign.domain.observation.results import Observation
 from lifesign.errors import InvalidValue
 from lifesign.prober.results.ledger import (
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
     Ledger,
     LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
     TargetPage,
-    WitnessStanding,
+    WitnessReport,
 )
 
 MAX_LINE_BYTES: Final = 131_072
@@ -70,7 +70,7 @@ class ResultsFile:
             try:
                 self._reopen_if_moved()
                 with self._locked():
-                    _write_whole(self._fd, lines)
+                    _append_lines(self._fd, lines)
             except OSError as error:
                 raise LedgerUnreachable(
                     f"{self._path} cannot be written: {error.strerror or error}"
@@ -116,7 +116,7 @@ class FiledLedger:
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         """See `Ledger.claim`."""
         return await self._ledger.claim(worker, ttl_s, held, companions, standing)
@@ -162,7 +162,7 @@ def _open_regular(path: Path) -> int:
     return fd
 
 
-def _write_whole(fd: int, lines: bytes) -> None:
+def _append_lines(fd: int, lines: bytes) -> None:
     """Append lines after the last whole one; if they do not fit, leave nothing of them. OSError."""
     lines = _mended(fd) + lines
     size = os.fstat(fd).st_size

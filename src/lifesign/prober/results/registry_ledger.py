@@ -24,9 +24,9 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.results.ledger import (
     NO_NEWS,
-    NO_STANDING,
+    NO_WITNESS_REPORT,
     Granted,
-    LedgerRefuses,
+    LedgerRefused,
     LedgerUnreachable,
     ReportAnswer,
     ShardBatch,
@@ -34,7 +34,7 @@ from lifesign.prober.results.ledger import (
     TargetEntry,
     TargetPage,
     WitnessNews,
-    WitnessStanding,
+    WitnessReport,
 )
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class RegistryLedger:
         ttl_s: float,
         held: Mapping[int, int],
         companions: int = 0,
-        standing: WitnessStanding = NO_STANDING,
+        standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         """Say that this worker lives, and take its share of the shards. LedgerUnreachable."""
         asking = self._client.shards.claim(
@@ -78,7 +78,7 @@ class RegistryLedger:
             wanted_witnesses=standing.wanted,
             interval_s=max(MIN_INTERVAL_SECONDS, standing.interval_s),
         )
-        claimed = await _asked(asking)
+        claimed = await _query(asking)
         grant = claimed.grant
         return Granted(
             claims=[
@@ -97,7 +97,7 @@ class RegistryLedger:
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         """Return a shard's targets, or what changed there. LedgerUnreachable."""
-        found = await _asked(self._client.shards.targets(shard, after_version=after_version))
+        found = await _query(self._client.shards.targets(shard, after_version=after_version))
         return TargetPage(
             entries=[_entry(target) for target in found.targets], gone=found.gone, version=found.version
         )
@@ -106,11 +106,11 @@ class RegistryLedger:
         """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
         if not versions:
             return []
-        told = await _asked(self._client.shards.show(changed_after=self._looked_up_to))
+        told = await _query(self._client.shards.show(changed_after=self._looked_up_to))
         if told.version < self._looked_up_to:
             # It was restored from a backup, and counts on from there.
             self._newest.clear()
-            told = await _asked(self._client.shards.show(changed_after=0))
+            told = await _query(self._client.shards.show(changed_after=0))
         self._newest |= {int(shard): version for shard, version in told.changed.items()}
         self._looked_up_to = told.version
         return [
@@ -129,7 +129,7 @@ class RegistryLedger:
         for some in _portions(batches):
             reports = [report for batch in some for report in batch.reports]
             tokens = {batch.claim.shard: batch.claim.fencing_token for batch in some}
-            answer = await _asked(
+            answer = await _query(
                 self._client.shards.report(
                     [report.observation for report in reports],
                     memories=[report.memory for report in reports],
@@ -142,7 +142,7 @@ class RegistryLedger:
             lost.update(answer.lost)
             news = news_of(answer.silent_classes, answer.confirmed_classes)
             self._warn_of_ignored(answer.counts.get(ReportOutcome.IGNORED, 0), len(reports))
-            self._tell_left_out()
+            self._log_omitted()
         return ReportAnswer(lost=lost, news=news)
 
     def _warn_of_ignored(self, ignored: int, reported: int) -> None:
@@ -152,7 +152,7 @@ class RegistryLedger:
             _log.warning("the registry ignores results: all %d of a batch count as repeated or late", ignored)
         self._has_warned_of_ignored = is_all
 
-    def _tell_left_out(self) -> None:
+    def _log_omitted(self) -> None:
         """Say once what this registry does not know of what is found."""
         names = self._client.shards.left_out.names
         if len(names) > self._left_out:
@@ -161,16 +161,16 @@ class RegistryLedger:
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. LedgerUnreachable."""
-        shown = await _asked(self._client.shards.show(unprobed_since=datetime.fromtimestamp(since_s, UTC)))
+        shown = await _query(self._client.shards.show(unprobed_since=datetime.fromtimestamp(since_s, UTC)))
         return shown.unprobed or 0
 
     async def leave(self, worker: str) -> None:
         """Give all shards back. LedgerUnreachable."""
-        await _asked(self._client.shards.leave(worker))
+        await _query(self._client.shards.leave(worker))
 
 
-async def _asked(question: Awaitable[T]) -> T:
-    """Return what the registry answers; LedgerUnreachable if nothing, LedgerRefuses if it refuses.
+async def _query(question: Awaitable[T]) -> T:
+    """Return what the registry answers; LedgerUnreachable if nothing, LedgerRefused if it refuses.
 
     RegistryRefusal if we are at fault.
     """
@@ -179,7 +179,7 @@ async def _asked(question: Awaitable[T]) -> T:
     except RegistryRefusal as refusal:
         if refusal.status in _OUR_FAULT:
             raise
-        raise (LedgerRefuses if is_final(refusal) else LedgerUnreachable)(str(refusal)) from refusal
+        raise (LedgerRefused if is_final(refusal) else LedgerUnreachable)(str(refusal)) from refusal
     except RegistryError as error:
         raise LedgerUnreachable(str(error)) from error
 

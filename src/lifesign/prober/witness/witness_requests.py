@@ -35,7 +35,7 @@ class WitnessReply:
 NOT_AWAITED: Final = WitnessReply(reason="not awaited: others have answered")
 
 
-class AsksWitnesses(Protocol):
+class WitnessRequester(Protocol):
     """Sends requests to witnesses."""
 
     async def ask(

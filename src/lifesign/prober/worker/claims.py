@@ -23,7 +23,7 @@ from lifesign.prober.results.ledger import (
     Outage,
     ShardClaim,
     WitnessNews,
-    WitnessStanding,
+    WitnessReport,
     outage_text,
 )
 from lifesign.prober.worker.shards import OwnedShards, Shard
@@ -33,7 +33,7 @@ SHARD_TTL_SECONDS: Final = float(TTL_SECONDS)
 RENEW_RATIO: Final = 0.6
 """Of that time, after which we ask anew (protocol 6)."""
 RENEW_JITTER_RATIO: Final = 0.05
-FIRST_ASK_SECONDS: Final = 0.5
+FIRST_RETRY_SECONDS: Final = 0.5
 """Who has just won or lost some is not settled: it asks again after this, and twice as long, and so on."""
 JOIN_SECONDS: Final = 10.0
 """How long nobody takes the share of those who begin at the same time, and have not joined yet."""
@@ -70,12 +70,12 @@ class ClaimRenewer:
         held: Callable[[Sequence[Shard]], None],
         clock: LedgerClock,
         max_offset_s: float,
-        standing: Callable[[], Awaitable[WitnessStanding]],
+        witness_report: Callable[[], Awaitable[WitnessReport]],
         news: Callable[[WitnessNews], None],
         chance: Callable[[], float],
         companions: int = 0,
     ) -> None:
-        """`standing` tells what this worker knows of witnesses, `news` takes what the ledger tells of them.
+        """`witness_report` returns what this worker knows of witnesses, `news` takes the ledger's reply.
 
         A machine whose calendar differs from the ledger's by more than `max_offset_s` is reported.
         """
@@ -93,13 +93,13 @@ class ClaimRenewer:
         self._clock: Clock = clock.clock
         self._max_offset_s = max_offset_s
         self._is_clock_wrong = False
-        self._standing = standing
+        self._witness_report = witness_report
         self._news = news
         self._reason: str | None = None
         """Why the ledger took all shards, as it said last."""
         self._chance = chance
         self._away = Backoff(chance)
-        self._settling_s = FIRST_ASK_SECONDS
+        self._settling_s = FIRST_RETRY_SECONDS
         self._hurry = asyncio.Event()
         self._companions = companions
         self._joined_by_s = 0.0
@@ -136,25 +136,25 @@ class ClaimRenewer:
     async def _ask(self) -> None:
         before = self._owned_shards.tokens()
         companions = self._awaited()
-        standing = await self._standing()
-        asked_at_s = self._clock.boot_s()
-        granted = await self._ledger.claim(self._worker, self._ttl_s, before, companions, standing)
-        self._take_time(granted, asked_at_s)
+        witness_report = await self._witness_report()
+        requested_at_s = self._clock.boot_s()
+        granted = await self._ledger.claim(self._worker, self._ttl_s, before, companions, witness_report)
+        self._take_time(granted, requested_at_s)
         self._take_reason(granted.reason)
         self._news(granted.news)
         held, lost = self._owned_shards.take(_leave_room(granted.claims, companions))
         if self._owned_shards.tokens() != before:
-            self._settling_s = FIRST_ASK_SECONDS
+            self._settling_s = FIRST_RETRY_SECONDS
             _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
         self._lost(lost)
         self._held(held)
         self.has_asked.set()
 
-    def _take_time(self, granted: Granted, asked_at_s: float) -> None:
+    def _take_time(self, granted: Granted, requested_at_s: float) -> None:
         """Keep the ledger's time, and report a calendar of this machine that is wrong."""
         if granted.now_s is None:
             return
-        self._ledger_clock.note(granted.now_s, asked_at_s, self._clock.boot_s())
+        self._ledger_clock.note(granted.now_s, requested_at_s, self._clock.boot_s())
         offset_s = self._ledger_clock.offset_s
         is_wrong = abs(offset_s) > self._max_offset_s
         if is_wrong and not self._is_clock_wrong:

@@ -21,7 +21,7 @@ from lifesign.prober.network.clock import Clock
 from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
 from lifesign.prober.worker import inconclusive
-from lifesign.prober.worker.intake import Intake, Probed
+from lifesign.prober.worker.intake import FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox
 from lifesign.prober.worker.progress import Tally
 from lifesign.prober.worker.reporting import Reporter
@@ -155,7 +155,7 @@ class Dispatch:
         if wait_s is not None:
             self._wake_in(wait_s)
 
-    def look_after(self) -> None:
+    def end_overdue(self) -> None:
         """End probes that take too long; once a second."""
         oldest_s = self._clock.monotonic_s() - self._max_probe_s
         for task, began_s in self._running.items():
@@ -184,11 +184,11 @@ class Dispatch:
         alive_at_s, network_class = last_alive_s(memory), memory.network_class
         if alive_at_s is None or network_class is None or memory.failures_in_row:
             return
-        if memory.not_before_s is None and not memory.is_left_alone:
+        if memory.not_before_s is None and not memory.is_excluded:
             url = memory.card_url or memory.health_url or slot.url
             self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
 
-    def note_held(self, shards: Iterable[Shard]) -> None:
+    def replan(self, shards: Iterable[Shard]) -> None:
         """Plan anew who was due while a claim was over."""
         wall_s = self._clock.wall_s()
         for shard in shards:
@@ -284,7 +284,7 @@ class Dispatch:
         return min(waits, default=None)
 
     def _offer(self, slot: TargetSlot, due_at_s: float, now_s: float) -> None:
-        if slot.shard.is_ours(now_s):
+        if slot.shard.is_owned(now_s):
             slot.is_busy = True
             self._limiter.offer(slot.host, (slot, due_at_s), now_s)
         else:
@@ -300,7 +300,7 @@ class Dispatch:
 
     def _begin(self, turn: Permit[Due], now_s: float) -> None:
         slot, _ = turn.item
-        if slot.is_gone or not slot.shard.is_ours(now_s):
+        if slot.is_gone or not slot.shard.is_owned(now_s):
             self._limiter.end(turn, 0, now_s)
             if (first := self._to_ask_again.pop(slot, None)) is not None:
                 self.intake.drop(first)
@@ -342,7 +342,7 @@ class Dispatch:
             memory=memory,
             recheck_at_s=slot.recheck_at_s,
             thresholds_s=slot.thresholds_s,
-            is_asked_again=first is not None,
+            is_repeat=first is not None,
         )
         try:
             if first is None and self._must_wait(memory, began_at_s):
@@ -370,7 +370,7 @@ class Dispatch:
         if self.plan.keeps_ticks and first is None:
             self._tally.note_start(began_at_s - due_at_s)
         self.intake.take(
-            Probed(
+            FinishedProbe(
                 slot=slot,
                 memory=memory,
                 report=report,

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final, Generic, Protocol, TypeVar
 
 BOX_SECONDS: Final = 1.0
-MAX_LEFT_BEHIND: Final = 10_000
+MAX_STALE_PLACES: Final = 10_000
 """Beyond this, no more places may be left behind than there are things."""
 
 
@@ -53,8 +53,8 @@ class DueTimes(Generic[D]):
             box = self._boxes[number] = []
             heapq.heappush(self._order, number)
         box.append(thing)
-        if self._places > 2 * self._waiting + MAX_LEFT_BEHIND:
-            self._clear_away()
+        if self._places > 2 * self._waiting + MAX_STALE_PLACES:
+            self._compact()
 
     def remove(self, thing: D) -> None:
         """Let a thing wait no more; nothing happens if it does not."""
@@ -93,7 +93,7 @@ class DueTimes(Generic[D]):
                 self._added += 1
                 heapq.heappush(self._open, (due_at_s, self._added, thing))
 
-    def _clear_away(self) -> None:
+    def _compact(self) -> None:
         """Forget all places that were left behind."""
         things = {id(thing): thing for thing in chain(*self._boxes.values())}
         things |= {id(thing): thing for _, _, thing in self._open}

@@ -32,7 +32,7 @@ def without_result(
     return ProbeReport(subject_id=slot.subject_id, observation=observation, memory=after)
 
 
-def not_counted(
+def discount_failures(
     learned: ProbeMemory, report: ProbeReport, observation: Observation, cadence: Cadence, began_at_s: float
 ) -> ProbeReport:
     """Return what is reported in place of a report some of whose failures do not count.

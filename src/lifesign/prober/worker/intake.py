@@ -37,7 +37,7 @@ _ASKING: Final = frozenset({Ruling.ASK_CANARIES, Ruling.ASK_TARGETS})
 
 
 @fast_dataclass(kw_only=True)
-class Probed:
+class FinishedProbe:
     """One probe that has ended."""
 
     slot: TargetSlot
@@ -91,7 +91,7 @@ class Intake:
         self._policy = policy
         self._clock_offset_s = clock_offset_s
 
-    def take(self, probed: Probed) -> None:
+    def take(self, probed: FinishedProbe) -> None:
         """Let a probe be reported, remembered and followed by the next one, or wait for a witness."""
         slot = probed.slot
         if probed.first is not None:
@@ -101,7 +101,7 @@ class Intake:
             self._tally.note(probed.report.result, probed.ended_s)
             return
         self._note_contact(probed)
-        report = self._inconclusive_if_ours(probed)
+        report = self._discount_local_faults(probed)
         if report is not probed.report:
             probed = replace(probed, report=report)
             if not report.observation.is_measured_failure:
@@ -134,7 +134,7 @@ class Intake:
             report = ProbeReport(
                 subject_id=slot.subject_id, observation=failure.observation, memory=failure.memory_after
             )
-            probed = Probed(
+            probed = FinishedProbe(
                 slot=slot,
                 memory=failure.memory,
                 report=report,
@@ -149,16 +149,16 @@ class Intake:
         self._failures.asked_again -= 1
         failure.slot.is_busy = False
 
-    def _note_contact(self, probed: Probed) -> None:
+    def _note_contact(self, probed: FinishedProbe) -> None:
         """Let an answer be a witness for others, and a failure none any more."""
         contact, memory = probed.report.contact, probed.report.memory
-        may_be_asked = memory.not_before_s is None and not memory.is_left_alone
+        may_be_asked = memory.not_before_s is None and not memory.is_excluded
         if contact.answered is not None and may_be_asked:
             self.witnesses.note_answer(probed.slot.host, contact.answered)
         elif contact.network_class is not None:
-            self.witnesses.note_silence(probed.slot.host, contact.network_class)
+            self.witnesses.note_failure(probed.slot.host, contact.network_class)
 
-    def _inconclusive_if_ours(self, probed: Probed) -> ProbeReport:
+    def _discount_local_faults(self, probed: FinishedProbe) -> ProbeReport:
         """Return the report without what only this machine is at fault for: its slowness, or its calendar."""
         report = probed.report
         observation = report.observation
@@ -167,22 +167,22 @@ class Intake:
         changed = observation
         late = observation.layers_with(ResultClass.TIMEOUT)
         if late and (why := self._check.slowness_since(probed.began_s, probed.ended_s)) is not None:
-            changed = changed.not_counted(InconclusiveReason.PROBER_SLOW, f"not counted: {why}", layers=late)
+            changed = changed.discounted(InconclusiveReason.PROBER_SLOW, f"not counted: {why}", layers=late)
         offset_s = self._clock_offset_s()
         if report.contact.is_date_failure and abs(offset_s) > self._policy.max_clock_offset_s:
-            changed = changed.not_counted(
+            changed = changed.discounted(
                 InconclusiveReason.PROBER_CLOCK,
                 f"not counted: this machine's clock differs from the registry's by {offset_s:.0f} s",
                 layers=observation.layers_with(ResultClass.TLS_FAILURE),
             )
         return report if changed is observation else self._replaced(probed, changed)
 
-    def _replaced(self, probed: Probed, observation: Observation) -> ProbeReport:
+    def _replaced(self, probed: FinishedProbe, observation: Observation) -> ProbeReport:
         learned = without_result(probed.memory, probed.report.memory)
         cadence = probed.slot.cadence(self._cadence)
-        return inconclusive.not_counted(learned, probed.report, observation, cadence, probed.began_at_s)
+        return inconclusive.discount_failures(learned, probed.report, observation, cadence, probed.began_at_s)
 
-    def _ruling(self, probed: Probed) -> Ruling:
+    def _ruling(self, probed: FinishedProbe) -> Ruling:
         """Return what follows from a probe, which need not have failed."""
         observation, contact, slot = probed.report.observation, probed.report.contact, probed.slot
         if not (contact.unreached_layers or observation.is_measured_failure):
@@ -203,7 +203,7 @@ class Intake:
             return Ruling.COUNTS
         return found
 
-    def _is_second_failure(self, probed: Probed, network_class: str) -> bool:
+    def _is_second_failure(self, probed: FinishedProbe, network_class: str) -> bool:
         """Return whether a failure follows on one that has a witness, which is a witness for this one too."""
         first = probed.first
         return (
@@ -218,7 +218,7 @@ class Intake:
             )
         )
 
-    def _wait_for_witness(self, probed: Probed) -> None:
+    def _wait_for_witness(self, probed: FinishedProbe) -> None:
         rounds = 1 if probed.first is None else probed.first.rounds + 1
         if rounds > MAX_ROUNDS:
             self._settle_unwitnessed(probed, f"no witness in {MAX_ROUNDS} rounds")
@@ -242,20 +242,22 @@ class Intake:
 
     def _settle_unwitnessed(
         self,
-        probed: Probed,
+        probed: FinishedProbe,
         why: str,
         *,
         layers: Sequence[str] | None = None,
         made_at_s: float | None = None,
     ) -> None:
         layers = layers or probed.report.contact.unreached_layers or None
-        observation = probed.report.observation.not_counted(
+        observation = probed.report.observation.discounted(
             InconclusiveReason.NO_WITNESS, f"not counted: {why}", layers=layers
         )
         self._tally.unwitnessed += 1
         self._settle_or_retry(probed, self._replaced(probed, observation), made_at_s)
 
-    def _settle_or_retry(self, probed: Probed, report: ProbeReport, made_at_s: float | None = None) -> None:
+    def _settle_or_retry(
+        self, probed: FinishedProbe, report: ProbeReport, made_at_s: float | None = None
+    ) -> None:
         """Report what does not count; a census probes the target once more instead."""
         if not report.observation.is_measured_failure and self._plan().tries_again(probed.slot):
             probed.slot.is_busy = False
@@ -263,7 +265,7 @@ class Intake:
             return
         self._settle(probed, report, made_at_s)
 
-    def _settle(self, probed: Probed, report: ProbeReport, made_at_s: float | None = None) -> None:
+    def _settle(self, probed: FinishedProbe, report: ProbeReport, made_at_s: float | None = None) -> None:
         """Let a result be reported and remembered, and its target wait for its next time."""
         slot, result = probed.slot, report.result
         slot.is_busy = False
@@ -283,7 +285,7 @@ class Intake:
         self._plan().add(slot, report.memory, self._clock.wall_s())
         self._planned(slot)
 
-    def _report_missed(self, probed: Probed, now_s: float) -> None:
+    def _report_missed(self, probed: FinishedProbe, now_s: float) -> None:
         """Report that probes before this one left no result, if some did not."""
         slot, plan, memory = probed.slot, self._plan(), probed.memory
         if slot.waited_until_s is not None:

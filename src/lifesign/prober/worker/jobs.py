@@ -30,7 +30,7 @@ JobFunction = Callable[[], Awaitable[object]] | Callable[[], object]
 @dataclass(slots=True)
 class _Job:
     name: str
-    deed: JobFunction
+    function: JobFunction
     is_due: bool = False
     running: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -42,7 +42,9 @@ class Jobs:
         self._scheduler = Scheduler()
         self._jobs: dict[str, _Job] = {}
 
-    def add(self, name: str, every_seconds: float, deed: JobFunction, *, is_due_now: bool = False) -> None:
+    def add(
+        self, name: str, every_seconds: float, function: JobFunction, *, is_due_now: bool = False
+    ) -> None:
         """Let something be done every so often, from one second, and at once if that is asked for.
 
         InvalidValue for a name that is taken, and for times that are none.
@@ -51,7 +53,7 @@ class Jobs:
             raise InvalidValue("name", name, f"a name of its own, for at most {MAX_JOBS} jobs")
         if not 1 <= every_seconds < float("inf"):
             raise InvalidValue("every_seconds", every_seconds, "1 or more")
-        job = self._jobs[name] = _Job(name, deed, is_due=is_due_now)
+        job = self._jobs[name] = _Job(name, function, is_due=is_due_now)
         self._scheduler.every(round(every_seconds)).seconds.do(self._note_due, job)
 
     async def run(self) -> None:
@@ -87,10 +89,10 @@ class Jobs:
 
     async def _do(self, job: _Job) -> None:
         try:
-            if inspect.iscoroutinefunction(job.deed):
-                await job.deed()
+            if inspect.iscoroutinefunction(job.function):
+                await job.function()
             else:
-                await asyncio.to_thread(job.deed)
+                await asyncio.to_thread(job.function)
         except Exception:  # noqa: BLE001 - it comes round again, and the others with it
             _log.exception("%s failed; it is tried again when it is due", job.name)
         finally:

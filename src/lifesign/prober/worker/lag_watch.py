@@ -8,7 +8,7 @@ from typing import Final
 from lifesign.prober.definition.slowness import LAG_EVERY_SECONDS, SelfCheck
 from lifesign.prober.network.clock import Clock
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -39,14 +39,14 @@ class SelfWatch:
             now_s = self._clock.monotonic_s()
             was_slept_s, slept_s = slept_s, self._clock.boot_s() - now_s
             self._check.note_woken(now_s, max(0.0, slept_s - was_slept_s))
-            if now_s - looked_s >= LOOK_SECONDS:
+            if now_s - looked_s >= CHECK_SECONDS:
                 looked_s = now_s
-                self._look(now_s)
+                self._check_lag(now_s)
                 self._each_second()
 
-    def _look(self, now_s: float) -> None:
+    def _check_lag(self, now_s: float) -> None:
         before = self._check.slowness
-        why = self._check.look(now_s)
+        why = self._check.assess(now_s)
         if (before is None) == (why is None):
             return
         if why is not None:

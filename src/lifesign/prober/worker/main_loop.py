@@ -19,13 +19,13 @@ from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME
-from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, WitnessNews, WitnessStanding
+from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, WitnessNews, WitnessReport
 from lifesign.prober.witness.contact import NetworkClasses
-from lifesign.prober.witness.witness_requests import AsksWitnesses
+from lifesign.prober.witness.witness_requests import WitnessRequester
 from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
 from lifesign.prober.worker.lag_watch import SelfWatch
-from lifesign.prober.worker.outbox import MAX_HELD_SECONDS, Outbox
+from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS, Outbox
 from lifesign.prober.worker.progress import Progress, Tally
 from lifesign.prober.worker.reporting import Reporter
 from lifesign.prober.worker.schedule import CensusPlan, WatchPlan
@@ -41,10 +41,10 @@ GRACE_SECONDS: Final = 5.0
 LAST_REPORT_SECONDS: Final = 10.0
 """How long the ledger may take over the last results."""
 LEAVE_SECONDS: Final = 5.0
-CENSUS_LOOK_SECONDS: Final = 0.2
+CENSUS_POLL_SECONDS: Final = 0.2
 """How often a census looks whether it is through."""
-MIN_OTHERS_LOOK_SECONDS: Final = 0.5
-MAX_OTHERS_LOOK_SECONDS: Final = 5.0
+MIN_OTHERS_POLL_SECONDS: Final = 0.5
+MAX_OTHERS_POLL_SECONDS: Final = 5.0
 """How often it asks whether the others are, once its own shards are done: seldom if they take long."""
 MAX_REREADS: Final = 3
 """How often a census reads all shards anew when they should be done and are not."""
@@ -70,11 +70,11 @@ class ProbeWorker:
         *,
         worker_name: str,
         clock: Clock = SYSTEM_CLOCK,
-        asks: AsksWitnesses | None = None,
+        asks: WitnessRequester | None = None,
         unanswered: Callable[[], int] = lambda: 0,
         shard_ttl_s: float | None = None,
         companions: int = 0,
-        patience_s: float = MAX_HELD_SECONDS,
+        patience_s: float = MAX_QUEUED_SECONDS,
         chance: Callable[[], float] = random.random,
     ) -> None:
         limits, cadence = definition.limits, definition.cadence.policy()
@@ -146,17 +146,17 @@ class ProbeWorker:
             self._owned_shards,
             worker_name,
             ttl_s=definition.results.lease_seconds if shard_ttl_s is None else shard_ttl_s,
-            held=self._note_held,
+            held=self._replan,
             lost=self._dispatch.note_lost,
             clock=self._ledger_clock,
             max_offset_s=policy.max_clock_offset_s,
-            standing=self._standing,
+            witness_report=self._witness_report,
             news=self._witnesses.take_news,
             chance=chance,
             companions=companions,
         )
         self._self_watch = SelfWatch(
-            self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.look_after
+            self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.end_overdue
         )
 
     @property
@@ -204,9 +204,9 @@ class ProbeWorker:
     def _take_news(self, news: WitnessNews) -> None:
         self._witnesses.take_news(news)
 
-    async def _standing(self) -> WitnessStanding:
+    async def _witness_report(self) -> WitnessReport:
         self._witnesses.has_read_targets = self._has_begun
-        return await self._witnesses.standing()
+        return await self._witnesses.witness_report()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Probe every target at its times until `stop` is set; then report what is finished, and leave."""
@@ -272,7 +272,7 @@ class ProbeWorker:
         await self._keeper.has_asked.wait()
         others, rereads = _Others(), 0
         while True:
-            await asyncio.sleep(CENSUS_LOOK_SECONDS)
+            await asyncio.sleep(CENSUS_POLL_SECONDS)
             if not self._is_idle():
                 continue
             if len(self._outbox) or self._reporter.in_hand:
@@ -287,7 +287,7 @@ class ProbeWorker:
                     _log.error("%s could not be counted", pluralize(unprobed, "target"))
                     return False
                 rereads += 1
-                self._owned_shards.doubt_all()
+                self._owned_shards.mark_all_stale()
                 self._feed.hurry()
             wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
             if others.stand_still:
@@ -297,7 +297,7 @@ class ProbeWorker:
     async def _until_outlasted(self) -> str:
         """Return why the ledger is away once it has been for longer than a census waits."""
         while True:
-            await asyncio.sleep(CENSUS_LOOK_SECONDS)
+            await asyncio.sleep(CENSUS_POLL_SECONDS)
             latest_s = asyncio.get_running_loop().time() - self._patience_s
             for outage in (self._reporter.outage, self._keeper.outage):
                 if outage is not None and outage.since_s <= latest_s:
@@ -315,8 +315,8 @@ class ProbeWorker:
             shard.is_current for shard in self._owned_shards.shards.values()
         )
 
-    def _note_held(self, shards: Sequence[Shard]) -> None:
-        self._dispatch.note_held(shards)
+    def _replan(self, shards: Sequence[Shard]) -> None:
+        self._dispatch.replan(shards)
         if not all(shard.is_current for shard in shards):
             self._feed.hurry()
 
@@ -342,13 +342,13 @@ class _Others:
         that is less: whoever waits long may wait a little longer.
         """
         if unprobed is None:
-            return MAX_OTHERS_LOOK_SECONDS
+            return MAX_OTHERS_POLL_SECONDS
         self.stand_still = self._left is None or unprobed >= self._left
         self._left = unprobed
         first_s, first = self._first = self._first or (now_s, unprobed)
         waited_s, done = now_s - first_s, first - unprobed
         wait_s = waited_s / 4 if done <= 0 else min(waited_s / 4, unprobed * waited_s / done / 2)
-        return min(max(wait_s, MIN_OTHERS_LOOK_SECONDS), MAX_OTHERS_LOOK_SECONDS)
+        return min(max(wait_s, MIN_OTHERS_POLL_SECONDS), MAX_OTHERS_POLL_SECONDS)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

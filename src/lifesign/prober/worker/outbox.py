@@ -15,11 +15,11 @@ from lifesign.domain.observation.results import Observation
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.prober.worker.shards import Shard, TargetSlot
 
-MAX_HELD_RESULTS: Final = 200_000
+MAX_QUEUED_RESULTS: Final = 200_000
 """About five minutes of 606 probes a second."""
-MAX_HELD_BYTES: Final = 134_217_728
+MAX_QUEUED_BYTES: Final = 134_217_728
 """Of results as JSON."""
-MAX_HELD_SECONDS: Final = 900.0
+MAX_QUEUED_SECONDS: Final = 900.0
 """Older results would tell of a time that nobody asks about any more."""
 MAX_UNPACKED: Final = 5_000
 """Beyond this many, results are kept as JSON also while the ledger merely is slow."""
@@ -82,9 +82,9 @@ class Outbox:
     def __init__(
         self,
         *,
-        max_results: int = MAX_HELD_RESULTS,
-        max_bytes: int = MAX_HELD_BYTES,
-        max_seconds: float = MAX_HELD_SECONDS,
+        max_results: int = MAX_QUEUED_RESULTS,
+        max_bytes: int = MAX_QUEUED_BYTES,
+        max_seconds: float = MAX_QUEUED_SECONDS,
     ) -> None:
         self.given_up = 0
         """How many were, since the beginning."""

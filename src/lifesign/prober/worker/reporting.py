@@ -104,7 +104,7 @@ class Reporter:
                 _log.warning("%d results are given up: the ledger is away for too long", given_up)
 
     def _may_be_removed(self, shard: Shard) -> bool:
-        return shard.is_ours(self._clock.monotonic_s())
+        return shard.is_owned(self._clock.monotonic_s())
 
     async def _until_due(self) -> None:
         """Wait until there is a whole batch, or a result has waited long enough for others."""

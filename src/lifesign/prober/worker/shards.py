@@ -25,8 +25,8 @@ from lifesign.domain.schedule.cadence import Cadence, last_alive_s
 from lifesign.domain.schedule.receipt import receipt_of
 from lifesign.prober.results.ledger import ShardClaim, TargetEntry, TargetPage
 
-_NOTHING: Final = ProbeMemory()
-_NOTHING_KNOWN: Final = _NOTHING.to_json()
+_NO_MEMORY: Final = ProbeMemory()
+_NO_MEMORY_JSON: Final = _NO_MEMORY.to_json()
 
 
 class TargetSlot:
@@ -90,7 +90,7 @@ class TargetSlot:
     def remember(self, memory: ProbeMemory) -> None:
         """Keep what a probe left behind."""
         text = memory.to_json()
-        self.memory = text if text != _NOTHING_KNOWN else None
+        self.memory = text if text != _NO_MEMORY_JSON else None
 
     def note(self, result: ResultClass, memory: ProbeMemory, interval_s: float) -> None:
         """Count it by what a probe came to, which left `memory`, unless that tells less than is known.
@@ -99,7 +99,7 @@ class TargetSlot:
         """
         if result not in INCONCLUSIVE:
             self.measured_at_s = memory.probed_at_s
-        if supersedes(result, self.result, is_left_alone=memory.is_left_alone):
+        if supersedes(result, self.result, is_excluded=memory.is_excluded):
             self._count_as(result)
         elif self.measured_at_s is not None and memory.probed_at_s is not None:
             until_s = receipt_of(self.measured_at_s, interval_s, memory).evidence_until_s
@@ -118,7 +118,7 @@ class TargetSlot:
 
     def recall(self) -> ProbeMemory:
         """Return what is remembered."""
-        return _NOTHING if self.memory is None else ProbeMemory.from_json(self.memory)
+        return _NO_MEMORY if self.memory is None else ProbeMemory.from_json(self.memory)
 
     def cadence(self, usual: Cadence) -> Cadence:
         """Return the cadence for its own thresholds."""
@@ -172,7 +172,7 @@ class Shard:
         self.numbered += 1
         return self.numbered
 
-    def is_ours(self, now_s: float) -> bool:
+    def is_owned(self, now_s: float) -> bool:
         """Whether its targets may be probed and reported now, by the monotonic clock."""
         return self.claim is not None and self.is_current and now_s < self.claim.expires_at_s
 
@@ -245,7 +245,7 @@ class OwnedShards:
             shard.claim = None
         return shard
 
-    def doubt_all(self) -> None:
+    def mark_all_stale(self) -> None:
         """Let all shards be read anew."""
         for shard in self.shards.values():
             shard.is_current = False
@@ -253,11 +253,11 @@ class OwnedShards:
     def apply(self, shard: Shard, page: TargetPage) -> ApplyResult:
         """Note what a shard holds: all of it if it was not current, else what has changed."""
         applied = ApplyResult()
-        is_whole, before = not shard.is_current, len(shard.slots)
+        is_complete, before = not shard.is_current, len(shard.slots)
         for entry in page.entries:
             self._apply_entry(shard, entry, applied)
         gone = set(page.gone)
-        if is_whole:
+        if is_complete:
             gone |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
         applied.gone += [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
         shard.results.subtract(slot.result for slot in applied.gone)
@@ -293,6 +293,6 @@ def _measured_at_s(memory: ProbeMemory) -> float | None:
 
 def _known_by(memory: ProbeMemory) -> ResultClass | None:
     """Return what is known of a target by what is remembered of it; None: never measured."""
-    if memory.is_left_alone or (memory.result is None and memory.probed_at_s is not None):
+    if memory.is_excluded or (memory.result is None and memory.probed_at_s is not None):
         return ResultClass.NOT_MEASURED
     return memory.result

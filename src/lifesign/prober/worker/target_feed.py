@@ -63,7 +63,7 @@ class TargetFeed:
         while True:
             wait_s = POLL_SECONDS
             try:
-                await self.look()
+                await self.assess()
                 self._away.over()
             except LedgerUnreachable as error:
                 if not self._away.tries:
@@ -76,7 +76,7 @@ class TargetFeed:
                 continue
             self._hurry.clear()
 
-    async def look(self) -> None:
+    async def assess(self) -> None:
         """Read what has changed since the last look. LedgerUnreachable."""
         versions = self._owned_shards.versions()
         if not versions:

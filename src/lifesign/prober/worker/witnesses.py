@@ -23,8 +23,8 @@ from lifesign.domain.observation.witness_rule import (
     is_canary_quorum,
 )
 from lifesign.prober.network.clock import Clock
-from lifesign.prober.results.ledger import Answered, WitnessNews, WitnessStanding
-from lifesign.prober.witness.witness_requests import NOT_AWAITED, AsksWitnesses, WitnessReply
+from lifesign.prober.results.ledger import Answered, WitnessNews, WitnessReport
+from lifesign.prober.witness.witness_requests import NOT_AWAITED, WitnessReply, WitnessRequester
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 MAX_KNOWN_HOSTS: Final = 16
@@ -84,7 +84,7 @@ class Witnesses:
     def __init__(
         self,
         failures: WaitingFailures,
-        asks: AsksWitnesses | None,
+        asks: WitnessRequester | None,
         clock: Clock,
         *,
         class_names: Iterable[str],
@@ -177,7 +177,7 @@ class Witnesses:
         state.known[host] = (min(alive_at_s, self._clock.wall_s()), url)
         state.known.move_to_end(host, last=False)
 
-    def note_silence(self, host: str, network_class: str) -> None:
+    def note_failure(self, host: str, network_class: str) -> None:
         """Take in that a target of a host failed, or must not be asked now: it is asked for nobody else."""
         if (state := self._classes.get(network_class)) is not None:
             state.known.pop(host, None)
@@ -198,7 +198,7 @@ class Witnesses:
 
     # What goes out
 
-    async def standing(self) -> WitnessStanding:
+    async def witness_report(self) -> WitnessReport:
         """Return what a claim tells of the witnesses; asks those of classes in which none answered lately."""
         if self.has_read_targets:
             await asyncio.gather(*(self._find_out(state) for state in self._classes.values()))
@@ -210,7 +210,7 @@ class Witnesses:
         }
         reached = [state.name for state in states if state.is_reached]
         is_known = self.has_read_targets and any(state.is_reached is not None for state in states)
-        return WitnessStanding(
+        return WitnessReport(
             interval_s=self._interval_s,
             reached_classes=reached[:MAX_CLASSES] if is_known else None,
             wanted=dict(islice(wanted.items(), MAX_CLASSES)),
@@ -284,7 +284,7 @@ class Witnesses:
             state.round_began_at_s = began_at_s
             self.rounds += 1
             replies = await self._ask_all(self._asks, urls, state)
-            answer = _answer_of(state, replies, began_at_s)
+            answer = _round_answer(state, replies, began_at_s)
             self._note_round(state, replies, is_reached=answer is not None)
             for url, reply in zip(urls, replies, strict=True):
                 if reply.status is None and reply is not NOT_AWAITED:
@@ -297,11 +297,11 @@ class Witnesses:
             state.round = None
 
     async def _ask_all(
-        self, asks: AsksWitnesses, urls: Sequence[str], state: _Class
+        self, asks: WitnessRequester, urls: Sequence[str], state: _Class
     ) -> Sequence[WitnessReply]:
         def is_enough(replies: Sequence[WitnessReply]) -> bool:
             # The first round tells which canaries never answer. A name needs a witness that was looked up.
-            answer = None if state.is_reached is None else _answer_of(state, replies, 0.0)
+            answer = None if state.is_reached is None else _round_answer(state, replies, 0.0)
             return answer is not None and answer.is_looked_up
 
         try:
@@ -339,7 +339,7 @@ class Witnesses:
             self._unwitnessed(given_up, why)
 
 
-def _answer_of(state: _Class, replies: Sequence[WitnessReply], began_at_s: float) -> WitnessAnswer | None:
+def _round_answer(state: _Class, replies: Sequence[WitnessReply], began_at_s: float) -> WitnessAnswer | None:
     """Return what the replies of a round come to; None if no witness answered."""
     if state.canaries:
         answered = [

@@ -82,7 +82,7 @@ OPERATIONS = (
         path="/api/v1/agents/{agent_id}/record",
         summary="Forget an agent but for its id in the log; its events' payloads give way to their hashes",
         action=Permission.ERASE,
-        deed=erase_agent,
+        function=erase_agent,
         answer=Erasure,
         errors=(404, 412),
     ),

@@ -17,11 +17,11 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.targets.agent_links import shown_links
-from lifesign.registry.targets.list_targets import MaxEvidenceAge, why_of
+from lifesign.registry.targets.list_targets import MaxEvidenceAge, observed_reason
 from lifesign.registry.transitions.agent_verdicts import assess_agent
 from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.views.agent_records import etag, existing_agent, record, summary_members
-from lifesign.registry.views.key_names import names_told
+from lifesign.registry.views.key_names import visible_key_names
 from lifesign.storage.agents import agent_rows, commands, search
 from lifesign.storage.agents.search import AgentFilter, ListedAgent
 from lifesign.storage.engine.transaction import Transaction
@@ -94,10 +94,10 @@ def page_of(transaction: Transaction, call: Call) -> AgentPage:
     found = search.listing(transaction, wanted, after=after, limit=query.limit + 1, by_load=by_load)
     page = found[: query.limit]
     is_last = len(found) == len(page)
-    is_whole = is_last and after is None
+    is_complete = is_last and after is None
     return AgentPage(
         agents=page,
-        total=len(page) if is_whole else _total(transaction, call, wanted),
+        total=len(page) if is_complete else _total(transaction, call, wanted),
         cursor=None if is_last else cursor_at(query.sort, *search.place_of(page[-1], by_load=by_load)),
         pool=None if query.role_id is None else _pool(transaction, call.caller, query.role_id),
     )
@@ -121,7 +121,7 @@ def show_agent(transaction: Transaction, call: Call) -> OperationReply:
         for command in commands.waiting(transaction, [agent.id])
         if command.expires_at_s > transaction.now_s
     ]
-    names = names_told(transaction, call.caller, keys_in_words(agent.explanation)) or None
+    names = visible_key_names(transaction, call.caller, keys_in_words(agent.explanation)) or None
     shown = record(agent, transaction.now_s, verdict).model_copy(
         update={
             "pending_commands": waiting,
@@ -144,7 +144,7 @@ def _inconclusive(transaction: Transaction, agent_id: str) -> InconclusiveState 
     if last is None or last.result != ResultClass.NOT_MEASURED:
         return None
     return InconclusiveState(
-        since=moment(last.result_since_s), reason=why_of(from_json(last.observed), None) or ""
+        since=moment(last.result_since_s), reason=observed_reason(from_json(last.observed), None) or ""
     )
 
 
@@ -170,7 +170,7 @@ OPERATIONS = (
         path="/api/v1/agents",
         summary="List agents by capability, status, role, health and free capacity (RFC-0016 6.1)",
         action=Permission.LIST_AGENTS,
-        deed=list_agents,
+        function=list_agents,
         is_write=False,
         query=Listing,
         answer=AgentList,
@@ -180,7 +180,7 @@ OPERATIONS = (
         path="/api/v1/agents/{agent_id}",
         summary="Show all that is known of one agent (RFC-0016 6.3)",
         action=Permission.READ_AGENT,
-        deed=show_agent,
+        function=show_agent,
         is_write=False,
         answer=AgentRecord,
         errors=(404,),

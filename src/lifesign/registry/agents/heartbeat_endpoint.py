@@ -81,5 +81,5 @@ class HeartbeatEndpoint:
             return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
         except LifesignError as fault:
             raise await self._dispatcher.refusal(
-                digest, fault, lambda caller: require(caller, Permission.BEAT, agent_id)
+                digest, fault, lambda caller: require(caller, Permission.HEARTBEAT, agent_id)
             ) from None

@@ -34,7 +34,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
-MAX_DECREE_SECONDS = 2_592_000
+MAX_OVERRIDE_SECONDS = 2_592_000
 """30 days: nothing that is forgotten stays in force for longer."""
 MAX_MEMBERS = 5_000
 """Of a pool whose maintenance begins or ends at once: a few seconds of work."""
@@ -48,9 +48,9 @@ class Maintenance(Body):
     """The body of `PUT …/maintenance`."""
 
     until: Time | None = None
-    seconds: Annotated[float, Field(gt=0, le=MAX_DECREE_SECONDS, allow_inf_nan=False, strict=True)] | None = (
-        None
-    )
+    seconds: (
+        Annotated[float, Field(gt=0, le=MAX_OVERRIDE_SECONDS, allow_inf_nan=False, strict=True)] | None
+    ) = None
     """From now on; exactly one of the two is given."""
     reason: Name
 
@@ -63,8 +63,8 @@ class Maintenance(Body):
     def until_s(self, now_s: float) -> float:
         """Return when it is over; InvalidRequest if that is past, or too far ahead."""
         until_s = now_s + (self.seconds or 0.0) if self.until is None else self.until.timestamp()
-        if not now_s < until_s <= now_s + MAX_DECREE_SECONDS:
-            expected = f"expected a time ahead, by at most {MAX_DECREE_SECONDS} s"
+        if not now_s < until_s <= now_s + MAX_OVERRIDE_SECONDS:
+            expected = f"expected a time ahead, by at most {MAX_OVERRIDE_SECONDS} s"
             raise InvalidRequest([Finding("not_ahead", "/until", expected)])
         return until_s
 
@@ -144,7 +144,7 @@ def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
         return _shown(transaction, agent)
     if not is_in_force(agent.override_until_s, transaction.now_s):
         # It is over without a word of ours; perhaps no sweep has found that yet.
-        return _shown(transaction, _judged_anew(transaction, [agent], [], call.actor)[0])
+        return _shown(transaction, _apply_verdicts(transaction, [agent], [], call.actor)[0])
     return _overridden(transaction, agent, OverrideChanged(agent_id=agent.agent_id), None, call.actor)
 
 
@@ -208,7 +208,7 @@ def _maintain(
         )
         for agent in changed
     ]
-    after = {agent.id: agent for agent in _judged_anew(transaction, changed, drafts, actor)}
+    after = {agent.id: agent for agent in _apply_verdicts(transaction, changed, drafts, actor)}
     return [after.get(agent.id, agent) for agent in concerned]
 
 
@@ -221,10 +221,10 @@ def _overridden(
         type=EventType.AGENT_OVERRIDE_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
     )
     changed = replace(agent, override_status=status, override_until_s=until_s)
-    return _shown(transaction, _judged_anew(transaction, [changed], [draft], actor)[0])
+    return _shown(transaction, _apply_verdicts(transaction, [changed], [draft], actor)[0])
 
 
-def _judged_anew(
+def _apply_verdicts(
     transaction: Transaction, changed: Sequence[StoredAgent], drafts: Sequence[EventDraft], actor: str
 ) -> list[StoredAgent]:
     """Tell what was decided, and carry out what follows from it."""
@@ -253,7 +253,7 @@ OPERATIONS = (
         path=_MAINTENANCE,
         summary="Let nothing take an agent down until a time",
         action=Permission.SET_MAINTENANCE,
-        deed=begin_maintenance,
+        function=begin_maintenance,
         body=Maintenance,
         answer=AgentRecord,
         errors=(404, 410),
@@ -263,7 +263,7 @@ OPERATIONS = (
         path=_MAINTENANCE,
         summary="End an agent's maintenance",
         action=Permission.SET_MAINTENANCE,
-        deed=end_maintenance,
+        function=end_maintenance,
         answer=AgentRecord,
         errors=(404,),
     ),
@@ -272,7 +272,7 @@ OPERATIONS = (
         path=_POOL_MAINTENANCE,
         summary="Let nothing take the members of a pool down until a time",
         action=Permission.SET_MAINTENANCE,
-        deed=begin_pool_maintenance,
+        function=begin_pool_maintenance,
         body=Maintenance,
         answer=PoolMaintenance,
         errors=(404, 409, 422),
@@ -282,7 +282,7 @@ OPERATIONS = (
         path=_POOL_MAINTENANCE,
         summary="End the maintenance of a pool",
         action=Permission.SET_MAINTENANCE,
-        deed=end_pool_maintenance,
+        function=end_pool_maintenance,
         answer=PoolMaintenance,
         errors=(404, 409, 422),
     ),
@@ -291,7 +291,7 @@ OPERATIONS = (
         path=_OVERRIDE,
         summary="Put a verdict in place of the registry's until a time",
         action=Permission.OVERRIDE,
-        deed=override,
+        function=override,
         body=OverrideRequest,
         answer=AgentRecord,
         errors=(404, 409, 410),
@@ -301,7 +301,7 @@ OPERATIONS = (
         path=_OVERRIDE,
         summary="Take an override back",
         action=Permission.OVERRIDE,
-        deed=take_override_back,
+        function=take_override_back,
         answer=AgentRecord,
         errors=(404,),
     ),

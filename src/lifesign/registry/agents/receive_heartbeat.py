@@ -34,7 +34,7 @@ from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows, commands, heartbeats
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.agents.heartbeats import AskedBeat, Beat, BeatFacts
+from lifesign.storage.agents.heartbeats import BeatFacts, HeartbeatCaller, StoredHeartbeat
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
@@ -42,7 +42,7 @@ from lifesign.storage.tasks import leases
 
 MAX_TASKS_NAMED = 100
 """In one warning, on either side."""
-MAX_TASKS_TOLD = 5
+MAX_TASKS_LISTED = 5
 """To the agent, in a reply: it asks for all that it holds."""
 
 
@@ -70,29 +70,29 @@ Answer = bytes | LifesignError
 
 def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) -> list[Answer]:
     """Store heartbeats; return for each the reply's JSON, or why it is refused."""
-    asked = [AskedBeat(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
+    asked = [HeartbeatCaller(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
     known = heartbeats.facts_of(transaction, asked)
     # Not before: the agents may have been waited for, and that is no silence of theirs.
     now_s, monotonic_s = transaction.now_s, time.monotonic()
     ordinary_reply = reply_json(now_s, Status.ACTIVE, ())
     answers: list[Answer] = []
-    counted: dict[int, Beat] = {}
-    eventful: list[tuple[int, BeatFacts, Beat]] = []
+    counted: dict[int, StoredHeartbeat] = {}
+    eventful: list[tuple[int, BeatFacts, StoredHeartbeat]] = []
     for position, arrival in enumerate(arrivals):
         facts = known.get(position)
         refusal = _refusal(transaction, arrival, facts, now_s)
         if refusal is not None or facts is None:
             answers.append(refusal or AgentNotFound(arrival.agent_id))
             continue
-        beat = _beat(arrival.said, facts, now_s, arrival.waited_s(monotonic_s))
+        send_heartbeat = _stored_heartbeat(arrival.said, facts, now_s, arrival.waited_s(monotonic_s))
         # Two of one agent in one group: the later one counts, for what it says and the earlier does not.
-        counted[facts.number] = _merged(counted.get(facts.number), beat)
+        counted[facts.number] = _merged(counted.get(facts.number), send_heartbeat)
         answers.append(ordinary_reply)
-        if _is_eventful(arrival.said, facts, beat):
-            eventful.append((position, facts, beat))
+        if _is_eventful(arrival.said, facts, send_heartbeat):
+            eventful.append((position, facts, send_heartbeat))
     heartbeats.store(transaction, list(counted.values()))
-    for position, facts, beat in eventful:
-        answers[position] = _follow_up(transaction, arrivals[position], facts, beat)
+    for position, facts, send_heartbeat in eventful:
+        answers[position] = _follow_up(transaction, arrivals[position], facts, send_heartbeat)
     return answers
 
 
@@ -104,7 +104,7 @@ def _refusal(
         key = _key_in(facts, arrival.digest) if facts else key_rows.find(transaction, arrival.digest)
         if key is None or not is_valid(key, arrival.digest, now_s):
             raise UnknownKey
-        require(Principal(key.key_id, key.role, key.agent_id), Permission.BEAT, arrival.agent_id)
+        require(Principal(key.key_id, key.role, key.agent_id), Permission.HEARTBEAT, arrival.agent_id)
     except LifesignError as error:
         return error
     if facts is None:
@@ -130,14 +130,16 @@ def _key_in(facts: BeatFacts, digest: bytes) -> StoredKey | None:
     )
 
 
-def _beat(said: Heartbeat, facts: BeatFacts, now_s: float, waited_s: float) -> Beat:
-    tasks = None if said.tasks_in_progress is None else to_json(said.tasks_in_progress).decode()
-    client_s, was_drifting = said.client_timestamp.timestamp(), facts.is_drifting
+def _stored_heartbeat(
+    heartbeat: Heartbeat, facts: BeatFacts, now_s: float, waited_s: float
+) -> StoredHeartbeat:
+    tasks = None if heartbeat.tasks_in_progress is None else to_json(heartbeat.tasks_in_progress).decode()
+    client_s, was_drifting = heartbeat.client_timestamp.timestamp(), facts.is_drifting
     is_adrift = is_drifting(client_s, now_s, facts.interval_s, waited_s, was_drifting=was_drifting)
-    return Beat(facts.number, now_s, said.current_load, tasks, is_adrift)
+    return StoredHeartbeat(facts.number, now_s, heartbeat.current_load, tasks, is_adrift)
 
 
-def _merged(earlier: Beat | None, later: Beat) -> Beat:
+def _merged(earlier: StoredHeartbeat | None, later: StoredHeartbeat) -> StoredHeartbeat:
     if earlier is None:
         return later
     return later._replace(
@@ -146,18 +148,20 @@ def _merged(earlier: Beat | None, later: Beat) -> Beat:
     )
 
 
-def _is_eventful(said: Heartbeat, facts: BeatFacts, beat: Beat) -> bool:
+def _is_eventful(heartbeat: Heartbeat, facts: BeatFacts, send_heartbeat: StoredHeartbeat) -> bool:
     """Whether the heartbeat changes more than the time and the load, or its reply says more than usual."""
     return (
         facts.status != Status.ACTIVE
-        or said.status != "active"
+        or heartbeat.status != "active"
         or facts.has_commands
-        or beat.is_drifting != facts.is_drifting
-        or (beat.tasks is not None and beat.tasks != facts.tasks)
+        or send_heartbeat.is_drifting != facts.is_drifting
+        or (send_heartbeat.tasks is not None and send_heartbeat.tasks != facts.tasks)
     )
 
 
-def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts, beat: Beat) -> bytes:
+def _follow_up(
+    transaction: Transaction, arrival: Arrival, facts: BeatFacts, send_heartbeat: StoredHeartbeat
+) -> bytes:
     """Judge the agent anew, note what it says that was not expected, and tell what waits for it."""
     said, now_s = arrival.said, transaction.now_s
     agent = agent_rows.find(transaction, arrival.agent_id, to_change=True)
@@ -167,7 +171,9 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts, bea
     ]
     mismatch = _mismatch(transaction, agent, facts, said)
     waited_s = arrival.waited_s(time.monotonic())
-    drafts = [_drift(agent, said, waited_s, now_s)] if beat.is_drifting and not facts.is_drifting else []
+    drafts = (
+        [_drift(agent, said, waited_s, now_s)] if send_heartbeat.is_drifting and not facts.is_drifting else []
+    )
     if mismatch is not None:
         drafts.append(
             EventDraft(
@@ -187,7 +193,7 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts, bea
         change = with_drain(change, now_s, timeout_s, "the agent says that it drains")
     if agent.status == Status.DRAINING and said.current_load == 0:
         # It may have done all its work: the next sweep looks.
-        agent_rows.set_judge_at(transaction, {agent.id: now_s})
+        agent_rows.set_verdict_due(transaction, {agent.id: now_s})
     if change.is_visible:
         (agent,) = change_status(transaction, [change], agent.agent_id)
     still_waiting = waiting if agent.status in {Status.ACTIVE, Status.UNHEALTHY} else ()
@@ -217,9 +223,9 @@ def _change(agent: StoredAgent, now_s: float, verdict_context: VerdictContext) -
     return change_of(agent, assess_agent(agent, 0, now_s, verdict_context))
 
 
-def _drift(agent: StoredAgent, said: Heartbeat, waited_s: float, now_s: float) -> EventDraft:
+def _drift(agent: StoredAgent, heartbeat: Heartbeat, waited_s: float, now_s: float) -> EventDraft:
     """Warn once when the agent's clock begins to differ; it decides nothing (RFC-0016 4.5)."""
-    differs_s = drift_s(said.client_timestamp.timestamp(), now_s, waited_s)
+    differs_s = drift_s(heartbeat.client_timestamp.timestamp(), now_s, waited_s)
     payload = DriftWarning(agent_id=agent.agent_id, drift_seconds=round(differs_s, 3))
     return EventDraft(
         type=EventType.AGENT_DRIFT_WARNING, actor=agent.agent_id, payload=payload, agent_id=agent.agent_id
@@ -227,13 +233,13 @@ def _drift(agent: StoredAgent, said: Heartbeat, waited_s: float, now_s: float) -
 
 
 def _mismatch(
-    transaction: Transaction, agent: StoredAgent, facts: BeatFacts, said: Heartbeat
+    transaction: Transaction, agent: StoredAgent, facts: BeatFacts, heartbeat: Heartbeat
 ) -> TasksMismatch | None:
     """Return how the tasks that the agent names now differ from those that are leased to it; None if not."""
-    if said.tasks_in_progress is None or facts.tasks == to_json(said.tasks_in_progress).decode():
+    if heartbeat.tasks_in_progress is None or facts.tasks == to_json(heartbeat.tasks_in_progress).decode():
         return None
     leased = leases.tasks_of(transaction, agent.agent_id)
-    named = set(said.tasks_in_progress)
+    named = set(heartbeat.tasks_in_progress)
     if named == leased:
         return None
     return TasksMismatch(
@@ -251,7 +257,7 @@ def _renewal(transaction: Transaction, mismatch: TasksMismatch | None) -> Iterat
     """
     over = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
     if over:
-        named = ", ".join(over[:MAX_TASKS_TOLD])
+        named = ", ".join(over[:MAX_TASKS_LISTED])
         yield PendingCommand(
             id=f"command_{str(ULID()).lower()}",
             command=RENEW_LEASES,

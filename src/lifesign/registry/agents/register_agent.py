@@ -31,7 +31,7 @@ from lifesign.registry.errors import AlreadyRegistered
 from lifesign.registry.keys import manage_keys
 from lifesign.registry.targets import probed_agents
 from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, assess_agent, change_of
-from lifesign.registry.transitions.history_recorder import keep_half_hours
+from lifesign.registry.transitions.history_recorder import store_half_hours
 from lifesign.registry.transitions.status_changes import MONITOR, change_status, lifecycle_event
 from lifesign.registry.views.agent_records import etag, record
 from lifesign.storage.agents import agent_rows
@@ -55,7 +55,7 @@ def register_agent(transaction: Transaction, call: Call) -> OperationReply:
     if existing is None:
         agent = add_agent(transaction, agent_id, body, call.actor)
     else:
-        agent = begin_new_life(transaction, existing, body, call.actor, supersede=body.supersede)
+        agent = begin_incarnation(transaction, existing, body, call.actor, supersede=body.supersede)
     probed_agents.end_step(transaction, agent_id, url, version)
     key = _key_for(transaction, agent_id, call)
     shown = record(agent, transaction.now_s).model_copy(update={"agent_key": key})
@@ -105,18 +105,20 @@ def add_agents(
     columns: list[dict[str, Any]] = []
     for agent_id, body in bodies.items():
         given = {"agent_id": agent_id, **_declared(body), **first}
-        unnumbered = agent_rows.unheard(0, {**given, "assess_at_s": None}, now_s)
+        unnumbered = agent_rows.new_agent(0, {**given, "assess_at_s": None}, now_s)
         verdict = assess_agent(unnumbered, 0, now_s, VerdictContext())
         columns.append({**given, "assess_at_s": verdict.assess_at_s})
     numbers = agent_rows.add_many(transaction, columns, now_s)
     _expect_results(transaction, dict(zip(numbers, bodies.values(), strict=True)))
-    added = [agent_rows.unheard(number, given, now_s) for number, given in zip(numbers, columns, strict=True)]
+    added = [
+        agent_rows.new_agent(number, given, now_s) for number, given in zip(numbers, columns, strict=True)
+    ]
     drafts = [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor) for agent in added]
     event_log.append(transaction, drafts)
     return added
 
 
-def begin_new_life(
+def begin_incarnation(
     transaction: Transaction,
     existing: StoredAgent,
     body: DeclaredAgent,
@@ -134,8 +136,8 @@ def begin_new_life(
         existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new life", actor)
     now_s = transaction.now_s
     if existing.observed is not None and (slot := Observed.from_json(existing.observed).slot) is not None:
-        keep_half_hours(transaction, {existing.id: [slot]})
-    agent_rows.start_anew(transaction, existing.id, {**_declared(body), **_in_force(existing, now_s)}, now_s)
+        store_half_hours(transaction, {existing.id: [slot]})
+    agent_rows.reset_agent(transaction, existing.id, {**_declared(body), **_in_force(existing, now_s)}, now_s)
     _expect_results(transaction, {existing.id: body})
     agent = agent_rows.find(transaction, existing.agent_id)
     assert agent is not None  # noqa: S101 - it is locked
@@ -144,7 +146,7 @@ def begin_new_life(
     if change.is_visible:
         # What an operator declared holds from the first moment on.
         return change_status(transaction, [change], MONITOR)[0]
-    agent_rows.set_judge_at(transaction, {agent.id: change.assess_at_s})
+    agent_rows.set_verdict_due(transaction, {agent.id: change.assess_at_s})
     return replace(agent, assess_at_s=change.assess_at_s)
 
 
@@ -227,7 +229,7 @@ REGISTER_AGENT = Operation(
     summary="Register an agent, or begin its next life (RFC-0016 3)",
     action=None,
     one_of=(Permission.REGISTER, Permission.RE_REGISTER),
-    deed=register_agent,
+    function=register_agent,
     body=Registration,
     answer=AgentRecord,
     status=201,

@@ -4,7 +4,7 @@ from lifesign.domain.access.permissions import Permission
 from lifesign.domain.lifecycle.agent_history import KeptHistory, shown
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.history import AgentHistory, told
+from lifesign.domain.models.history import AgentHistory, agent_history
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.views.agent_records import existing_agent
 from lifesign.storage.agents import histories
@@ -17,7 +17,7 @@ def show_history(transaction: Transaction, call: Call) -> OperationReply:
     kept = histories.find(transaction, [agent.id]).get(agent.id, KeptHistory())
     slot = None if agent.observed is None else Observed.from_json(agent.observed).slot
     history = shown(kept, slot, transaction.now_s)
-    return OperationReply(content=told(agent.agent_id, Monitoring(agent.monitoring), history))
+    return OperationReply(content=agent_history(agent.agent_id, Monitoring(agent.monitoring), history))
 
 
 OPERATIONS = (
@@ -26,7 +26,7 @@ OPERATIONS = (
         path="/api/v1/agents/{agent_id}/history",
         summary="Show how an agent answered, and what it said of itself, over the last day and month",
         action=Permission.READ_AGENT,
-        deed=show_history,
+        function=show_history,
         is_write=False,
         answer=AgentHistory,
         errors=(404,),

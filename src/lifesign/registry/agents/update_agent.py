@@ -36,9 +36,9 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
         url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
         probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
     if not {"unhealthy_after_s", "dead_after_s"}.isdisjoint(changed):
-        probed_agents.tell_thresholds(transaction, agent.agent_id)
+        probed_agents.publish_thresholds(transaction, agent.agent_id)
     if not {"card_url", "endpoint"}.isdisjoint(changed):
-        target_links.decide_anew(transaction, agent_ids=[agent.agent_id])
+        target_links.make_claims_due(transaction, agent_ids=[agent.agent_id])
     if changed:
         # Shorter thresholds may be past already.
         agent_rows.change(
@@ -90,7 +90,7 @@ OPERATIONS = (
         path="/api/v1/agents/{agent_id}",
         summary="Change an agent's record",
         action=Permission.UPDATE,
-        deed=update_agent,
+        function=update_agent,
         body=AgentUpdate,
         answer=AgentRecord,
         errors=(404, 410, 412, 428),

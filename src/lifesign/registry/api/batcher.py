@@ -30,12 +30,12 @@ class Batcher(Generic[Asked, Answer]):
     def __init__(
         self,
         database: Database,
-        deed: Callable[[Transaction, Sequence[Asked]], Sequence[Answer]],
+        function: Callable[[Transaction, Sequence[Asked]], Sequence[Answer]],
         *,
         most: int,
     ) -> None:
         self._database = database
-        self._deed = deed
+        self._function = function
         self._most = most
         self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._working: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class Batcher(Generic[Asked, Answer]):
         self._is_gathered = asyncio.Event()
 
     async def ask(self, asked: Asked) -> Answer:
-        """Return the deed's answer to one request once it is committed.
+        """Return the function's answer to one request once it is committed.
 
         StoreUnavailable if the database is away, or too many wait. A caller who leaves undoes nothing.
         """
@@ -86,7 +86,7 @@ class Batcher(Generic[Asked, Answer]):
     async def _carry_out(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
         asked = [one for one, _ in group]
         try:
-            answers = await self._database.write(lambda transaction: self._deed(transaction, asked))
+            answers = await self._database.write(lambda transaction: self._function(transaction, asked))
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
             refused = group
             if isinstance(error, StoreUnavailable):

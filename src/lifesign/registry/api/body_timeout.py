@@ -11,7 +11,7 @@ from lifesign.registry.errors import BodyTooSlow
 
 MAX_BODY_SECONDS = 30.0
 """For the whole of a request's body."""
-LOOK_EVERY_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """A body may take so much longer before it is noticed."""
 
 
@@ -30,7 +30,7 @@ class BodyTime:
         loop = asyncio.get_running_loop()
         self._reading[task] = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look)
+            self._timer = loop.call_later(CHECK_SECONDS, self._check)
 
     def __exit__(
         self,
@@ -48,7 +48,7 @@ class BodyTime:
         if task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise BodyTooSlow(MAX_BODY_SECONDS) from None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         loop = asyncio.get_running_loop()
         late_s = loop.time() - MAX_BODY_SECONDS
         late = [task for task, began_s in self._reading.items() if began_s <= late_s]
@@ -57,4 +57,4 @@ class BodyTime:
             self._expired.add(task)
             task.cancel()
         # While nobody reads there is no timer: an idle server sleeps.
-        self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look) if self._reading else None
+        self._timer = loop.call_later(CHECK_SECONDS, self._check) if self._reading else None

@@ -1,4 +1,4 @@
-"""How does a request become a deed in one transaction, and its outcome a response?"""
+"""How does a request become a function in one transaction, and its outcome a response?"""
 
 import logging
 import math
@@ -54,7 +54,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class OperationDispatcher:
-    """Lets requests in: reads and checks them, runs the deed, and says how it ended."""
+    """Lets requests in: reads and checks them, runs the function, and says how it ended."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class OperationDispatcher:
         if (look := operation.prefetch) is not None:
             seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
 
-        def deed(transaction: Transaction) -> OperationReply | LifesignError:
-            return operation.deed(transaction, let_in(transaction, seen))
+        def function(transaction: Transaction) -> OperationReply | LifesignError:
+            return operation.function(transaction, let_in(transaction, seen))
 
-        return await (self.database.write(deed) if operation.is_write else self.database.read(deed))
+        return await (self.database.write(function) if operation.is_write else self.database.read(function))
 
     def digest_of_caller(self, headers: Mapping[str, str]) -> bytes:
         """Return the digest of the key that a request carries; UnknownKey if it carries none."""
@@ -161,7 +161,7 @@ class OperationDispatcher:
         """Return what to tell a caller whose request is faulty: whom we do not let in, nothing of the fault.
 
         `check` raises NotAllowed for who may not ask for this at all. A request without a fault is not
-        looked up here, but in its deed's own transaction.
+        looked up here, but in its function's own transaction.
         """
         try:
             await self.database.read(lambda transaction: check(authenticate(transaction, digest)))

@@ -26,19 +26,19 @@ def cursor_at(listed: str, *place: int | str) -> str:
 
 def numbers_in(cursor: str, listed: str, how_many: int) -> list[int]:
     """Return the numbers in a cursor of this list, 0 to 2^63 - 1; InvalidRequest if it is none of ours."""
-    return _numbers(_place(cursor, listed), how_many)
+    return _numbers(_decode(cursor, listed), how_many)
 
 
 def text_in(cursor: str, listed: str, most_characters: int = MAX_ID_CHARACTERS) -> str:
     """Return the id in a cursor of this list; InvalidRequest if it is none of ours."""
-    return _text(_place(cursor, listed), most_characters)
+    return _text(_decode(cursor, listed), most_characters)
 
 
 def numbers_and_text_in(
     cursor: str, listed: str, how_many: int, most_characters: int
 ) -> tuple[list[int], str]:
     """Return the numbers in a cursor of this list, and the text behind them; InvalidRequest as above."""
-    place = _place(cursor, listed)
+    place = _decode(cursor, listed)
     return _numbers(place[:how_many], how_many), _text(place[how_many:], most_characters)
 
 
@@ -57,7 +57,7 @@ def _text(place: list[Any], most_characters: int) -> str:
     return text
 
 
-def _place(cursor: str, listed: str) -> list[Any]:
+def _decode(cursor: str, listed: str) -> list[Any]:
     try:
         read: Any = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError, RecursionError):

@@ -25,7 +25,7 @@ _log = logging.getLogger("lifesign.registry")
 class DeadlineDatabase:
     """A database that gives an answer within `most_s`, if only that there is none yet.
 
-    A deed that has begun by then goes on: a long one would never come to its end otherwise. There are no
+    A function that has begun by then goes on: a long one would never come to its end otherwise. There are no
     more of these than the database has connections; whoever still waits for one is given up.
     """
 
@@ -37,17 +37,17 @@ class DeadlineDatabase:
         self._going_on: set[asyncio.Future[Any]] = set()
         """Deeds whose callers were told. The event loop alone would not keep them."""
 
-    async def read(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed that changes nothing; it sees one state throughout. StoreUnavailable after `most_s`."""
-        return await self._in_time(self._database.read, deed)
+    async def read(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function that changes nothing, in one snapshot. StoreUnavailable after `most_s`."""
+        return await self._in_time(self._database.read, function)
 
-    async def write(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed and return once it is committed; whatever it raises undoes it.
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function and return once it is committed; whatever it raises undoes it.
 
         StoreUnavailable after `most_s`, or if the database is away, full or locked for too long.
         """
         try:
-            return await self._in_time(self._database.write, deed)
+            return await self._in_time(self._database.write, function)
         except StoreUnavailable as failure:
             self.writes.failed(failure)
             raise
@@ -57,11 +57,11 @@ class DeadlineDatabase:
         self._database.check_files()
 
     async def close(self) -> None:
-        """Let all connections go; deeds that wait are finished first."""
+        """Let all connections go; functions that wait are finished first."""
         await self._database.close()
 
-    async def _in_time(self, run: Run[T], deed: Callable[[Transaction], T]) -> T:
-        # Taken by the deed as it begins, in whatever thread, or by its caller who goes: by one of them.
+    async def _in_time(self, run: Run[T], function: Callable[[Transaction], T]) -> T:
+        # Taken by the function as it begins, in whatever thread, or by its caller who goes: by one of them.
         turn = Lock()
         has_begun = False
 
@@ -71,7 +71,7 @@ class DeadlineDatabase:
             if not (has_begun or turn.acquire(blocking=False)):
                 raise StoreUnavailable("whoever asked was told that nothing was changed")
             has_begun = True
-            return deed(transaction)
+            return function(transaction)
 
         running: asyncio.Future[T] = asyncio.ensure_future(run(begin))
         try:
@@ -90,7 +90,7 @@ class DeadlineDatabase:
         raise StoreUnavailable(f"the database has not answered within {self._most_s:g} s: {consequence}")
 
     def _forget(self, ended: asyncio.Future[Any]) -> None:
-        """Take note of the end of a deed whose caller was told before."""
+        """Take note of the end of a function whose caller was told before."""
         self._going_on.discard(ended)
         failure = None if ended.cancelled() else ended.exception()
         if not isinstance(failure, LifesignError | None):

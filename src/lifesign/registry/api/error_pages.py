@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from lifesign.registry.api.error_responses import OURS
+from lifesign.registry.api.error_responses import INTERNAL_ERROR_TEXT
 from lifesign.serving.error_body import REFUSAL_MEMBER, problem
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _WORDS: Final[Mapping[int, str]] = {
 class Pages(Protocol):
     """Whoever has pages."""
 
-    def told(
+    def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         """Return a page that says why there is no other."""
@@ -56,17 +56,17 @@ class ErrorPages:
         if error.status_code == 405:
             # Several routes may share a path; starlette names the methods of the first.
             headers["Allow"] = ", ".join(sorted(_methods_at(request)))
-        return self._told(request, error.status_code, error.detail, headers)
+        return self._error_page(request, error.status_code, error.detail, headers)
 
     async def fault(self, request: Request, _error: Exception) -> Response:
-        """Answer when something of ours fails outside of any deed; starlette hands it on, to be logged."""
-        return self._told(request, 500, OURS)
+        """Answer when the server itself fails outside an operation; starlette then logs the error."""
+        return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
 
     async def no_such_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer at a path that nothing can have; an ASGI app."""
-        await self._told(Request(scope), 404, "Not Found")(scope, receive, send)
+        await self._error_page(Request(scope), 404, "Not Found")(scope, receive, send)
 
-    def _told(
+    def _error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         code = "internal" if status == 500 else _CODES.get(status, "http_error")
@@ -74,7 +74,7 @@ class ErrorPages:
             return problem(status, code, why, headers=headers)
         # For whoever logs the request: see `error_responses.Refusal`.
         request.scope[REFUSAL_MEMBER] = code
-        return self._pages.told(request, status, _WORDS.get(status, why), headers)
+        return self._pages.error_page(request, status, _WORDS.get(status, why), headers)
 
     def _wants_page(self, request: Request) -> bool:
         if "text/html" not in request.headers.get("accept", ""):

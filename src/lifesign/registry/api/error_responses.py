@@ -14,7 +14,7 @@ from lifesign.registry import errors
 from lifesign.serving.error_body import RETRY_SECONDS, problem
 from lifesign.storage import errors as storage_errors
 
-OURS = "an error of ours; it was logged"
+INTERNAL_ERROR_TEXT = "an error of ours; it was logged"
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -82,7 +82,7 @@ def error_response(error: LifesignError) -> Response:
     found = STATUS_AND_CODE.get(type(error))
     if found is None:
         _log.error("an error that no caller can cause: %s", error, exc_info=error)
-        return problem(500, "internal", OURS)
+        return problem(500, "internal", INTERNAL_ERROR_TEXT)
     status, code = found
     members: dict[str, Any] = {}
     match error:

@@ -88,7 +88,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationReply:
-    """What a deed answers."""
+    """What a function answers."""
 
     content: BaseModel | Mapping[str, Any] | Sequence[Any] | None = None
     status: int = 200
@@ -111,15 +111,16 @@ class Operation:
     """For people, in the OpenAPI document."""
     action: Permission | None
     """What the caller must be allowed to do: to the agent of the path, or to any one at all, in which case
-    the deed asks again once it knows to which. None: what `one_of` says."""
-    deed: TransactionFunction
+    the function asks again once it knows to which. None: what `one_of` says."""
+    function: TransactionFunction
     one_of: tuple[Permission, ...] = ()
     """Where several actions lead here: one of them the caller must be allowed to do, to any one at all; the
-    deed asks again."""
+    function asks again."""
     is_write: bool = True
     prefetch: Prefetch | None = None
-    """Reads, before the deed's own transaction begins, what takes so long that no other change must wait for
-    it; the deed finds it as `Call.prefetched`, and what it tells may have changed since."""
+    """Reads, before the transaction begins, what takes so long that no other change must wait for it.
+
+    The function finds it as `Call.prefetched`, and what it tells may have changed since."""
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None
@@ -131,7 +132,7 @@ class Operation:
     needs_version: bool = False
     """Whether If-Match is required."""
     headers: tuple[str, ...] = ()
-    """Which else the deed looks at, for the OpenAPI document."""
+    """Which else the function looks at, for the OpenAPI document."""
 
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})

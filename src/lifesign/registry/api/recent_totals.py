@@ -14,7 +14,7 @@ from lifesign.storage.agents.search import AgentFilter
 
 EXACT_UP_TO = 1_000
 """No more than these are counted whenever they are asked for: no page ever holds more than its total."""
-GOOD_FOR_SECONDS = 5.0
+CACHE_SECONDS = 5.0
 USABLE_SECONDS = 10.0
 """How old a total may be that is told while somebody counts it anew; beyond, everybody counts."""
 MAX_TOTALS = 256
@@ -33,7 +33,7 @@ class RecentTotals:
         """Return how many match: what was counted a moment ago, or what `count` says now."""
         with self._lock:
             total, at_s = self._counted.get(wanted, (0, -inf))
-            may_be_s = USABLE_SECONDS if wanted in self._being_counted else GOOD_FOR_SECONDS
+            may_be_s = USABLE_SECONDS if wanted in self._being_counted else CACHE_SECONDS
             # A clock that was set back makes nothing good for longer.
             if 0 <= now_s - at_s < may_be_s:
                 return total

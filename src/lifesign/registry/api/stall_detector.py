@@ -14,7 +14,7 @@ MIN_PAUSE_SECONDS: Final = 0.75
 """Between two beats; less is how a busy process goes on."""
 SETTLE_SECONDS: Final = 10.0
 """After a pause, in which what waited is read."""
-MAX_PAUSES: Final = 16
+MAX_STALLS: Final = 16
 """That are remembered: no more fit into the time in which they matter."""
 
 
@@ -24,16 +24,16 @@ class StallDetector:
     def __init__(self) -> None:
         self._beat_at_s: float | None = None
         """The last beat; None before the first one: nothing is known then."""
-        self._pauses: deque[tuple[float, float]] = deque(maxlen=MAX_PAUSES)
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=MAX_STALLS)
         """When each began, and until when what was sent in it may still be read."""
 
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
-            self.beat(time.monotonic())
+            self.tick(time.monotonic())
             await asyncio.sleep(BEAT_SECONDS)
 
-    def beat(self, now_s: float) -> None:
+    def tick(self, now_s: float) -> None:
         """Take note that this process is at work; times are those of `time.monotonic`."""
         if self._beat_at_s is not None and now_s - self._beat_at_s > MIN_PAUSE_SECONDS:
             self._pauses.append((self._beat_at_s, now_s + SETTLE_SECONDS))

@@ -90,13 +90,13 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
     successors = _successors(transaction, rotated)
     for key in successors:
         key_rows.add(transaction, key)
-    drafts = [manage_keys.changed(_how_ended(key), key, actor) for key in ended]
+    drafts = [manage_keys.changed(_end_event(key), key, actor) for key in ended]
     drafts += [manage_keys.changed(EventType.KEY_CREATED, key, actor) for key in successors]
     event_log.append(transaction, drafts)
     return ended, successors
 
 
-def _how_ended(key: StoredKey) -> EventType:
+def _end_event(key: StoredKey) -> EventType:
     return EventType.KEY_ROTATED if key.revoked_at_s is None else EventType.KEY_REVOKED
 
 

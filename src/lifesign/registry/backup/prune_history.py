@@ -14,7 +14,7 @@ from functools import partial
 from lifesign.domain.lifecycle.agent_history import DAYS_KEPT
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.directories import ImportState
-from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS
+from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS
 from lifesign.domain.tasks.task_states import FINISHED
 from lifesign.registry.targets.replace_listing import finish_one
 from lifesign.storage.agents import histories
@@ -113,10 +113,10 @@ async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_
         after = await database.write(trim)
 
 
-async def _repeated(database: Database, deed: Callable[[Transaction], bool]) -> None:
+async def _repeated(database: Database, function: Callable[[Transaction], bool]) -> None:
     """Do something as long as there is more to do."""
     for _ in range(MAX_STEPS):
-        if not await database.write(deed):
+        if not await database.write(function):
             return
 
 
@@ -147,4 +147,4 @@ def _forget_numbers(transaction: Transaction) -> bool:
 def _forget_unfinished(transaction: Transaction) -> None:
     directories.drop_unfinished(transaction, transaction.now_s - UPLOAD_DAYS * DAY_SECONDS)
     directories.forget_imports(transaction, transaction.now_s - KEEP_IMPORTS_DAYS * DAY_SECONDS)
-    opt_outs.forget_unproven(transaction, transaction.now_s - TOKEN_GOOD_SECONDS)
+    opt_outs.forget_unproven(transaction, transaction.now_s - TOKEN_TTL_SECONDS)

@@ -145,7 +145,7 @@ def _page(after: int, last: int) -> Callable[[Transaction], list[Event]]:
 
 
 def _removal(head: LogHead, archived: Checkpoint, states: str, file: str) -> Callable[[Transaction], None]:
-    """Return the deed that takes what is in the file out of the database, unless something came between."""
+    """Return the function that removes what is in the file from the database, unless it has changed since."""
 
     def remove(transaction: Transaction) -> None:
         # Before the head is locked, which others wait for.

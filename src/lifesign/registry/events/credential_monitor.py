@@ -18,7 +18,7 @@ from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """Between two looks: who is not to follow any more is out about a second later."""
 MAX_UNKNOWN_SECONDS: Final = 5.0
 """How long what was found holds while the database is away; then all are let go, and may come back."""
@@ -37,10 +37,10 @@ class StillValid(Protocol):
 class CredentialMonitor:
     """What is known of all who follow, in one server process."""
 
-    def __init__(self, database: Database, good_among: StillValid, wake: Callable[[], None]) -> None:
+    def __init__(self, database: Database, still_valid: StillValid, wake: Callable[[], None]) -> None:
         """`wake` lets all look around who wait for something to be told."""
         self._database = database
-        self._good_among = good_among
+        self._still_valid = still_valid
         self._wake = wake
         self._following: Counter[str] = Counter()
         self._ended: set[str] = set()
@@ -53,7 +53,7 @@ class CredentialMonitor:
         self._following[who] += 1
         if self._looking is None:
             self._known_at_s = time.monotonic()
-            self._looking = asyncio.create_task(self._look_again())
+            self._looking = asyncio.create_task(self._recheck())
         try:
             yield
         finally:
@@ -70,13 +70,13 @@ class CredentialMonitor:
         is_known = time.monotonic() - self._known_at_s <= MAX_UNKNOWN_SECONDS
         return is_known and who not in self._ended
 
-    async def _look_again(self) -> None:
+    async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             asked = frozenset(self._following)
             begun_at_s = time.monotonic()
             try:
-                good = await self._database.read(partial(self._good_among, digests=asked))
+                good = await self._database.read(partial(self._still_valid, digests=asked))
             except StoreUnavailable:
                 if begun_at_s - self._known_at_s > MAX_UNKNOWN_SECONDS:
                     self._wake()

@@ -88,7 +88,7 @@ class WebhookCourier:
 
     async def _begin_deliveries(self) -> int | None:
         """Claim webhooks and deliver to each; return how far the log went, None if nobody wants any of it."""
-        is_due, position = await self._database.read(_look)
+        is_due, position = await self._database.read(_find_due)
         free = MAX_DELIVERIES - len(self._deliveries)
         if is_due and free > 0:
             for webhook in await self._database.write(
@@ -157,7 +157,7 @@ class _Message:
         return self.webhook.secrets_at(self.now_s)
 
 
-def _look(transaction: Transaction) -> tuple[bool, int | None]:
+def _find_due(transaction: Transaction) -> tuple[bool, int | None]:
     """Return whether a webhook is due, and how far the log goes; None instead if there is no webhook."""
     if webhooks.slowest(transaction) is None:
         return False, None

@@ -88,7 +88,7 @@ class EventFeed:
             while True:
                 await self._is_wanted.wait()
                 try:
-                    await self._look()
+                    await self._poll()
                     is_unreachable = False
                 except StoreUnavailable as error:
                     if not is_unreachable:
@@ -137,7 +137,7 @@ class EventFeed:
             )
             if not is_same_past:
                 if seen == self._end:
-                    self._begin_anew()
+                    self._restart()
                 return EventBatch((), position)
         is_full = len(found) == MAX_PAGE
         return EventBatch(found, found[-1].sequence if is_full else max(position, end))
@@ -176,14 +176,14 @@ class EventFeed:
             # What is erased from now on must not be told from memory.
             self._forget()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Take in what is new, and wake those who wait for it."""
         if self._end is None or self._has_rested:
             await self._skip_to_end()
         while self._end is not None:
             new = await self._database.read(partial(event_log.behind, place=self._end, limit=MAX_RECENT))
             if new is None:
-                self._begin_anew()
+                self._restart()
                 return
             if not new:
                 return
@@ -207,7 +207,7 @@ class EventFeed:
         )
         self._has_rested = False
         if not leads_over_seen:
-            self._begin_anew()
+            self._restart()
         elif self._end is None or last.sequence - seen.sequence > MAX_RECENT:
             self._end = last
             self._forget()
@@ -216,7 +216,7 @@ class EventFeed:
     def _forget(self) -> None:
         self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Forget a past that was replaced, and let those go who follow it."""
         _log.warning("the event log is another one than before: a backup was restored; streams begin anew")
         self._recent, self._end = [], None

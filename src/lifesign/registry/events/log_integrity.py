@@ -73,7 +73,7 @@ class LogWatch:
 
 
 def _page(after: Checkpoint | None) -> Callable[[Transaction], tuple[Checkpoint, bool]]:
-    """Return the deed that checks the next page; the first one begins where the database's events do."""
+    """Return the function that checks the next page; the first one begins where the database's events do."""
 
     def check(transaction: Transaction) -> tuple[Checkpoint, bool]:
         checkpoint = after

@@ -18,7 +18,7 @@ from lifesign.domain.events.registry_payloads import WebhookChanged
 from lifesign.domain.events.webhook_signature import PAYLOAD_TYPE, secret_of
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import AgentId, Body, Url, moment
-from lifesign.domain.net.target_address import AddressRefused, judge_url
+from lifesign.domain.net.target_address import AddressRefused, vet_url
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooManyWebhooks, WebhookNotFound
 from lifesign.storage.engine.transaction import Transaction
@@ -112,7 +112,7 @@ def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
     is judged at each delivery.
     """
     body = call.body_as(NewWebhook)
-    refused = judge_url(body.url, call.webhook_networks)
+    refused = vet_url(body.url, call.webhook_networks)
     if isinstance(refused, AddressRefused):
         raise InvalidRequest([Finding(refused.name, "/url", refused.reason)])
     if webhooks.count(transaction) >= MAX_WEBHOOKS:
@@ -221,7 +221,7 @@ OPERATIONS = (
         path="/api/v1/webhooks",
         summary="Send events to a URL: signed, in order, at least once",
         action=Permission.MANAGE_WEBHOOKS,
-        deed=create_webhook,
+        function=create_webhook,
         body=NewWebhook,
         answer=CreatedWebhook,
         status=201,
@@ -232,7 +232,7 @@ OPERATIONS = (
         path="/api/v1/webhooks",
         summary="List webhooks, without their secrets",
         action=Permission.MANAGE_WEBHOOKS,
-        deed=list_webhooks,
+        function=list_webhooks,
         is_write=False,
         answer=WebhookList,
     ),
@@ -241,7 +241,7 @@ OPERATIONS = (
         path="/api/v1/webhooks/{webhook_id}/rotate",
         summary="Replace a webhook's secret; both sign for a while",
         action=Permission.MANAGE_WEBHOOKS,
-        deed=rotate_webhook_secret,
+        function=rotate_webhook_secret,
         body=SecretRotation,
         answer=CreatedWebhook,
         errors=(404,),
@@ -251,7 +251,7 @@ OPERATIONS = (
         path="/api/v1/webhooks/{webhook_id}",
         summary="Delete a webhook",
         action=Permission.MANAGE_WEBHOOKS,
-        deed=delete_webhook,
+        function=delete_webhook,
         status=204,
         errors=(404,),
     ),

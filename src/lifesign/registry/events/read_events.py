@@ -13,8 +13,8 @@ from lifesign.domain.events.payload_fields import Label
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.base import AgentId, Body
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
-from lifesign.registry.views.key_names import keys_in, names_told
-from lifesign.registry.views.target_names import places_told
+from lifesign.registry.views.key_names import keys_in, visible_key_names
+from lifesign.registry.views.target_names import visible_target_names
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
@@ -78,8 +78,8 @@ def read_events(transaction: Transaction, call: Call) -> OperationReply:
         next_after=found[-1].sequence if is_full else head.last.sequence,
         last_sequence=head.last.sequence,
         archived_sequence=head.archived.sequence,
-        names=names_told(transaction, call.caller, keys_in(found))
-        | places_told(transaction, call.caller, found),
+        names=visible_key_names(transaction, call.caller, keys_in(found))
+        | visible_target_names(transaction, call.caller, found),
     )
     return OperationReply(content=answer)
 
@@ -108,7 +108,7 @@ OPERATIONS = (
         path="/api/v1/events",
         summary="Read the event log (RFC-0016 2.3)",
         action=Permission.READ_EVENTS,
-        deed=read_events,
+        function=read_events,
         is_write=False,
         query=EventQuery,
         answer=EventList,

@@ -68,7 +68,7 @@ class EventStreams:
         self.feed = feed
         self.open: Counter[bytes] = Counter()
         """How many streams there are, by the digest of the key."""
-        self.standing = CredentialMonitor(dispatcher.database, _good_among, feed.wake)
+        self.standing = CredentialMonitor(dispatcher.database, _still_valid, feed.wake)
 
     @property
     def open_streams(self) -> int:
@@ -103,7 +103,7 @@ class EventStreams:
             self._check_room(digest)
         except LifesignError as error:
             return error_response(error)
-        return _CountedStream(self, self._events(position, wanted, digest), digest)
+        return _CountingStream(self, self._events(position, wanted, digest), digest)
 
     def _check_room(self, digest: bytes) -> None:
         if self.open[digest] >= MAX_STREAMS_OF_KEY:
@@ -155,7 +155,7 @@ class _ServerStops:
         self._feed.close()
 
 
-class _CountedStream(EventSourceResponse):
+class _CountingStream(EventSourceResponse):
     """A stream that is counted while it is open. Ends without a word for a reader that takes nothing."""
 
     def __init__(self, streams: EventStreams, content: AsyncIterator[ServerSentEvent], digest: bytes) -> None:
@@ -186,7 +186,7 @@ class _CountedStream(EventSourceResponse):
                 del self._open_streams[self._digest]
 
 
-def _good_among(transaction: Transaction, digests: Collection[str]) -> set[str]:
+def _still_valid(transaction: Transaction, digests: Collection[str]) -> set[str]:
     """Return those of some keys, named by their digests, that are good now."""
     found = key_rows.of_digests(transaction, digests)
     return {key.digest.hex() for key in found if is_current(key, transaction.now_s)}

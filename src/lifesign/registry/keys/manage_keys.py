@@ -29,7 +29,7 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import KeyChanged
-from lifesign.domain.health.document import WHOLE, Time
+from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body, Name, OwnAgentId, moment
 from lifesign.domain.net.target import SHARDS
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
@@ -52,7 +52,7 @@ _LISTED = "keys"
 # Whose keys may, or must, belong to an agent.
 _OF_AN_AGENT = frozenset({Role.AGENT, Role.COORDINATOR})
 
-MaxWorkers = Annotated[int, Field(ge=1, le=SHARDS, strict=True), WHOLE]
+MaxWorkers = Annotated[int, Field(ge=1, le=SHARDS, strict=True), INTEGRAL_FLOAT]
 Lifetime = Annotated[float, Field(ge=1, le=MAX_LIFETIME_SECONDS, strict=True)]
 
 
@@ -333,7 +333,7 @@ OPERATIONS = (
         path="/api/v1/keys",
         summary="Create a key; it is shown in this answer alone",
         action=Permission.MANAGE_KEYS,
-        deed=_create,
+        function=_create,
         body=NewKey,
         answer=CreatedKey,
         status=201,
@@ -343,7 +343,7 @@ OPERATIONS = (
         path="/api/v1/keys",
         summary="List keys, valid or not, without the keys themselves",
         action=Permission.MANAGE_KEYS,
-        deed=_list,
+        function=_list,
         is_write=False,
         query=KeyListing,
         answer=KeyList,
@@ -353,7 +353,7 @@ OPERATIONS = (
         path="/api/v1/keys/{key_id}/rotate",
         summary="Replace a key by a new one; both are good for a while",
         action=Permission.MANAGE_KEYS,
-        deed=_rotate,
+        function=_rotate,
         body=KeyRotation,
         answer=CreatedKey,
         status=201,
@@ -364,7 +364,7 @@ OPERATIONS = (
         path="/api/v1/keys/{key_id}",
         summary="Change how many workers may probe with a key at a time",
         action=Permission.MANAGE_KEYS,
-        deed=_limit,
+        function=_limit,
         body=KeyLimits,
         answer=KeyRecord,
         errors=(404, 409),
@@ -374,7 +374,7 @@ OPERATIONS = (
         path="/api/v1/keys/{key_id}",
         summary="Revoke a key, unless it is the last one that may manage keys",
         action=Permission.MANAGE_KEYS,
-        deed=_revoke,
+        function=_revoke,
         status=204,
         errors=(404, 409),
     ),

@@ -23,16 +23,16 @@ from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.tasks.lease import (
-    TOLD_WITHIN_SECONDS,
     TTL_SECONDS,
+    TTL_TOLERANCE_SECONDS,
     Claim,
     EndReason,
     Refusal,
     ResourceKind,
+    decide_acquire,
+    decide_release,
+    decide_renew,
     ended,
-    judge_acquire,
-    judge_release,
-    judge_renew,
     read_resource,
 )
 from lifesign.domain.tasks.lease_id import number_in, was_granted_to
@@ -84,7 +84,7 @@ class LeaseReleaseRequest:
     lease_id: str
 
 
-Asked = Acquire | Renew | LeaseReleaseRequest
+LeaseOperation = Acquire | Renew | LeaseReleaseRequest
 Answer = Claim | LifesignError
 """The lease as it is now, or why the request is refused and changed nothing."""
 
@@ -113,29 +113,29 @@ class _Facts:
         self.rows[number] = self.changed[number] = claim
 
 
-def hold_leases(transaction: Transaction, asked: Sequence[Asked]) -> list[Answer]:
+def hold_leases(transaction: Transaction, operations: Sequence[LeaseOperation]) -> list[Answer]:
     """Carry out requests in their order; return for each the lease, or why it is refused."""
-    released = {one.lease_id for one in asked if isinstance(one, LeaseReleaseRequest)}
-    askers = lease_requesters.lock(transaction, (one.digest for one in asked), _numbers_in(released))
-    callers = [_caller(askers.keys.get(one.digest), one) for one in asked]
+    released = {one.lease_id for one in operations if isinstance(one, LeaseReleaseRequest)}
+    askers = lease_requesters.lock(transaction, (one.digest for one in operations), _numbers_in(released))
+    callers = [_caller(askers.keys.get(one.digest), one) for one in operations]
     allowed = [
-        one for one, caller in zip(asked, callers, strict=True) if not isinstance(caller, LifesignError)
+        one for one, caller in zip(operations, callers, strict=True) if not isinstance(caller, LifesignError)
     ]
     facts = _fetch(transaction, allowed, askers)
     answers: list[Answer] = []
-    for one, caller in zip(asked, callers, strict=True):
+    for one, caller in zip(operations, callers, strict=True):
         key = askers.keys.get(one.digest)
         if isinstance(caller, LifesignError):
             answers.append(caller)
         elif key is None or not is_valid(key, one.digest, facts.now_s):
             answers.append(UnknownKey())
         else:
-            answers.append(_judged(one, caller, facts))
+            answers.append(_decide(one, caller, facts))
     leases.store(transaction, list(facts.changed.values()))
     for actor, claims in facts.given_back.items():
         moved = lose_tasks(transaction, claims, actor)
         facts.drafts += [draft for several in moved.values() for draft in several]
-    _judge_drained_next(transaction, facts)
+    _schedule_drained(transaction, facts)
     event_log.append(transaction, facts.drafts)
     return answers
 
@@ -145,7 +145,7 @@ def holder_of(caller: Principal) -> str:
     return caller.agent_id or f"{KEY_ACTOR_PREFIX}{caller.key_id}"
 
 
-def _caller(key: StoredKey | None, one: Asked) -> Principal | LifesignError:
+def _caller(key: StoredKey | None, one: LeaseOperation) -> Principal | LifesignError:
     """Return who asks, or why they may not ask at all; whether the key is still good is seen later."""
     if key is None or key.revoked_at_s is not None:
         return UnknownKey()
@@ -157,7 +157,7 @@ def _caller(key: StoredKey | None, one: Asked) -> Principal | LifesignError:
     return caller
 
 
-def _check_permission(caller: Principal, one: Asked) -> None:
+def _check_permission(caller: Principal, one: LeaseOperation) -> None:
     match one:
         case Acquire() if read_resource(one.resource) is ResourceKind.SHARD:
             require(caller, Permission.LEASE_SHARDS)
@@ -173,7 +173,7 @@ def _check_permission(caller: Principal, one: Asked) -> None:
                 raise NotAllowed(caller.role, Permission.RELEASE_LEASE, None)
 
 
-def _fetch(transaction: Transaction, allowed: Sequence[Asked], askers: LeaseRequesters) -> _Facts:
+def _fetch(transaction: Transaction, allowed: Sequence[LeaseOperation], askers: LeaseRequesters) -> _Facts:
     """Lock the leases that the requests concern, and look at the clock then."""
     rows = leases.lock(
         transaction,
@@ -196,7 +196,7 @@ def _numbers_in(lease_ids: set[str]) -> list[int]:
     return [number for number in map(number_in, lease_ids) if number is not None]
 
 
-def _judged(one: Asked, caller: Principal, facts: _Facts) -> Answer:
+def _decide(one: LeaseOperation, caller: Principal, facts: _Facts) -> Answer:
     agent = None if caller.agent_id is None else facts.holders.get(caller.agent_id)
     try:
         if agent is None and caller.agent_id is not None and one.incarnation is not None:
@@ -224,7 +224,7 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
     number = facts.numbers[one.resource]
     before = facts.rows[number]
     status = None if agent is None else Status(agent.status)
-    decision = judge_acquire(
+    decision = decide_acquire(
         before, status, token_floor=facts.token_floor, now_s=facts.now_s, ttl_seconds=one.ttl_s
     )
     if isinstance(decision, Refusal):
@@ -252,7 +252,7 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
     number, claim = _row_of(one.lease_id, caller, facts)
     most_s = facts.lease_s.get(number)
-    decision = judge_renew(
+    decision = decide_renew(
         claim,
         one.lease_id,
         holder=holder_of(caller),
@@ -262,7 +262,7 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
     )
     if isinstance(decision, Refusal):
         raise refused(decision, one.lease_id, now_s=facts.now_s, token=one.token, agent=agent)
-    if one.ttl_s is not None and most_s is not None and one.ttl_s > most_s + TOLD_WITHIN_SECONDS:
+    if one.ttl_s is not None and most_s is not None and one.ttl_s > most_s + TTL_TOLERANCE_SECONDS:
         # Whoever asks counts its own deadline by what it asked for: less, without a word, would be too late.
         expected = f"expected at most {most_s:g}, the lease_seconds of the task"
         raise InvalidRequest([Finding("longer_than_its_task", "/ttl_seconds", expected)])
@@ -273,7 +273,7 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
 
 def _release(one: LeaseReleaseRequest, caller: Principal, facts: _Facts) -> Claim:
     number, claim = _row_of(one.lease_id, caller, facts)
-    decision = judge_release(
+    decision = decide_release(
         claim,
         one.lease_id,
         holder=holder_of(caller),
@@ -311,11 +311,11 @@ def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim
     return number, claim
 
 
-def _judge_drained_next(transaction: Transaction, facts: _Facts) -> None:
+def _schedule_drained(transaction: Transaction, facts: _Facts) -> None:
     """Let the next sweep look at draining agents that have given back all that they held."""
     if facts.drained:
         still_held = leases.count_held(transaction, sorted(facts.drained))
         done = facts.drained - still_held.keys()
-        agent_rows.set_judge_at(
+        agent_rows.set_verdict_due(
             transaction, {facts.holders[agent_id].number: facts.now_s for agent_id in done}
         )

@@ -19,7 +19,7 @@ from lifesign.registry.api.error_responses import error_response
 from lifesign.registry.leases.hold_lease import (
     Acquire,
     Answer,
-    Asked,
+    LeaseOperation,
     LeaseReleaseRequest,
     Renew,
     hold_leases,
@@ -44,7 +44,9 @@ class LeaseEndpoint:
     """An ASGI app that acquires, renews and releases; `takes` says whether a request is one of these."""
 
     def __init__(self, dispatcher: OperationDispatcher) -> None:
-        self.groups: Batcher[Asked, Answer] = Batcher(dispatcher.database, hold_leases, most=MAX_GROUP)
+        self.groups: Batcher[LeaseOperation, Answer] = Batcher(
+            dispatcher.database, hold_leases, most=MAX_GROUP
+        )
         self._dispatcher = dispatcher
 
     def takes(self, scope: Scope) -> bool:
@@ -83,7 +85,7 @@ class LeaseEndpoint:
                     self._dispatcher.heard.note()
                 await _show(asked, answer, send)
 
-    async def _asked(self, scope: Scope, receive: Receive) -> Asked:
+    async def _asked(self, scope: Scope, receive: Receive) -> LeaseOperation:
         headers = headers_in(scope)
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)
@@ -95,7 +97,9 @@ class LeaseEndpoint:
                 digest, fault, lambda caller: _check_may_ask(caller, action)
             ) from None
 
-    async def _read(self, scope: Scope, receive: Receive, headers: Mapping[str, str], digest: bytes) -> Asked:
+    async def _read(
+        self, scope: Scope, receive: Receive, headers: Mapping[str, str], digest: bytes
+    ) -> LeaseOperation:
         incarnation = incarnation_in(headers)
         path: str = scope["path"]
         if scope["method"] == "DELETE":
@@ -117,7 +121,7 @@ class LeaseEndpoint:
 
 
 def _check_may_ask(caller: Principal, action: Permission) -> None:
-    """Raise NotAllowed for who may do this with no lease; with which one is for the deed to say."""
+    """Raise NotAllowed for who may do this with no lease; with which one is for the function to say."""
     if not (may_at_all(caller, action) or may(caller, Permission.LEASE_SHARDS)):
         raise NotAllowed(caller.role, action, None)
 
@@ -138,14 +142,14 @@ def _one_part(text: str) -> str | None:
     return text if text and "/" not in text else None
 
 
-async def _show(asked: Asked, claim: Claim, send: Send) -> None:
-    if isinstance(asked, LeaseReleaseRequest):
+async def _show(operation: LeaseOperation, claim: Claim, send: Send) -> None:
+    if isinstance(operation, LeaseReleaseRequest):
         await send({"type": "http.response.start", "status": 204, "headers": _HEADERS[1:]})
         await send({"type": "http.response.body", "body": b""})
         return
     content = lease_json(claim)
     headers, status = [*_HEADERS, (b"content-length", b"%d" % len(content))], 200
-    if isinstance(asked, Acquire):
+    if isinstance(operation, Acquire):
         headers, status = [*headers, (b"location", f"{LEASES_PATH}/{claim.lease_id}".encode())], 201
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

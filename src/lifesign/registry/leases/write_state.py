@@ -14,7 +14,7 @@ from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.leases import StateRecord
 from lifesign.domain.parsing.json_limits import take_shallow
-from lifesign.domain.tasks.lease import intent_scope_resource, is_unexpired, judge_write
+from lifesign.domain.tasks.lease import check_write, intent_scope_resource, is_unexpired
 from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import StateNotFound, TokenRequired
@@ -55,7 +55,7 @@ def write_state(transaction: Transaction, call: Call) -> OperationReply | Lifesi
     now_s = transaction.after_waiting().now_s
     if claim is not None and claim.lease_id is None:
         claim = None
-    refusal = judge_write(claim, writer, token, now_s)
+    refusal = check_write(claim, writer, token, now_s)
     if refusal is not None:
         event = write_rejected(refusal, resource, writer=writer, token=token, agent_id=call.caller.agent_id)
         event_log.append(transaction, [event])
@@ -141,7 +141,7 @@ OPERATIONS = (
         path=PATH,
         summary=f"Write the state of an intent's scope, guarded by {TOKEN_HEADER}",
         action=Permission.WRITE_STATE,
-        deed=write_state,
+        function=write_state,
         body=State,
         answer=StateRecord,
         errors=(403, 412, 422, 428),
@@ -153,7 +153,7 @@ OPERATIONS = (
         path=PATH,
         summary="Read the state of an intent's scope",
         action=Permission.READ_LEASES,
-        deed=read_state,
+        function=read_state,
         is_write=False,
         answer=StateRecord,
         errors=(404, 422),

@@ -115,11 +115,11 @@ def _in_words(found: Mismatch, marker: DatabaseMarker, state: DatabaseState) -> 
         case Mismatch.FOREIGN:
             return f"{state.installation_id or 'it has no installation id'}, not {marker.installation_id}"
         case Mismatch.BEHIND:
-            missing = _place(marker.head, marker.epoch)
-            return f"it ends at {_place(state.head, state.epoch)}, and {missing} was committed"
+            missing = _log_position(marker.head, marker.epoch)
+            return f"it ends at {_log_position(state.head, state.epoch)}, and {missing} was committed"
         case _:
             return f"its event {marker.head.sequence} is not the one that was committed"
 
 
-def _place(head: Checkpoint, epoch: int) -> str:
+def _log_position(head: Checkpoint, epoch: int) -> str:
     return f"event {head.sequence} of epoch {epoch}"

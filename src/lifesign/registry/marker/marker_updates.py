@@ -135,8 +135,8 @@ class MarkerTracker:
         now_s = self._monotonic_s()
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
             self._warned_at_s = now_s
-            told = "the marker of the database cannot be kept up to date: %s"
-            _log.warning(told, error, exc_info=error if is_ours else None)
+            text = "the marker of the database cannot be kept up to date: %s"
+            _log.warning(text, error, exc_info=error if is_ours else None)
 
 
 def _compared(transaction: Transaction, known: KnownIdentity) -> DatabaseMarker | None:

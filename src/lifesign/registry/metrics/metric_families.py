@@ -21,13 +21,13 @@ from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.mass_exit import MonitorPolicy, MonitorState, Track, exit_limit
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.observation.evidence_age import FAULTS_OF_OURS
+from lifesign.domain.observation.evidence_age import PROBER_FAULTS
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.registry.agents.heartbeat_endpoint import HEARTBEAT_PATH
 from lifesign.registry.api.work_counts import DURATION_BUCKETS_S, Sums, WorkKind
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.evidence_watch import watched_in
-from lifesign.registry.probing.hand_out_witnesses import silence_in
+from lifesign.registry.probing.hand_out_witnesses import mass_silence_in
 from lifesign.registry.transitions.monitor_row import monitors_in
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.maintenance.totals import Totals
@@ -76,7 +76,7 @@ def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[
         sums.marked_at_s,
     )
     yield from _of_the_log(sums)
-    yield from _counted(sums)
+    yield from _sum_families(sums)
     yield from _http(sums)
 
 
@@ -215,13 +215,13 @@ def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
     yield _gauge(
         "old_evidence_agents",
         "Living agents of which nothing is known through a fault of the monitoring, by the reason.",
-        {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(FAULTS_OF_OURS)},
+        {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(PROBER_FAULTS)},
     )
     yield _number("evidence_lost", "Whether that has lasted for evidence_lost_after.", watched.is_reported)
     yield _number(
         "silent_network_classes",
         "Network classes of which most addresses fell silent together: none of them is a witness.",
-        len(silence_in(row).classes),
+        len(mass_silence_in(row).classes),
     )
 
 
@@ -242,7 +242,7 @@ def _of_the_log(sums: Sums) -> Iterator[Metric]:
     )
 
 
-def _counted(sums: Sums) -> Iterator[Metric]:
+def _sum_families(sums: Sums) -> Iterator[Metric]:
     yield _counter(
         "events",
         "Events that this server has committed, by type.",
@@ -306,15 +306,15 @@ def _http(sums: Sums) -> Iterator[Metric]:
 Labels = tuple[tuple[str, str], ...]
 
 
-def _gauge(name: str, told: str, values: Mapping[Labels, float], labels: Iterable[str] = ()) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, told, labels=_names(values, labels))
+def _gauge(name: str, message: str, values: Mapping[Labels, float], labels: Iterable[str] = ()) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, message, labels=_names(values, labels))
     for given, value in values.items():
         family.add_metric([text for _, text in given], float(value))
     return family
 
 
-def _counter(name: str, told: str, values: Mapping[Labels, float], labels: Iterable[str] = ()) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, told, labels=_names(values, labels))
+def _counter(name: str, message: str, values: Mapping[Labels, float], labels: Iterable[str] = ()) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, message, labels=_names(values, labels))
     for given, value in values.items():
         family.add_metric([text for _, text in given], value)
     return family
@@ -324,10 +324,10 @@ def _names(values: Mapping[Labels, float], labels: Iterable[str]) -> list[str]:
     return [*labels] or [name for name, _ in next(iter(values), ())]
 
 
-def _number(name: str, told: str, value: float | None) -> Metric:
+def _number(name: str, text: str, value: float | None) -> Metric:
     """Return one number; what does not exist is left out, and never zero."""
-    return _gauge(name, told, {} if value is None else {(): value})
+    return _gauge(name, text, {} if value is None else {(): value})
 
 
-def _total(name: str, told: str, value: float) -> Metric:
-    return _counter(name, told, {(): value})
+def _total(name: str, text: str, value: float) -> Metric:
+    return _counter(name, text, {(): value})

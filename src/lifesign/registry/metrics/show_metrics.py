@@ -116,11 +116,11 @@ class MetricsEndpoint:
             if len(self._let_in_s) > MAX_REMEMBERED:
                 del self._let_in_s[next(iter(self._let_in_s))]
 
-    async def _ask(self, deed: Callable[[Transaction], None]) -> None:
+    async def _ask(self, function: Callable[[Transaction], None]) -> None:
         """Read, and note whether the database answers."""
         self._answers = True
         try:
-            await self._dispatcher.database.read(deed)
+            await self._dispatcher.database.read(function)
         except StoreUnavailable:
             self._answers = False
             raise
@@ -135,8 +135,8 @@ class MetricsEndpoint:
     async def _counted(self) -> None:
         began_s = time.monotonic()
         try:
-            deed = partial(totals, most_down=self._settings.metrics_agents)
-            self._totals = await self._dispatcher.database.read(deed)
+            function = partial(totals, most_down=self._settings.metrics_agents)
+            self._totals = await self._dispatcher.database.read(function)
             self._can_be_counted = True
         except StoreUnavailable:
             self._answers = False

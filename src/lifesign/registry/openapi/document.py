@@ -297,8 +297,8 @@ def _answer(way: EndpointDoc, references: Mapping[tuple[type, str], str]) -> dic
 
 def _refusal(status: int) -> dict[str, Any]:
     codes = sorted({code for known, code in STATUS_AND_CODE.values() if known == status})
-    told = ", ".join(f"`{code}`" for code in codes)
-    shown: dict[str, Any] = {"description": f"{WORDS_OF_STATUS[status]}. Codes: {told}."}
+    text = ", ".join(f"`{code}`" for code in codes)
+    shown: dict[str, Any] = {"description": f"{WORDS_OF_STATUS[status]}. Codes: {text}."}
     if status in {429, 503}:
         shown["headers"] = {
             "Retry-After": {"description": "In seconds.", "schema": {"type": "integer", "minimum": 1}}

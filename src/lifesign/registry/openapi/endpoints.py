@@ -109,7 +109,7 @@ EXTRA_ENDPOINTS = (
         summary="Say that an agent lives (RFC-0016 4)",
         description="Stored before it is answered. The answer tells the status as the registry sees it, and "
         "what waits for the agent. An agent that is dead or deregistered has to register again: 410.",
-        action=Permission.BEAT,
+        action=Permission.HEARTBEAT,
         body=Heartbeat,
         answer=HeartbeatReply,
         errors=(404, 410),
@@ -217,13 +217,13 @@ EXTRA_ENDPOINTS = (
 
 def described(operation: Operation) -> EndpointDoc:
     """Return an operation as the document tells of it."""
-    deed = operation.deed
+    function = operation.function
     return EndpointDoc(
         method=operation.method,
         path=operation.path,
-        name=deed.__name__.strip("_"),
+        name=function.__name__.strip("_"),
         summary=operation.summary,
-        description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(deed) or ""),
+        description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(function) or ""),
         action=operation.action,
         body=operation.body,
         query=operation.query,

@@ -33,9 +33,9 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.domain.schedule.opt_out_proof import origin_of
 from lifesign.domain.schedule.receipt import receipt_of
-from lifesign.domain.tasks.lease import Claim, judge_write, shard_resource
+from lifesign.domain.tasks.lease import Claim, check_write, shard_resource
 from lifesign.errors import LifesignError
-from lifesign.registry.agents.register_agent import add_agents, begin_new_life
+from lifesign.registry.agents.register_agent import add_agents, begin_incarnation
 from lifesign.registry.api.call import checked
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.probing.claim_shards import prober_key, writer_name
@@ -50,7 +50,7 @@ from lifesign.registry.transitions.agent_verdicts import (
     change_of,
     leases_of_draining,
 )
-from lifesign.registry.transitions.history_recorder import keep_half_hours
+from lifesign.registry.transitions.history_recorder import store_half_hours
 from lifesign.registry.transitions.monitor_row import verdict_context_in
 from lifesign.registry.transitions.status_changes import MONITOR, change_status
 from lifesign.registry.views.lease_records import refused
@@ -112,7 +112,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     The refusal of a stale token is returned, not raised: its event has to be committed.
     """
     batch = call.body_as(ObservationBatch)
-    shards = _judged(transaction, call, batch)
+    shards = _vet_batch(transaction, call, batch)
     if batch.shard is not None and batch.shard in shards.refusals:
         event_log.append(transaction, shards.drafts)
         return shards.refusals[batch.shard]
@@ -142,7 +142,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     row = registry_row.find(transaction)
     cards = _cards(named, memories, outcomes)
     # Before anything is logged: whoever decides links locks claims first, then the log.
-    note_cards(transaction, _said_by_cards(taken, known))
+    note_cards(transaction, _card_claims(taken, known))
     _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
     folded = iter(_fold_in(transaction, taken, known, verdict_context_in(row)))
@@ -171,7 +171,7 @@ def _subject_id(observation: Observation) -> str:
     return target_id(observation.target_url or "")
 
 
-def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _BatchShards:
+def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) -> _BatchShards:
     """Lock the leases of the shards that a batch names, and judge its tokens."""
     tokens = batch.tokens or {}
     if batch.shard is not None and batch.fencing_token is not None:
@@ -187,7 +187,7 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _B
         # A row without a lease is that of a shard that nobody has held.
         claim = None if claim is None or claim.lease_id is None else claim
         writer = writer_name(call.caller, None if claim is None else claim.holder)
-        refusal = judge_write(claim, writer, token, now_s)
+        refusal = check_write(claim, writer, token, now_s)
         if refusal is not None:
             agent_id = call.caller.agent_id
             drafts.append(
@@ -288,7 +288,7 @@ def _follow_cards(transaction: Transaction, known: _LockedSubjects, cards: Mappi
     agent_rows.set_card_urls(transaction, places)
 
 
-def _said_by_cards(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFound]:
+def _card_claims(taken: Iterable[_Taken], known: _LockedSubjects) -> list[CardFound]:
     """Return what the cards of crawled targets say of whose they are, of those that were read now.
 
     A card that was not read, or could not be, says nothing.
@@ -329,7 +329,7 @@ def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _Loc
         url = None if place is None else read_target(place)
         other = None
         if isinstance(url, str):
-            other = target_links.find_counted(transaction, url, f"{origin_of(url)}/", target)
+            other = target_links.find_crawled_target(transaction, url, f"{origin_of(url)}/", target)
         target_links.set_counts_as(transaction, target, other)
 
 
@@ -347,7 +347,7 @@ def _find_agents(
     for each in taken:
         agent = known.agents.get(each.subject_id)
         is_there = agent is not None and agent.status != Status.DEREGISTERED
-        if agent is not None and _is_in_the_way(agent):
+        if agent is not None and _blocks_target_id(agent):
             is_there = False
         if known.subjects[each.subject_id].is_linked:
             # Its agent may have left a moment ago; the link ends by itself then.
@@ -358,7 +358,7 @@ def _find_agents(
         return
     numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
     # Some may have left since they were looked at; nobody lets the others go before they have their records.
-    living = target_rows.hold_living(
+    living = target_rows.lock_living(
         transaction, [number for number in numbers.values() if number is not None]
     )
     new: dict[str, FoundAgent] = {}
@@ -373,13 +373,13 @@ def _find_agents(
         if (agent := known.agents.get(subject_id)) is None:
             new[subject_id] = body
         else:
-            known.agents[subject_id] = begin_new_life(transaction, agent, body, MONITOR, supersede=True)
+            known.agents[subject_id] = begin_incarnation(transaction, agent, body, MONITOR, supersede=True)
     if new:
         added = add_agents(transaction, new, MONITOR, "its first sign of life")
         known.agents.update((agent.agent_id, agent) for agent in added)
 
 
-def _is_in_the_way(agent: StoredAgent) -> bool:
+def _blocks_target_id(agent: StoredAgent) -> bool:
     """Whether a record by a target's id began with what somebody said, and not with what a prober found."""
     return agent.target_url is None and is_target_id(agent.agent_id)
 
@@ -440,8 +440,8 @@ def _fold_in(
         verdict = assess_agent(agent, held.get(agent.agent_id, 0), transaction.now_s, around, seen)
         changes.append(change_of(agent, verdict))
     agent_rows.set_observed(transaction, rows)
-    keep_half_hours(transaction, over)
-    agent_rows.set_judge_at(
+    store_half_hours(transaction, over)
+    agent_rows.set_verdict_due(
         transaction,
         {
             change.agent.id: change.assess_at_s
@@ -461,7 +461,7 @@ OPERATIONS = (
         path="/api/v1/observations",
         summary="Report what a prober has seen, as one batch",
         action=Permission.REPORT_OBSERVATIONS,
-        deed=accept_observations,
+        function=accept_observations,
         body=ObservationBatch,
         answer=ObservationAnswer,
         errors=(404, 412),

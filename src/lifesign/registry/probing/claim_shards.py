@@ -42,13 +42,13 @@ from lifesign.domain.schedule.prober_standing import (
     withheld,
     within_known,
 )
-from lifesign.domain.schedule.shard_share import NOTHING, divide, fair_share
+from lifesign.domain.schedule.shard_share import NO_DIVISION, divide, fair_share
 from lifesign.domain.tasks.lease import (
     Claim,
     EndReason,
+    check_write,
     ended,
     is_unexpired,
-    judge_write,
     next_token,
     shard_resource,
 )
@@ -132,29 +132,29 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     they lived: else the first would have all, and each of them wait for its part. TooMany if too many
     workers live, of all keys or of this one.
     """
-    asked = call.body_as(ShardClaimRequest)
-    holder = worker_holder(call.caller, asked.worker)
+    body = call.body_as(ShardClaimRequest)
+    holder = worker_holder(call.caller, body.worker)
     floor = lease_requesters.lock(transaction, [call.digest], ()).token_floor
     probers.lock_all(transaction)
     shards = _locked(transaction)
     now_s = transaction.now_s
-    held = _really_held(shards, holder, asked.held, now_s)
-    living = _join(transaction, call, asked, holder)
+    held = _confirmed_shards(shards, holder, body.held, now_s)
+    living = _join(transaction, call, body, holder)
     idle = _count_idle(transaction, shards, holder)
-    standings = _standings(transaction, living)
-    reason = _withheld(transaction, idle, standings[holder], list(standings.values()))
+    workers = _living_workers(transaction, living)
+    reason = _withheld(transaction, idle, workers[holder], list(workers.values()))
     for shard, claim in shards.claims.items():
         if claim.holder == holder and (reason is not None or shard not in held):
             shards.end(shard, EndReason.RELEASED, now_s)
-    share = _share(standings, key_of(holder), asked.companions, now_s)
+    share = _fair_share(workers, key_of(holder), body.companions, now_s)
     if reason is None:
         free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
         division = divide(held, free, share)
     else:
-        division = NOTHING
+        division = NO_DIVISION
     for shard in division.given_up:
         shards.end(shard, EndReason.RELEASED, now_s)
-    expires_at_s = now_s + asked.ttl_seconds
+    expires_at_s = now_s + body.ttl_seconds
     for shard in division.kept:
         shards.put(shard, replace(shards.claims[shard], expires_at_s=expires_at_s))
     for shard in division.granted:
@@ -176,14 +176,14 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
     news = news_for_probers(registry_row.find(transaction), prober_key(call.caller))
-    offset_s = _offset_s(asked, now_s)
+    offset_s = _offset_s(body, now_s)
     keys = {key_of(prober.holder) for prober in living}
     recipient = Recipient(key=key_of(holder), keys=keys, shards=mine)
     answer = ShardGrant(
         shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
         workers=len(living),
         share=share,
-        witnesses=hand_out(transaction, asked, recipient, news.silent_classes, call.policies),
+        witnesses=hand_out(transaction, body, recipient, news.silent_classes, call.policies),
         silent_classes=news.silent_classes,
         confirmed_classes=news.confirmed_classes,
         clock_offset_s=offset_s,
@@ -209,22 +209,22 @@ def show_shards(transaction: Transaction, call: Call) -> OperationReply:
     asked = call.query_as(ShardChanges)
     after, since = asked.changed_after, asked.unprobed_since
     living = probers.living(transaction, MAX_SHOWN)
-    standings = _standings(transaction, living)
-    sharers = count_sharers(list(standings.values()), transaction.now_s)
+    workers = _living_workers(transaction, living)
+    sharers = count_sharers(list(workers.values()), transaction.now_s)
     changed = {} if after is None else target_rows.newest_versions(transaction, after)
     answer = ShardsShown(
         version=target_rows.last_version(transaction),
         changed={str(shard): version for shard, version in sorted(changed.items())},
-        probers=[_shown(each, standings[each.holder], transaction.now_s) for each in living],
+        probers=[_shown(each, workers[each.holder], transaction.now_s) for each in living],
         share=fair_share(min(sharers.values(), default=1), max(1, len(sharers))),
         unprobed=None if since is None else probe_results.count_unprobed(transaction, since.timestamp()),
     )
     return OperationReply(content=answer)
 
 
-def _share(standings: Mapping[str, LivingWorker], key: str, companions: int, now_s: float) -> int:
+def _fair_share(workers: Mapping[str, LivingWorker], key: str, companions: int, now_s: float) -> int:
     """Return how many shards a worker of a key may have, if so many others of the key begin with it."""
-    sharers = count_sharers(list(standings.values()), now_s)
+    sharers = count_sharers(list(workers.values()), now_s)
     return fair_share(max(sharers[key], companions + 1), len(sharers.keys() | {key}))
 
 
@@ -236,7 +236,9 @@ def _locked(transaction: Transaction) -> _ShardLeases:
     return _ShardLeases(numbers, dict(sorted(claims.items())), {}, [])
 
 
-def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder: str) -> list[StoredProber]:
+def _join(
+    transaction: Transaction, call: Call, request: ShardClaimRequest, holder: str
+) -> list[StoredProber]:
     """Note that a worker lives, and return all that do; TooMany."""
     now_s = transaction.now_s
     living = probers.living(transaction, MAX_PROBERS + 1)
@@ -244,14 +246,14 @@ def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder
     others = [prober for prober in living if prober.holder != holder]
     if known is None:
         _check_room(transaction, call, others)
-    offset_s = _offset_s(asked, now_s)
+    offset_s = _offset_s(request, now_s)
     _report_offset(holder, None if known is None else known.offset_s, offset_s, call.policies)
     prober = StoredProber(
         holder=holder,
         joined_at_s=now_s if known is None else known.joined_at_s,
-        expires_at_s=now_s + asked.ttl_seconds,
-        interval_s=asked.interval_s,
-        reached=None if asked.reached_classes is None else tuple(asked.reached_classes),
+        expires_at_s=now_s + request.ttl_seconds,
+        interval_s=request.interval_s,
+        reached=None if request.reached_classes is None else tuple(request.reached_classes),
         offset_s=offset_s,
     )
     probers.store(transaction, prober)
@@ -274,9 +276,9 @@ def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredPro
         raise TooManyWorkers(most, moment(min(ends_s)))
 
 
-def _offset_s(asked: ShardClaimRequest, now_s: float) -> float | None:
+def _offset_s(request: ShardClaimRequest, now_s: float) -> float | None:
     """Return by how much a worker's wall clock is ahead of the database's, as far as it tells."""
-    return None if asked.sent_at is None else round(asked.sent_at.timestamp() - now_s, 3)
+    return None if request.sent_at is None else round(request.sent_at.timestamp() - now_s, 3)
 
 
 def _report_offset(holder: str, before_s: float | None, offset_s: float | None, policies: Policies) -> None:
@@ -291,7 +293,7 @@ def _report_offset(holder: str, before_s: float | None, offset_s: float | None, 
         _log.info("the clock of prober %s is right again", holder)
 
 
-def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, LivingWorker]:
+def _living_workers(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, LivingWorker]:
     """Return how each living worker stands, by its holder."""
     reports = {each.holder: each for each in prober_reports.all_of(transaction)}
 
@@ -373,12 +375,12 @@ def _held_until_s(claim: Claim) -> float:
     return claim.expires_at_s if claim.ended_at_s is None else min(claim.ended_at_s, claim.expires_at_s)
 
 
-def _really_held(shards: _ShardLeases, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
+def _confirmed_shards(shards: _ShardLeases, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
     """Return the shards that the holder has by our books too."""
     return {
         shard
         for shard, token in named.items()
-        if judge_write(shards.claims[shard], holder, token, now_s) is None
+        if check_write(shards.claims[shard], holder, token, now_s) is None
     }
 
 
@@ -410,7 +412,7 @@ OPERATIONS = (
         path=PATH,
         summary="List who probes, and which shards hold anything new",
         action=Permission.READ_TARGETS,
-        deed=show_shards,
+        function=show_shards,
         is_write=False,
         query=ShardChanges,
         answer=ShardsShown,
@@ -420,7 +422,7 @@ OPERATIONS = (
         path=f"{PATH}/claim",
         summary="Say that a prober's worker lives, and take its share of the shards",
         action=Permission.LEASE_SHARDS,
-        deed=claim_shards,
+        function=claim_shards,
         body=ShardClaimRequest,
         answer=ShardGrant,
         errors=(409,),
@@ -431,7 +433,7 @@ OPERATIONS = (
         path=PATH,
         summary="Give back all shards of a worker that leaves",
         action=Permission.LEASE_SHARDS,
-        deed=leave_shards,
+        function=leave_shards,
         status=204,
         query=LeavingWorker,
     ),

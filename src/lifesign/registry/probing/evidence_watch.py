@@ -15,7 +15,7 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import LostEvidenceChanged, ProberFailures
 from lifesign.domain.lifecycle import mass_silence
-from lifesign.domain.lifecycle.mass_silence import ClassCounts, silence_after
+from lifesign.domain.lifecycle.mass_silence import ClassCounts, next_mass_silence
 from lifesign.domain.lifecycle.monitor_watch import (
     EvidenceChange,
     EvidenceWatchState,
@@ -31,7 +31,7 @@ from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.registry.keys.key_leases import end_leases_of, keys_that_still_hold
 from lifesign.registry.policies import Policies
-from lifesign.registry.probing.hand_out_witnesses import silence_in, silence_json
+from lifesign.registry.probing.hand_out_witnesses import mass_silence_in, mass_silence_json
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -96,7 +96,7 @@ def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Po
     now_s = transaction.after_waiting().now_s
     if not is_watch_due(row, now_s, policies):
         return
-    silence = silence_after(silence_in(row), counted.classes, now_s, policies.mass_silence)
+    silence = next_mass_silence(mass_silence_in(row), counted.classes, now_s, policies.mass_silence)
     before = watched_in(row)
     watched, turn = watched_after(before, counted.old_evidence, now_s, policies.evidence_lost_seconds)
     if turn is not None:
@@ -107,7 +107,9 @@ def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Po
     if counted.ended_keys:
         end_leases_of(transaction, counted.ended_keys, MONITOR)
     watched_json = _WATCHED.dump_json(watched).decode()
-    registry_row.store(transaction, replace(row, mass_silence=silence_json(silence), watched=watched_json))
+    registry_row.store(
+        transaction, replace(row, mass_silence=mass_silence_json(silence), watched=watched_json)
+    )
 
 
 def _key_turned(turn: KeyFailuresChange) -> EventDraft:

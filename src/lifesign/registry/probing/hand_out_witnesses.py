@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.lifecycle.mass_silence import Silence
+from lifesign.domain.lifecycle.mass_silence import MassSilence
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import MAX_WITNESSES, HandedOutWitness, ShardClaimRequest
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -26,7 +26,7 @@ TURN_FACTOR = 2
 LATELY_INTERVALS = 2
 """A target that answered within so many intervals of the crawl answered lately."""
 
-_SILENCE: TypeAdapter[Silence] = TypeAdapter(Silence)
+_MASS_SILENCE: TypeAdapter[MassSilence] = TypeAdapter(MassSilence)
 _CONFIRMED: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
@@ -43,19 +43,19 @@ def news_for_probers(row: RegistryRow | None, prober_key: str) -> News:
     if row is None:
         return News()
     return News(
-        silent_classes=silence_in(row).classes_for(prober_key),
+        silent_classes=mass_silence_in(row).classes_for(prober_key),
         confirmed_classes={name: moment(at_s) for name, at_s in sorted(confirmed_in(row).items())},
     )
 
 
-def silence_in(row: RegistryRow) -> Silence:
+def mass_silence_in(row: RegistryRow) -> MassSilence:
     """Return the mass silence that a row holds."""
-    return _SILENCE.validate_json(row.mass_silence) if row.mass_silence else Silence()
+    return _MASS_SILENCE.validate_json(row.mass_silence) if row.mass_silence else MassSilence()
 
 
-def silence_json(silence: Silence) -> str:
+def mass_silence_json(silence: MassSilence) -> str:
     """Return mass silence as a row holds it."""
-    return _SILENCE.dump_json(silence).decode()
+    return _MASS_SILENCE.dump_json(silence).decode()
 
 
 def confirmed_in(row: RegistryRow) -> dict[str, float]:
@@ -81,7 +81,7 @@ class Recipient:
 
 def hand_out(
     transaction: Transaction,
-    asked: ShardClaimRequest,
+    request: ShardClaimRequest,
     recipient: Recipient,
     silent_classes: Collection[str],
     policies: Policies,
@@ -92,12 +92,12 @@ def hand_out(
     and whose turn it is for the caller's key.
     """
     now_s = transaction.now_s
-    interval_s = asked.interval_s or DEFAULT_INTERVAL_S
+    interval_s = request.interval_s or DEFAULT_INTERVAL_S
     found: list[HandedOutWitness] = []
     handed_out: list[int] = []
-    wanted = [name for name in sorted(asked.wanted_witnesses) if name not in silent_classes]
+    wanted = [name for name in sorted(request.wanted_witnesses) if name not in silent_classes]
     for name in wanted[:MAX_CLASSES_SERVED]:
-        left = min(asked.wanted_witnesses[name], MAX_WITNESSES)
+        left = min(request.wanted_witnesses[name], MAX_WITNESSES)
         for candidate in liveness.candidates(
             transaction,
             name,
@@ -110,7 +110,7 @@ def hand_out(
                 candidate.target, recipient.key, recipient.keys, now_s, TURN_FACTOR * policies.witness_seconds
             )
             is_elsewhere = candidate.shard not in recipient.shards
-            if left and is_due and is_elsewhere and wants_to_be_asked(memory, now_s):
+            if left and is_due and is_elsewhere and accepts_witness_requests(memory, now_s):
                 left -= 1
                 handed_out.append(candidate.target)
                 found.append(HandedOutWitness(url=candidate.url, network_class=name))
@@ -118,9 +118,9 @@ def hand_out(
     return found
 
 
-def wants_to_be_asked(memory: ProbeMemory | None, now_s: float) -> bool:
+def accepts_witness_requests(memory: ProbeMemory | None, now_s: float) -> bool:
     """Whether a target neither asked to wait nor is refused by robots.txt or an opt-out."""
     if memory is None:
         return True
     is_waiting = memory.not_before_s is not None and now_s < memory.not_before_s
-    return not (memory.is_left_alone or memory.slowdowns or is_waiting)
+    return not (memory.is_excluded or memory.slowdowns or is_waiting)

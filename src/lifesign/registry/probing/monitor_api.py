@@ -36,13 +36,13 @@ from lifesign.domain.models.monitor import (
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
-from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, silence_in
+from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, mass_silence_in
 from lifesign.registry.transitions.monitor_row import (
     ExcludedTime,
     excluded_time_in,
     monitor_turned,
     monitors_in,
-    with_look,
+    with_assessment,
 )
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -73,7 +73,7 @@ def release_hold(transaction: Transaction, call: Call) -> OperationReply:
     for track in mass_exit.Track:
         if asked.track in {None, track}:
             look = mass_exit.release(monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit)
-            row = with_look(row, track, look, now_s)
+            row = with_assessment(row, track, look, now_s)
             event_log.append(transaction, monitor_turned(look, track, call.actor))
     registry_row.store(transaction, row)
     return OperationReply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
@@ -87,17 +87,17 @@ def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
 
     NetworkClassNotFound, TargetNotFound, TargetGone.
     """
-    asked = call.body_as(Confirmation)
-    if asked.network_class is not None:
-        now_s = _confirm_class(transaction, asked.network_class)
+    body = call.body_as(Confirmation)
+    if body.network_class is not None:
+        now_s = _confirm_class(transaction, body.network_class)
     else:
-        now_s = _confirm_target(transaction, asked.agent_id or "")
-    payload = OutageConfirmed(network_class=asked.network_class, agent_id=asked.agent_id)
+        now_s = _confirm_target(transaction, body.agent_id or "")
+    payload = OutageConfirmed(network_class=body.network_class, agent_id=body.agent_id)
     draft = EventDraft(
-        type=EventType.MONITOR_CONFIRMED, actor=call.actor, payload=payload, agent_id=asked.agent_id
+        type=EventType.MONITOR_CONFIRMED, actor=call.actor, payload=payload, agent_id=body.agent_id
     )
     event_log.append(transaction, [draft])
-    answer = Confirmed(network_class=asked.network_class, agent_id=asked.agent_id, confirmed_at=moment(now_s))
+    answer = Confirmed(network_class=body.network_class, agent_id=body.agent_id, confirmed_at=moment(now_s))
     return OperationReply(content=answer)
 
 
@@ -154,7 +154,7 @@ def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -
         state=worst.state,
         since=moment(worst.since_s),
         tracks={track: _track(monitor, policy) for track, monitor in tracks.items()},
-        silent_classes={} if row is None else _moments(silence_in(row).classes),
+        silent_classes={} if row is None else _moments(mass_silence_in(row).classes),
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
         unreached_targets=[] if row is None else [_unreached(each) for each in watched_in(row).unreached],
@@ -192,7 +192,7 @@ OPERATIONS = (
         path=PATH,
         summary="Show whether silence is believed, and of which agents nothing is known",
         action=Permission.READ_MONITOR,
-        deed=show_monitor,
+        function=show_monitor,
         is_write=False,
         answer=MonitorRecord,
     ),
@@ -201,7 +201,7 @@ OPERATIONS = (
         path=f"{PATH}/release",
         summary="End the suspension of verdicts by silence",
         action=Permission.RELEASE_HOLD,
-        deed=release_hold,
+        function=release_hold,
         query=MonitorRelease,
         answer=MonitorRecord,
     ),
@@ -210,7 +210,7 @@ OPERATIONS = (
         path=f"{PATH}/confirm",
         summary="Confirm that a network class, or one agent, may be down: its failures need no witness",
         action=Permission.CONFIRM_OUTAGE,
-        deed=confirm_outage,
+        function=confirm_outage,
         body=Confirmation,
         answer=Confirmed,
         errors=(404, 410),

@@ -7,7 +7,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkShown
 from lifesign.domain.net.target import target_id
-from lifesign.domain.net.target_address import AddressRefused, Network, judge_url
+from lifesign.domain.net.target_address import AddressRefused, Network, vet_url
 from lifesign.domain.schedule.opt_out_proof import origin_of
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
@@ -53,7 +53,9 @@ def _shown(claim: StoredClaim, allowed: Sequence[Network], linked_at_s: float | 
         proof=proof,
         proven_at=None if proof is None or seen_at_s is None else moment(seen_at_s),
         linked_at=None if linked_at_s is None else moment(linked_at_s),
-        token_asked_at=None if claim.token is None or claim.asked_at_s is None else moment(claim.asked_at_s),
+        token_requested_at=None
+        if claim.token is None or claim.requested_at_s is None
+        else moment(claim.requested_at_s),
         token_checked_at=None if claim.checked_at_s is None else moment(claim.checked_at_s),
         token_refusal=None if claim.token is None else _refusal(claim.url, allowed),
     )
@@ -61,7 +63,7 @@ def _shown(claim: StoredClaim, allowed: Sequence[Network], linked_at_s: float | 
 
 def _refusal(url: str, allowed: Sequence[Network]) -> str | None:
     """Return why the registry does not ask a target's host; of names only their addresses could tell."""
-    refused = judge_url(url, allowed)
+    refused = vet_url(url, allowed)
     if not isinstance(refused, AddressRefused):
         return None
     return f"the registry does not look for it: {refused.reason} (webhook_networks allow private networks)"

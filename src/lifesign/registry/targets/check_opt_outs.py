@@ -12,7 +12,7 @@ from yarl import URL
 
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.net.target_address import Network, read_networks
-from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_GOOD_SECONDS, is_proven
+from lifesign.domain.schedule.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_TTL_SECONDS, is_proven
 from lifesign.http.address_guard import PrivateAddressRefused
 from lifesign.http.bounded_body import read_bounded
 from lifesign.http.bounded_get import user_agent
@@ -60,15 +60,15 @@ class OptOutChecker:
         due = await self._database.write(_claim)
         await asyncio.gather(*(self._check(one) for one in due))
 
-    async def _check(self, asked: StoredOptOut) -> None:
-        served = await served_proof(asked.origin, self._allowed)
-        if served is None or not is_proven(asked.token, served):
+    async def _check(self, opt_out: StoredOptOut) -> None:
+        served = await served_proof(opt_out.origin, self._allowed)
+        if served is None or not is_proven(opt_out.token, served):
             return
         is_new = await self._database.write(
-            lambda transaction: prove(transaction, asked.origin, asked.token, ACTOR)
+            lambda transaction: prove(transaction, opt_out.origin, opt_out.token, ACTOR)
         )
         if is_new:
-            _log.info("%s opted out: its targets are probed no more", asked.origin)
+            _log.info("%s opted out: its targets are probed no more", opt_out.origin)
 
 
 async def repeat(check: Callable[[], Awaitable[None]], what: str) -> None:
@@ -123,7 +123,7 @@ def _claim(transaction: Transaction) -> list[StoredOptOut]:
 def _due(transaction: Transaction, *, to_change: bool = False) -> list[StoredOptOut]:
     return opt_outs.unproven(
         transaction,
-        asked_after_s=transaction.now_s - TOKEN_GOOD_SECONDS,
+        asked_after_s=transaction.now_s - TOKEN_TTL_SECONDS,
         checked_before_s=transaction.now_s - CHECK_SECONDS,
         limit=MAX_CHECKS,
         to_change=to_change,

@@ -15,7 +15,7 @@ from lifesign.domain.schedule.opt_out_proof import (
     LINK_TOKEN_PREFIX,
     PROOF_PATH,
     TOKEN_BYTES,
-    TOKEN_GOOD_SECONDS,
+    TOKEN_TTL_SECONDS,
     is_open,
     origin_of,
     token_of,
@@ -33,11 +33,11 @@ MAX_AGENT_TOKENS = 8
 """Tokens that one agent may have."""
 MAX_TOKENS = 10_000
 """Tokens of all agents."""
-ASK_AGAIN_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 """A repeated request has the token looked for at once, unless somebody looked this recently."""
 
 
-def ask_token(transaction: Transaction, call: Call) -> OperationReply:
+def issue_token(transaction: Transaction, call: Call) -> OperationReply:
     """Give out the token by which the owner of a target proves that it is the agent's.
 
     Asked again, it is the same token, and it is looked for at once.
@@ -55,8 +55,8 @@ def ask_token(transaction: Transaction, call: Call) -> OperationReply:
             raise TooMany("link tokens", MAX_TOKENS)
         token = token_of(secrets.token_bytes(TOKEN_BYTES), LINK_TOKEN_PREFIX)
         target_links.put_token(transaction, target.id, agent.id, token)
-    elif known.checked_at_s is not None and now_s - known.checked_at_s >= ASK_AGAIN_SECONDS:
-        target_links.look_at_once(transaction, target.id, agent.id)
+    elif known.checked_at_s is not None and now_s - known.checked_at_s >= RETRY_SECONDS:
+        target_links.check_token_now(transaction, target.id, agent.id)
     given = _claim(transaction, target, agent)
     assert given is not None  # noqa: S101 - it was stored just now
     return OperationReply(content=_token_shown(given), status=201)
@@ -83,19 +83,19 @@ def _claim(transaction: Transaction, target: StoredTarget, agent: StoredAgent) -
 
 
 def _is_good(claim: StoredClaim, now_s: float) -> bool:
-    return claim.token_at_s is not None or is_open(claim.asked_at_s or 0.0, now_s)
+    return claim.token_at_s is not None or is_open(claim.requested_at_s or 0.0, now_s)
 
 
 def _token_shown(claim: StoredClaim) -> LinkToken:
-    asked_at_s = claim.asked_at_s or 0.0
+    requested_at_s = claim.requested_at_s or 0.0
     is_found = claim.token_at_s is not None
     return LinkToken(
         target_id=claim.target_id,
         url=claim.url,
         token=claim.token or "",
         proof_url=f"{origin_of(claim.url)}{PROOF_PATH}",
-        asked_at=moment(asked_at_s),
-        expires_at=None if is_found else moment(asked_at_s + TOKEN_GOOD_SECONDS),
+        requested_at=moment(requested_at_s),
+        expires_at=None if is_found else moment(requested_at_s + TOKEN_TTL_SECONDS),
         checked_at=None if claim.checked_at_s is None else moment(claim.checked_at_s),
         proven_at=None if claim.token_at_s is None else moment(claim.token_at_s),
     )
@@ -107,7 +107,7 @@ OPERATIONS = (
         path="/api/v1/agents/{agent_id}/links",
         summary="Get the token by which a target's owner proves that the target is this agent",
         action=Permission.UPDATE,
-        deed=ask_token,
+        function=issue_token,
         body=LinkRequest,
         answer=LinkToken,
         status=201,

@@ -29,7 +29,7 @@ MAX_SHARD_DIGITS = 9
 
 _LISTED = "shard_targets"
 
-_NOTHING = ProbeMemory()
+_NO_MEMORY = ProbeMemory()
 
 _log = logging.getLogger("lifesign.registry")
 
@@ -81,7 +81,7 @@ def _shard_in(call: Call) -> int:
 def _shown(row: FeedRow) -> dict[str, Any]:
     shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
     memory = remembered(row)
-    if memory is not _NOTHING:
+    if memory is not _NO_MEMORY:
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
         shown["recheck_at"] = moment(row.recheck_at_s)
@@ -99,7 +99,7 @@ def remembered(row: FeedRow) -> ProbeMemory:
     with an earlier URL, it cannot be read, or the agent never answered a prober. A failure then needs a
     witness.
     """
-    memory = recalled(row.subject_id, row.memory) or _NOTHING
+    memory = recalled(row.subject_id, row.memory) or _NO_MEMORY
     if row.alive_at_s is None or last_alive_s(memory) is not None:
         return memory
     return memory.model_copy(update={"alive_at_s": row.alive_at_s})
@@ -126,7 +126,7 @@ OPERATIONS = (
         path="/api/v1/shards/{shard}/targets",
         summary="List what is to be probed in a shard, or what changed there",
         action=Permission.LEASE_SHARDS,
-        deed=list_shard_targets,
+        function=list_shard_targets,
         is_write=False,
         query=ShardQuery,
         answer=ShardTargets,

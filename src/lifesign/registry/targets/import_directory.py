@@ -79,13 +79,13 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 
     A later import of the same directory takes the place of all before it.
     """
-    asked = call.body_as(ImportEnd)
+    body = call.body_as(ImportEnd)
     directory = _known(transaction, call)
     found = directories.find_import(transaction, directory.id, call.path["import_id"], to_change=True)
     if found is None:
         raise ImportNotFound(directory.name, call.path["import_id"])
     if found.state == ImportState.UPLOADING:
-        found = begin(transaction, directory, found, asked.pages)
+        found = begin(transaction, directory, found, body.pages)
     return OperationReply(content=import_record(advance(transaction, directory, found, call.actor)))
 
 
@@ -197,7 +197,7 @@ OPERATIONS = (
         path=PATH,
         summary="List directories, with what they list and what is held",
         action=Permission.READ_TARGETS,
-        deed=list_directories,
+        function=list_directories,
         is_write=False,
         answer=DirectoryList,
     ),
@@ -206,7 +206,7 @@ OPERATIONS = (
         path=f"{PATH}/{{directory}}",
         summary="Show a directory",
         action=Permission.READ_TARGETS,
-        deed=show_directory,
+        function=show_directory,
         is_write=False,
         answer=DirectoryRecord,
         errors=(404,),
@@ -216,7 +216,7 @@ OPERATIONS = (
         path=f"{PATH}/{{directory}}/imports/{{import_id}}/pages/{{page}}",
         summary="Send one page of what a directory lists",
         action=Permission.IMPORT_TARGETS,
-        deed=put_page,
+        function=put_page,
         body=ImportPage,
         answer=ImportRecord,
         errors=(409,),
@@ -227,7 +227,7 @@ OPERATIONS = (
         path=f"{PATH}/{{directory}}/imports/{{import_id}}/apply",
         summary="Let a list whose pages have all come take the place of the former one, a part at a time",
         action=Permission.IMPORT_TARGETS,
-        deed=apply_import,
+        function=apply_import,
         body=ImportEnd,
         answer=ImportRecord,
         errors=(404, 409),
@@ -237,7 +237,7 @@ OPERATIONS = (
         path=f"{PATH}/{{directory}}/confirm",
         summary="Let go what left a directory that has shrunk",
         action=Permission.CONFIRM_DIRECTORY,
-        deed=confirm_directory,
+        function=confirm_directory,
         answer=ImportRecord,
         errors=(404, 409),
     ),

@@ -9,7 +9,7 @@ from functools import partial
 
 from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS
 from lifesign.domain.net.target_address import read_networks
-from lifesign.domain.schedule.opt_out_proof import TOKEN_GOOD_SECONDS, is_proven, origin_of
+from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS, is_proven, origin_of
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.check_opt_outs import repeat, served_file
 from lifesign.registry.targets.link_decisions import settle
@@ -64,7 +64,7 @@ def _are_checks_due(transaction: Transaction) -> bool:
 
 def _claim_checks(transaction: Transaction) -> list[tuple[int, str]]:
     """Return targets whose origins nobody else asks now; tokens that were not found in time end."""
-    target_links.forget_tokens(transaction, transaction.now_s - TOKEN_GOOD_SECONDS)
+    target_links.forget_tokens(transaction, transaction.now_s - TOKEN_TTL_SECONDS)
     return target_links.claim_checks(
         transaction,
         open_before_s=transaction.now_s - OPEN_CHECK_SECONDS,

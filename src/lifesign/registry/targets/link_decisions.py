@@ -60,19 +60,19 @@ def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
     )
 
 
-def note_cards(transaction: Transaction, said: Sequence[CardFound]) -> None:
+def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
     """Note what cards that were read said, each target's at most once.
 
     Stored is only what can prove a claim: the agent claims the target, and is not named by the cards of
     `MAX_CARDS` others. Cards of strangers that name an agent leave nothing.
     """
-    named = sorted({card.agent_id for card in said if card.agent_id is not None})
+    named = sorted({card.agent_id for card in cards if card.agent_id is not None})
     claimants = target_links.claimants(transaction, named)
-    naming = [card.target for card in said if card.agent_id in claimants]
+    naming = [card.target for card in cards if card.agent_id in claimants]
     urls = {target.id: target.url for target in target_rows.find_many(transaction, naming)}
     others: dict[str, set[int]] = {}
     noted: list[CardFound] = []
-    for card in said:
+    for card in cards:
         claimant, url = claimants.get(card.agent_id or ""), urls.get(card.target)
         if claimant is not None and url is not None and _can_prove(claimant, url, card.card_url):
             known = others.get(claimant.agent_id)
@@ -127,7 +127,7 @@ def settle(transaction: Transaction, number: int, public_url: str | None) -> Non
     if linked is not None:
         if link is None:
             target_links.link(transaction, number, linked.agent)
-            target_rows.tell_probers(transaction, [number], version)
+            target_rows.touch_targets(transaction, [number], version)
             drafts.append(_linked(linked, next(one for one in claims if one.agent == linked.agent), now_s))
         _leave_own_target(transaction, linked.agent_id, version)
         _end_record(transaction, locked.get(target.subject_id), linked.agent_id)
@@ -159,7 +159,7 @@ def _end(
     agent: StoredAgent | None,
 ) -> EventDraft:
     target_links.unlink(transaction, link.target, link.agent)
-    target_rows.tell_probers(transaction, [link.target], version)
+    target_rows.touch_targets(transaction, [link.target], version)
     if agent is not None and not target_links.links_to(transaction, link.agent):
         _restore_own_target(transaction, agent, version)
     payload = AgentUnlinked(agent_id=link.agent_id, target_id=target.subject_id, reason=reason)
@@ -173,7 +173,7 @@ def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: i
         target_rows.end_linked(transaction, agent.agent_id)
     elif agent.monitoring == Monitoring.HEARTBEAT or not isinstance(url, str):
         target_links.forget_observed(transaction, agent.id)
-        agent_rows.set_judge_at(transaction, {agent.id: transaction.now_s})
+        agent_rows.set_verdict_due(transaction, {agent.id: transaction.now_s})
     else:
         target_rows.enter(transaction, agent.agent_id, url, version)
         if has_opted_out(transaction, url):

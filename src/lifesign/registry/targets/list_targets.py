@@ -23,14 +23,14 @@ from lifesign.domain.models.targets import (
 from lifesign.domain.net.international_host import ascii_host
 from lifesign.domain.net.target_address import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
-from lifesign.domain.observation.probe_summary import beside_card, probe_summary
+from lifesign.domain.observation.probe_summary import combine_with_card, probe_summary
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.registry.api.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
 from lifesign.registry.api.operations import SEPARATED_BY_COMMAS, Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, TargetNotFound
 from lifesign.registry.targets.feed_targets import recalled
-from lifesign.registry.targets.target_results import ASKED, last_of
+from lifesign.registry.targets.target_results import STORED_LAYERS, last_of
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ResultChange
@@ -60,7 +60,7 @@ class TargetOrder(StrEnum):
     """By host, then by URL."""
 
 
-def _as_targets_spell_it(value: str) -> str:
+def _normalized_origin(value: str) -> str:
     host = ascii_host(value)
     if isinstance(host, AddressRefused):
         raise PydanticCustomError("host", "expected a host: {reason}", {"reason": host.reason})
@@ -70,7 +70,7 @@ def _as_targets_spell_it(value: str) -> str:
 Host = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True),
-    AfterValidator(_as_targets_spell_it),
+    AfterValidator(_normalized_origin),
 ]
 """The host of targets that are looked for; one in another alphabet as people write it, or in ASCII."""
 
@@ -155,7 +155,7 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
     """Return one target, also one that is gone, with its last results and changes."""
     subject_id = call.path["target_id"]
     require(call.caller, Permission.READ_TARGETS, subject_id)
-    row = target_search.whole(transaction, subject_id)
+    row = target_search.find_target(transaction, subject_id)
     if row is None:
         raise TargetNotFound(subject_id)
     changes = result_history.changes_of(transaction, row.id, MAX_CHANGES)
@@ -169,7 +169,7 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
         probed_at=None if row.observed_at_s is None else moment(row.observed_at_s),
         recheck_at=None if row.recheck_at_s is None else moment(row.recheck_at_s),
         memory=recalled(subject_id, row.memory),
-        observed=None if row.observed is None else _seen(row.observed),
+        observed=None if row.observed is None else _observed_target(row.observed),
         changes=[_change(change) for change in changes],
         agent_status=None if row.status is None else Status(row.status),
         health_status=None if row.health is None else HealthStatus(row.health),
@@ -202,7 +202,7 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
-        "why": None if seen is None else why_of(seen, row.layers),
+        "why": None if seen is None else observed_reason(seen, row.layers),
         "gone_reason": row.gone_reason,
         "unknown_reason": unknown_reason(evidence, now_s) if row.gone_at_s is None else None,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
@@ -217,7 +217,7 @@ def observed_at_of(seen: Mapping[str, Any] | None) -> float | None:
     return None if seen is None else float(seen["observed_at_s"])
 
 
-def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
+def observed_reason(seen: Mapping[str, Any], known: str | None) -> str | None:
     """Tell what was seen; of who lives also a card of today that the last probe did not ask for."""
     # As it was stored it was checked; checking it again would take most of a page's time.
     layers = [
@@ -225,14 +225,14 @@ def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
             layer,
             LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", "")),
         )
-        for layer in ASKED
+        for layer in STORED_LAYERS
         if (said := seen.get(layer.value)) is not None
     ]
     card = None if known is None else dict(last_of(known)).get(Layer.DISCOVERY)
-    return probe_summary(beside_card(layers, card)) or None
+    return probe_summary(combine_with_card(layers, card)) or None
 
 
-def _seen(stored: str) -> ObservedTarget:
+def _observed_target(stored: str) -> ObservedTarget:
     members = from_json(stored)
     return ObservedTarget.model_validate(members | {"observed_at": moment(members["observed_at_s"])})
 
@@ -253,7 +253,7 @@ OPERATIONS = (
         path=PATH,
         summary="List targets by their last result, directory and host",
         action=Permission.READ_TARGETS,
-        deed=list_targets,
+        function=list_targets,
         is_write=False,
         query=TargetListing,
         answer=TargetList,
@@ -264,7 +264,7 @@ OPERATIONS = (
         path=f"{PATH}/{{target_id}}",
         summary="Show all that is known of a target",
         action=Permission.READ_TARGETS,
-        deed=show_target,
+        function=show_target,
         is_write=False,
         answer=TargetRecord,
         errors=(404,),

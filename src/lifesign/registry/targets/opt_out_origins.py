@@ -24,7 +24,7 @@ from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.schedule.opt_out_proof import (
     PROOF_PATH,
     TOKEN_BYTES,
-    TOKEN_GOOD_SECONDS,
+    TOKEN_TTL_SECONDS,
     is_covered,
     is_open,
     origin_of,
@@ -33,7 +33,7 @@ from lifesign.domain.schedule.opt_out_proof import (
 from lifesign.registry.api.cursors import Cursor, cursor_at, text_in
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import OptOutNotFound, TooMany
-from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
+from lifesign.registry.targets.retire_targets import end_records, lock_agents, retire
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import opt_outs, target_rows
@@ -63,11 +63,13 @@ class OptOutQuery(Body):
     url: OptOutUrl
 
 
-def ask_opt_out(transaction: Transaction, call: Call) -> OperationReply:
+def request_opt_out(transaction: Transaction, call: Call) -> OperationReply:
     """Give out the token that proves whose origin it is; asked again, it is looked for at once."""
     origin = _origin(call.body_as(OptOutRequest).url, "/url")
     known = opt_outs.find(transaction, origin, to_change=True)
-    if known is not None and (known.proven_at_s is not None or is_open(known.asked_at_s, transaction.now_s)):
+    if known is not None and (
+        known.proven_at_s is not None or is_open(known.requested_at_s, transaction.now_s)
+    ):
         if known.proven_at_s is None:
             opt_outs.set_checked(transaction, origin, None)
         return OperationReply(content=_shown(known), status=201)
@@ -125,7 +127,7 @@ def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool
     opt_outs.set_proven(transaction, origin)
     # Some may have come since it was looked for the first time.
     going = _to_go(transaction, origin)
-    ending = let_go(
+    ending = retire(
         transaction,
         {subject_id: target.id for subject_id, target in going.items()},
         GoneReason.OPTED_OUT,
@@ -189,8 +191,8 @@ def _shown(stored: StoredOptOut) -> OptOutRecord:
         origin=stored.origin,
         token=stored.token,
         proof_url=stored.origin + PROOF_PATH,
-        asked_at=moment(stored.asked_at_s),
-        expires_at=None if is_proven else moment(stored.asked_at_s + TOKEN_GOOD_SECONDS),
+        requested_at=moment(stored.requested_at_s),
+        expires_at=None if is_proven else moment(stored.requested_at_s + TOKEN_TTL_SECONDS),
         checked_at=None if stored.checked_at_s is None else moment(stored.checked_at_s),
         proven_at=None if stored.proven_at_s is None else moment(stored.proven_at_s),
     )
@@ -202,7 +204,7 @@ OPERATIONS = (
         path=PATH,
         summary="Get the token by which an owner proves that nobody is to probe an origin",
         action=Permission.MANAGE_OPT_OUTS,
-        deed=ask_opt_out,
+        function=request_opt_out,
         body=OptOutRequest,
         answer=OptOutRecord,
         status=201,
@@ -213,7 +215,7 @@ OPERATIONS = (
         path=PATH,
         summary="List the origins that opted out, or are to prove it",
         action=Permission.MANAGE_OPT_OUTS,
-        deed=list_opt_outs,
+        function=list_opt_outs,
         is_write=False,
         query=OptOutListing,
         answer=OptOutList,
@@ -223,7 +225,7 @@ OPERATIONS = (
         path=PATH,
         summary="Let an origin be probed again",
         action=Permission.MANAGE_OPT_OUTS,
-        deed=withdraw_opt_out,
+        function=withdraw_opt_out,
         status=204,
         query=OptOutQuery,
         errors=(404,),

@@ -35,28 +35,28 @@ def begin_step(transaction: Transaction, url: str | None) -> int:
         return 0
     version = target_rows.next_version(transaction)
     if has_opted_out(transaction, url):
-        told = "the owner of its origin does not want it to be probed"
-        raise InvalidRequest([Finding("opted_out", "/card_url", told)])
+        text = "the owner of its origin does not want it to be probed"
+        raise InvalidRequest([Finding("opted_out", "/card_url", text)])
     return version
 
 
 def end_step(transaction: Transaction, agent_id: str, url: str | None, version: int) -> None:
     """Make an agent a target at this URL; None: it does not want to be one, or not any more."""
-    target_links.decide_anew(transaction, agent_ids=[agent_id])
+    target_links.make_claims_due(transaction, agent_ids=[agent_id])
     if url is not None:
         target_rows.enter(transaction, agent_id, url, version)
         # A linked target is probed in its place, by the thresholds of the agent.
-        target_rows.tell_probers(transaction, target_rows.of_agent(transaction, agent_id), version)
+        target_rows.touch_targets(transaction, target_rows.of_agent(transaction, agent_id), version)
         return
     known = target_rows.find(transaction, agent_id)
     if known is not None and known.is_registered and known.gone_at_s is None:
         target_rows.leave_named(transaction, [agent_id], GoneReason.DEREGISTERED)
 
 
-def tell_thresholds(transaction: Transaction, agent_id: str) -> None:
+def publish_thresholds(transaction: Transaction, agent_id: str) -> None:
     """Have the prober of an agent told its thresholds; before anything is logged."""
     if numbers := target_rows.of_agent(transaction, agent_id):
-        target_rows.tell_probers(transaction, numbers, target_rows.next_version(transaction))
+        target_rows.touch_targets(transaction, numbers, target_rows.next_version(transaction))
 
 
 def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:

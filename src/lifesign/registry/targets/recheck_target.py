@@ -7,7 +7,7 @@ the target has asked to be looked at again.
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.targets import RecheckRecord
-from lifesign.domain.schedule.cadence import Cadence, asked_to_wait_until_s
+from lifesign.domain.schedule.cadence import Cadence, retry_after_until_s
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TargetGone, TargetNotFound, TooManyRequests
 from lifesign.registry.targets.feed_targets import recalled
@@ -41,11 +41,11 @@ def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
         # No longer than it can take, if the clock was set back.
         if 0 < wait_s <= RECHECK_SECONDS:
             raise TooManyRequests(wait_s)
-    target_rows.ask_recheck(transaction, target.id, version)
-    row = target_search.whole(transaction, subject_id)
+    target_rows.request_recheck(transaction, target.id, version)
+    row = target_search.find_target(transaction, subject_id)
     observed_at_s = None if row is None else row.observed_at_s
     memory = None if row is None else recalled(subject_id, row.memory)
-    not_before_s = None if memory is None else asked_to_wait_until_s(memory, transaction.now_s)
+    not_before_s = None if memory is None else retry_after_until_s(memory, transaction.now_s)
     answer = RecheckRecord(
         target_id=subject_id,
         recheck_at=moment(transaction.now_s),
@@ -61,7 +61,7 @@ OPERATIONS = (
         path=f"{PATH}/{{target_id}}/probe",
         summary="Have a target probed now",
         action=Permission.RECHECK,
-        deed=recheck_target,
+        function=recheck_target,
         answer=RecheckRecord,
         status=202,
         errors=(404, 410),

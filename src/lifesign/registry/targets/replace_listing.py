@@ -16,7 +16,7 @@ from lifesign.domain.models.directories import ImportState
 from lifesign.domain.net.target import target_id
 from lifesign.domain.schedule.directory_change import assess_change
 from lifesign.registry.targets.opt_out_origins import leave_out
-from lifesign.registry.targets.retire_targets import end_records, let_go, lock_agents
+from lifesign.registry.targets.retire_targets import end_records, lock_agents, retire
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import directories, target_rows
@@ -59,7 +59,7 @@ def confirm(
 
 
 def advance(
-    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str, *told: EventDraft
+    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str, *event: EventDraft
 ) -> StoredImport:
     """Do one part of what is left to do for an import; `told` is logged before what comes of it."""
     drafts: list[EventDraft] = []
@@ -67,7 +67,7 @@ def advance(
         found, drafts = _add_page(transaction, directory, found, actor)
     elif found.state == ImportState.REMOVING:
         found, drafts = _remove_some(transaction, directory, found, actor)
-    event_log.append(transaction, [*told, *drafts])
+    event_log.append(transaction, [*event, *drafts])
     return found
 
 
@@ -129,7 +129,7 @@ def _remove_some(
     leaving = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
     directories.take_off(transaction, directory.id, leaving.targets)
     directories.set_size(transaction, directory.id, -len(leaving.targets))
-    ending = let_go(transaction, leaving.orphans, GoneReason.LEFT, version)
+    ending = retire(transaction, leaving.orphans, GoneReason.LEFT, version)
     found = replace(
         found,
         place=found.place if leaving.last is None else leaving.last,

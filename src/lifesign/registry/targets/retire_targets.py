@@ -25,7 +25,7 @@ def lock_agents(transaction: Transaction, subject_ids: Iterable[str]) -> None:
     agent_rows.find_named(transaction, sorted(subject_ids), to_change=True)
 
 
-def let_go(
+def retire(
     transaction: Transaction,
     gone: Targets,
     reason: GoneReason,

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lifesign.domain.base.clock_skew import not_before
-from lifesign.domain.observation.evidence_age import Receipt, why_inconclusive
+from lifesign.domain.observation.evidence_age import Receipt, find_inconclusive_reason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.probe_summary import has_lost_interface
 from lifesign.domain.observation.result_sums import (
     NO_LATENCY,
     Layer,
     bucket_of,
+    is_informative,
     layers_of,
     supersedes,
-    tells_anything,
 )
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.text.safe_text import harmless
@@ -31,9 +31,9 @@ from lifesign.storage.probing.result_history import ALL_TARGETS, ResultChange, S
 
 _NOT_STORED = {"agent_id", "target_url", "observed_at"}
 # Of each layer one part, in this order; empty where nothing is known of it.
-ASKED = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
+STORED_LAYERS = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
 _SEPARATOR = ","
-_NOTHING_KNOWN = _SEPARATOR * (len(ASKED) - 1)
+_NO_RESULTS = _SEPARATOR * (len(STORED_LAYERS) - 1)
 
 Layers = Sequence[tuple[Layer, LayerResult]]
 
@@ -74,18 +74,18 @@ class Results:
         left.observed_at_s = subject.observed_at_s = at_s
         left.token, left.number = subject.token, subject.number = order
         left.results_until_s = receipt.results_until_s
-        known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
-        card = known[ASKED.index(Layer.DISCOVERY)]
-        result = observation.result_beside(ResultClass(card) if card else None)
+        known = (subject.layers or _NO_RESULTS).split(_SEPARATOR)
+        card = known[STORED_LAYERS.index(Layer.DISCOVERY)]
+        result = observation.result_with_card(ResultClass(card) if card else None)
         layers = list(layers_of(observation))
-        left.inconclusive_reason = inconclusive_reason = why_inconclusive(observation, result)
+        left.inconclusive_reason = inconclusive_reason = find_inconclusive_reason(observation, result)
         if inconclusive_reason is None:
             left.evidence_at_s, left.evidence_until_s = at_s, receipt.evidence_until_s
         self._note_liveness(subject, observation, inconclusive_reason, at_s)
         self._count(subject, result, layers, at_s)
         # Without a layer it tells nothing, not even why.
-        is_left_alone = memory is not None and memory.is_left_alone
-        if layers and supersedes(result, subject.result, is_left_alone=is_left_alone):
+        is_excluded = memory is not None and memory.is_excluded
+        if layers and supersedes(result, subject.result, is_excluded=is_excluded):
             self._remember(subject, left, result, layers, at_s)
             seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
             left.observed = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
@@ -137,16 +137,16 @@ class Results:
         """Note the result, and what has changed since the one before, if that told anything."""
         if subject.result != result:
             # Nobody's agent has changed since we could not look before.
-            if subject.result is not None and tells_anything(ResultClass(subject.result)):
+            if subject.result is not None and is_informative(ResultClass(subject.result)):
                 evidence = next((said.evidence for _, said in layers if said.evidence is not None), None)
                 overall = Layer.OVERALL.value, subject.result, result.value, evidence
                 self.changes.append(ResultChange(left.target, at_s, *overall))
             subject.result = left.result = result.value
             left.result_since_s = at_s
-        known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
+        known = (subject.layers or _NO_RESULTS).split(_SEPARATOR)
         for layer, said in layers:
-            place, now = ASKED.index(layer), said.result.value
-            if now == known[place] or not tells_anything(said.result):
+            place, now = STORED_LAYERS.index(layer), said.result.value
+            if now == known[place] or not is_informative(said.result):
                 continue
             if known[place]:
                 self.changes.append(
@@ -154,7 +154,7 @@ class Results:
                 )
             known[place] = now
         if has_lost_interface(layers):
-            known[ASKED.index(Layer.TRANSPORT)] = known[ASKED.index(Layer.MESSAGE)] = ""
+            known[STORED_LAYERS.index(Layer.TRANSPORT)] = known[STORED_LAYERS.index(Layer.MESSAGE)] = ""
         after = _SEPARATOR.join(known)
         if after != subject.layers:
             subject.layers = left.layers = after
@@ -162,5 +162,5 @@ class Results:
 
 def last_of(stored: str) -> list[tuple[Layer, ResultClass]]:
     """Return how each layer ended when it last told anything, as it is stored; in the order of asking."""
-    parts = zip(ASKED, stored.split(_SEPARATOR), strict=True)
+    parts = zip(STORED_LAYERS, stored.split(_SEPARATOR), strict=True)
     return [(layer, ResultClass(result)) for layer, result in parts if result]

@@ -31,13 +31,13 @@ def reserve_call(transaction: Transaction, call: Call) -> OperationReply | Lifes
     if not isinstance(entered, AuthorizedRun):
         return entered
     transaction, number = entered.transaction, entered.task.number
-    asked = call.body_as(CallReservation)
-    amount = asked.most.amount()
+    body = call.body_as(CallReservation)
+    amount = body.most.amount()
     stored = task_budgets.find(transaction, number, to_change=True)
-    known = task_budgets.find_call(transaction, number, asked.call_id)
+    known = task_budgets.find_call(transaction, number, body.call_id)
     if known is not None:
-        if (known.tool, known.reserved) != (asked.tool, amount):
-            raise KeyReused(asked.call_id)
+        if (known.tool, known.reserved) != (body.tool, amount):
+            raise KeyReused(body.call_id)
         return _shown(entered, known, stored.budget, status=201)
     if entered.run.calls >= MAX_CALLS:
         raise TooMany(f"calls of {entered.run.run_id}", MAX_CALLS)
@@ -46,7 +46,7 @@ def reserve_call(transaction: Transaction, call: Call) -> OperationReply | Lifes
     budget = stored.budget.reserve(amount)
     task_budgets.store(transaction, replace(stored, budget=budget))
     task_runs.count_call(transaction, entered.run)
-    made = StoredCall(task=number, call_id=asked.call_id, tool=asked.tool, state="reserved", reserved=amount)
+    made = StoredCall(task=number, call_id=body.call_id, tool=body.tool, state="reserved", reserved=amount)
     task_budgets.add_call(transaction, made)
     return _shown(entered, made, budget, status=201)
 
@@ -106,7 +106,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/calls",
         summary="Reserve what a metered call may cost at most",
         action=Permission.WORK_TASKS,
-        deed=reserve_call,
+        function=reserve_call,
         body=CallReservation,
         answer=CallRecord,
         status=201,
@@ -118,7 +118,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/calls/{{call_id}}/settle",
         summary="Say what a call did cost",
         action=Permission.WORK_TASKS,
-        deed=settle_call,
+        function=settle_call,
         body=CallSettlement,
         answer=CallRecord,
         errors=(404, 409, 410, 412),
@@ -129,7 +129,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/calls/{{call_id}}/release",
         summary="Free what was reserved for a call that failed",
         action=Permission.WORK_TASKS,
-        deed=release_call,
+        function=release_call,
         body=RunWrite,
         answer=CallRecord,
         errors=(404, 409, 410, 412),

@@ -19,10 +19,10 @@ from lifesign.domain.errors import NotAllowed
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.errors import LifesignError
 from lifesign.registry.api.call import OperationDispatcher, authenticate, headers_in, incarnation_in
-from lifesign.registry.api.error_responses import OURS, error_response
+from lifesign.registry.api.error_responses import INTERNAL_ERROR_TEXT, error_response
 from lifesign.registry.errors import TooManyClaims
-from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task, look_for_task
-from lifesign.registry.tasks.task_notifier import TaskNews
+from lifesign.registry.tasks.claim_task import TaskClaimant, claim_task, seconds_until_task
+from lifesign.registry.tasks.task_notifier import TaskNotifier
 from lifesign.serving.error_body import problem
 from lifesign.storage.engine.transaction import Transaction
 
@@ -30,9 +30,9 @@ CLAIM_PATH = "/api/v1/tasks/claim"
 MAX_BODY_BYTES = 8_192
 MAX_WAITING = 10_000
 """Of claims in one server process."""
-LOOKS_AT_ONCE = 4
+PARALLEL_SEARCHES = 4
 """Of those who wait, when there is news: the database has other work too."""
-LOOK_AGAIN_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 """Whoever waits looks this often without any news: an agent's record may have changed meanwhile."""
 LEAST_WAIT_SECONDS = 0.05
 """Before a look for a task that is due any moment, or that somebody else took."""
@@ -41,7 +41,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ClaimRequest:
     digest: bytes
     incarnation: int | None
     wanted: TaskClaim
@@ -50,18 +50,18 @@ class _Asked:
 class ClaimEndpoint:
     """Answers `POST /api/v1/tasks/claim`: 200 with a task, or 204 when the wait, or the server, is over."""
 
-    def __init__(self, dispatcher: OperationDispatcher, news: TaskNews) -> None:
+    def __init__(self, dispatcher: OperationDispatcher, news: TaskNotifier) -> None:
         self._dispatcher = dispatcher
         self._news = news
         self.stops = asyncio.Event()
         """Set when the server is asked to end: nobody waits any longer, and nobody is granted anything."""
-        self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._looks = asyncio.Semaphore(PARALLEL_SEARCHES)
         self._waiting = 0
 
     async def answer(self, request: Request) -> Response:
         """Grant a task at once, or as soon as there is one."""
         try:
-            asked = await self._asked(request)
+            asked = await self._parse(request)
             grant = await self._granted(asked, request.receive)
         except LifesignError as error:
             return error_response(error)
@@ -69,36 +69,36 @@ class ClaimEndpoint:
             return Response(status_code=499)
         except Exception:  # noqa: BLE001 - one request must not end the server
             _log.exception("a claim of a task failed")
-            return problem(500, "internal", OURS)
+            return problem(500, "internal", INTERNAL_ERROR_TEXT)
         if grant is None:
             return Response(status_code=204, headers={"Cache-Control": "no-store"})
         content = grant.model_dump_json(exclude_none=True).encode()
         return Response(content, 200, {"Cache-Control": "no-store"}, "application/json")
 
-    async def _asked(self, request: Request) -> _Asked:
+    async def _parse(self, request: Request) -> _ClaimRequest:
         headers = headers_in(request.scope)
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)
         try:
             wanted = await self._dispatcher.read(TaskClaim, request.receive, headers, MAX_BODY_BYTES)
-            return _Asked(digest, incarnation_in(headers), wanted)
+            return _ClaimRequest(digest, incarnation_in(headers), wanted)
         except LifesignError as fault:
             raise await self._dispatcher.refusal(digest, fault, _check_may_work) from None
 
-    async def _granted(self, asked: _Asked, receive: Receive) -> TaskGrant | None:
+    async def _granted(self, claim: _ClaimRequest, receive: Receive) -> TaskGrant | None:
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + asked.wanted.wait_seconds
+        give_up_s = loop.time() + claim.wanted.wait_seconds
         is_noted = False
         while True:
             # Read before the look: what is queued during it is news.
             number = self._news.number
-            due_in_s = await self._look(asked)
+            due_in_s = await self._seconds_until_task(claim)
             if not is_noted:
                 # The key is good; the request arrived once, however often it is looked at.
                 self._dispatcher.heard.note()
                 is_noted = True
             if due_in_s is not None and due_in_s <= 0:
-                grant = await self._dispatcher.database.write(lambda transaction: _claim(transaction, asked))
+                grant = await self._dispatcher.database.write(lambda transaction: _claim(transaction, claim))
                 if grant is not None:
                     return grant
                 due_in_s = LEAST_WAIT_SECONDS
@@ -106,12 +106,12 @@ class ClaimEndpoint:
             if left_s <= 0 or self.stops.is_set():
                 return None
             due_in_s = max(LEAST_WAIT_SECONDS, inf if due_in_s is None else due_in_s)
-            await self._wait(number, min(left_s, due_in_s, LOOK_AGAIN_SECONDS), receive)
+            await self._wait(number, min(left_s, due_in_s, RETRY_SECONDS), receive)
 
-    async def _look(self, asked: _Asked) -> float | None:
+    async def _seconds_until_task(self, claim: _ClaimRequest) -> float | None:
         async with self._looks:
             return await self._dispatcher.database.read(
-                lambda transaction: look_for_task(transaction, _seeker(transaction, asked))
+                lambda transaction: seconds_until_task(transaction, _seeker(transaction, claim))
             )
 
     async def _wait(self, number: int, most_s: float, receive: Receive) -> None:
@@ -137,15 +137,15 @@ class ClaimEndpoint:
             await asyncio.gather(*waited, return_exceptions=True)
 
 
-def _claim(transaction: Transaction, asked: _Asked) -> TaskGrant | None:
-    return claim_task(transaction, _seeker(transaction, asked))
+def _claim(transaction: Transaction, claim: _ClaimRequest) -> TaskGrant | None:
+    return claim_task(transaction, _seeker(transaction, claim))
 
 
-def _seeker(transaction: Transaction, asked: _Asked) -> TaskClaimant:
+def _seeker(transaction: Transaction, claim: _ClaimRequest) -> TaskClaimant:
     """Return who asks: the key may have been revoked since the last look."""
-    caller = authenticate(transaction, asked.digest)
+    caller = authenticate(transaction, claim.digest)
     return TaskClaimant(
-        caller=caller, digest=asked.digest, incarnation=asked.incarnation, wanted=asked.wanted
+        caller=caller, digest=claim.digest, incarnation=claim.incarnation, wanted=claim.wanted
     )
 
 

@@ -15,7 +15,7 @@ from lifesign.domain.errors import InvalidRequest, InvalidTaskTransition, NotAll
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.domain.tasks.budget import budget_record
-from lifesign.domain.tasks.lease import Claim, Refusal, judge_acquire
+from lifesign.domain.tasks.lease import Claim, Refusal, decide_acquire
 from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, is_never_queued_again
 from lifesign.registry.errors import AgentDraining, AgentGone, AgentNotFound, TaskNotFound, TooMany
 from lifesign.registry.transitions import lease_events
@@ -31,7 +31,7 @@ from lifesign.storage.tasks.lease_requesters import LeaseRequesters
 from lifesign.storage.tasks.task_rows import Claimant, StoredTask
 from lifesign.storage.tasks.task_runs import StoredTaskRun
 
-MAX_LOOKS = 5
+MAX_ATTEMPTS = 5
 """For a task that nobody else takes at the same time; whoever finds none then looks again soon."""
 
 
@@ -47,7 +47,7 @@ class TaskClaimant:
     wanted: TaskClaim
 
 
-def look_for_task(transaction: Transaction, seeker: TaskClaimant) -> float | None:
+def seconds_until_task(transaction: Transaction, seeker: TaskClaimant) -> float | None:
     """Return in how many seconds there is a task for this agent, at most 0 for now; None for none at all.
 
     Changes nothing and locks nothing. Raises why the agent may not have one.
@@ -148,7 +148,7 @@ def _not_its_own(pointer: str, expected: str) -> InvalidRequest:
 
 
 def _lock_task(transaction: Transaction, claimant: Claimant) -> tuple[StoredTask, Claim] | None:
-    for _ in range(MAX_LOOKS):
+    for _ in range(MAX_ATTEMPTS):
         number = task_rows.lock_next(transaction, claimant, transaction.now_s)
         if number is None:
             return None
@@ -168,7 +168,7 @@ def _claimed(
     askers: LeaseRequesters,
     wanted: TaskClaim,
 ) -> Claim:
-    decision = judge_acquire(
+    decision = decide_acquire(
         before,
         Status(agent.status),
         token_floor=askers.token_floor,

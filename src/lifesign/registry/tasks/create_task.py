@@ -11,7 +11,7 @@ from ulid import ULID
 from lifesign.domain.access.permissions import Permission, Principal
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import TaskCreation, TaskRecord, TaskRequest
-from lifesign.domain.tasks.budget import NOTHING, Amount, Budget
+from lifesign.domain.tasks.budget import NO_AMOUNT, Amount, Budget
 from lifesign.domain.tasks.task_states import TaskStatus, task_resource
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import KeyReused
@@ -52,7 +52,7 @@ def create_task(transaction: Transaction, call: Call) -> OperationReply:
             return _created_before(transaction, known, creation, call.caller)
     task, drafts = add_task(transaction, wanted, wanted.budget.amount(), Origin(actor=call.actor))
     if creation is not None:
-        task_creations.fill(transaction, creation, task.number)
+        task_creations.set_task(transaction, creation, task.number)
     event_log.append(transaction, drafts)
     return _created(transaction, task, call.caller)
 
@@ -72,8 +72,8 @@ def _created(transaction: Transaction, task: StoredTask, caller: Principal) -> O
 
 def _digest(wanted: TaskCreation) -> str:
     """Tell apart what is asked for, however it is spelled."""
-    said = wanted.model_dump(mode="json", exclude={"idempotency_key"})
-    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    members = wanted.model_dump(mode="json", exclude={"idempotency_key"})
+    return sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
 
 
 def add_task(
@@ -113,7 +113,7 @@ def add_task(
     )
     task_rows.add(transaction, task)
     budget = Budget(envelope=envelope)
-    carved = NOTHING if parent is None else envelope
+    carved = NO_AMOUNT if parent is None else envelope
     task_budgets.add(transaction, StoredBudget(task=number, budget=budget, carved=carved))
     draft = task_events.created(
         task,
@@ -131,7 +131,7 @@ OPERATIONS = (
         path=PATH,
         summary="Put a task into the queue",
         action=Permission.CREATE_TASKS,
-        deed=create_task,
+        function=create_task,
         body=TaskCreation,
         answer=TaskRecord,
         status=201,

@@ -16,7 +16,7 @@ from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.tasks import FencedWrite, RunWrite
-from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, ended, judge_write
+from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, check_write, ended
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.errors import LifesignError
 from lifesign.registry.api.call import incarnation_in
@@ -82,7 +82,7 @@ def enter_run(
     shown = call.body_as(RunWrite)
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
-    _check_life(call, locked)
+    _check_incarnation(call, locked)
     if isinstance(shown, FencedWrite):
         known = _known(transaction, call, task, shown)
         if known is not None:
@@ -97,12 +97,12 @@ def enter_run(
     )
 
 
-def judge_run(
+def authorize_run(
     transaction: Transaction, task: StoredTask, claim: Claim, call: Call, *, token: int, run_id: str
 ) -> StoredTaskRun | Refusal:
     """Return the run of this id and token if it has the task now and is the caller's."""
     held = None if claim.lease_id is None else claim
-    refusal = judge_write(held, holder_of(call.caller), token, transaction.now_s)
+    refusal = check_write(held, holder_of(call.caller), token, transaction.now_s)
     if refusal is not None:
         return refusal
     run = task_runs.find(transaction, run_id)
@@ -155,14 +155,14 @@ def end_lease(locked: RunGuard, reason: EndReason, actor: str) -> list[EventDraf
     holder = locked.holders.get(claim.holder or "")
     is_draining = holder is not None and holder.status == Status.DRAINING
     if holder is not None and is_draining and not leases.count_held(transaction, [holder.agent_id]):
-        agent_rows.set_judge_at(transaction, {holder.number: transaction.now_s})
+        agent_rows.set_verdict_due(transaction, {holder.number: transaction.now_s})
     if holder is not None and reason is not EndReason.RELEASED:
         # It hears of that with its next heartbeat, and not when it is to renew.
         agent_rows.compare_tasks(transaction, [holder.number])
     return [lease_events.over(over, actor)]
 
 
-def _check_life(call: Call, locked: RunGuard) -> None:
+def _check_incarnation(call: Call, locked: RunGuard) -> None:
     """Raise AgentGone for who says that it is in another life than it is."""
     agent = locked.holders.get(call.caller.agent_id or "")
     incarnation = incarnation_in(call.headers)
@@ -191,7 +191,7 @@ def _shown_run(
     transaction: Transaction, task: StoredTask, claim: Claim, call: Call, shown: RunWrite
 ) -> StoredTaskRun | LifesignError:
     token, run_id = shown.fencing_token, shown.run_id
-    run = judge_run(transaction, task, claim, call, token=token, run_id=run_id)
+    run = authorize_run(transaction, task, claim, call, token=token, run_id=run_id)
     if isinstance(run, Refusal):
         return rejected(transaction, run, task, call, token=token, run_id=run_id)
     return run
@@ -204,6 +204,6 @@ def _digest(call: Call) -> str:
     return sha256(said).hexdigest()
 
 
-def counted(task: StoredTask) -> StoredTask:
+def with_counted_write(task: StoredTask) -> StoredTask:
     """Return the task with one more write whose answer is kept."""
     return replace(task, writes=task.writes + 1)

@@ -25,7 +25,13 @@ from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooMany
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
-from lifesign.registry.tasks.run_guard import AuthorizedRun, answer_once, counted, end_lease, enter_run
+from lifesign.registry.tasks.run_guard import (
+    AuthorizedRun,
+    answer_once,
+    end_lease,
+    enter_run,
+    with_counted_write,
+)
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import Move, move
 from lifesign.storage.engine.transaction import Transaction
@@ -47,7 +53,9 @@ def report_progress(transaction: Transaction, call: Call) -> OperationReply | Li
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered
-    task, drafts = _with_report(entered, counted(entered.task), call.body_as(ProgressWrite).report, call)
+    task, drafts = _with_report(
+        entered, with_counted_write(entered.task), call.body_as(ProgressWrite).report, call
+    )
     if task.status == TaskStatus.ASSIGNED:
         begun = Move(task=task, signal=TaskSignal.REPORTED)
         task, more = move(entered.transaction, begun, call.actor)
@@ -64,7 +72,7 @@ def mark_complete(transaction: Transaction, call: Call) -> OperationReply | Life
         return entered
     written = call.body_as(CompletionWrite)
     completed = Move(
-        task=replace(counted(entered.task), output=to_json(written.output).decode()),
+        task=replace(with_counted_write(entered.task), output=to_json(written.output).decode()),
         signal=TaskSignal.COMPLETED,
         exit_reason=ExitReason.COMPLETED,
     )
@@ -78,8 +86,8 @@ def request_human_help(transaction: Transaction, call: Call) -> OperationReply |
         return entered
     written = call.body_as(HelpWrite)
     asked = Move(
-        task=counted(entered.task),
-        signal=TaskSignal.HELP_ASKED,
+        task=with_counted_write(entered.task),
+        signal=TaskSignal.HELP_REQUESTED,
         exit_reason=ExitReason.COMPLETED,
         explanation=written.reason,
     )
@@ -93,7 +101,7 @@ def release_run(transaction: Transaction, call: Call) -> OperationReply | Lifesi
         return entered
     written = call.body_as(RunRelease)
     failed = Move(
-        task=counted(entered.task),
+        task=with_counted_write(entered.task),
         signal=TaskSignal.RUN_FAILED,
         exit_reason=written.exit_reason,
         exit_code=written.exit_code,
@@ -107,7 +115,7 @@ def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | L
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered
-    transaction, task = entered.transaction, counted(entered.task)
+    transaction, task = entered.transaction, with_counted_write(entered.task)
     if task_rows.count_children(transaction, task.number) >= MAX_CHILDREN:
         raise TooMany(f"children of {task.task_id}", MAX_CHILDREN)
     wanted = call.body_as(DelegationWrite).task
@@ -176,7 +184,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/progress",
         summary="Report progress on a task that one holds",
         action=Permission.WORK_TASKS,
-        deed=report_progress,
+        function=report_progress,
         body=ProgressWrite,
         answer=TaskWritten,
         errors=(404, 409, 410, 412),
@@ -188,7 +196,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/complete",
         summary="Hand in the result of a task; its lease ends, and somebody reviews it",
         action=Permission.WORK_TASKS,
-        deed=mark_complete,
+        function=mark_complete,
         body=CompletionWrite,
         answer=TaskWritten,
         errors=(404, 410, 412),
@@ -200,7 +208,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/help",
         summary="Hand a task to people; its lease ends",
         action=Permission.WORK_TASKS,
-        deed=request_human_help,
+        function=request_human_help,
         body=HelpWrite,
         answer=TaskWritten,
         errors=(404, 410, 412),
@@ -212,7 +220,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/delegate",
         summary="Put a child into the queue, paid out of the task's own envelope",
         action=Permission.WORK_TASKS,
-        deed=delegate_subtask,
+        function=delegate_subtask,
         body=DelegationWrite,
         answer=TaskWritten,
         status=201,
@@ -225,7 +233,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/release",
         summary="End a run without a result; its task is tried again, or handed to people",
         action=Permission.WORK_TASKS,
-        deed=release_run,
+        function=release_run,
         body=RunRelease,
         answer=TaskWritten,
         errors=(404, 410, 412),

@@ -27,7 +27,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TaskNotFound, TokenRequired
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
-from lifesign.registry.tasks.run_guard import RunGuard, end_lease, judge_run, lock_task, rejected
+from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, end_lease, lock_task, rejected
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
 from lifesign.registry.views.task_records import record_for, summary
@@ -58,15 +58,15 @@ def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
     """Say how a task goes on that was handed to people."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
-    said = call.body_as(HandoffResolution)
-    is_done = said.resolution == "done"
-    if said.output is not None:
+    body = call.body_as(HandoffResolution)
+    is_done = body.resolution == "done"
+    if body.output is not None:
         if not is_done:
             expected = "expected no output of a task that goes on"
             raise InvalidRequest([Finding("output_too_soon", "/output", expected)])
-        task = replace(task, output=to_json(said.output).decode())
+        task = replace(task, output=to_json(body.output).decode())
     signal = TaskSignal.RESOLVED if is_done else TaskSignal.REQUEUED
-    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=said.comment), call.actor)
+    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=body.comment), call.actor)
     event_log.append(transaction, drafts)
     return OperationReply(content=record_for(transaction, task, call.caller))
 
@@ -86,15 +86,15 @@ def review_task(transaction: Transaction, call: Call) -> OperationReply | Lifesi
     if refusal is not None:
         return refusal
     transaction, task = locked.transaction, locked.task
-    said = call.body_as(TaskReview)
-    if said.verdict == "accept" and said.fix is not None:
+    body = call.body_as(TaskReview)
+    if body.verdict == "accept" and body.fix is not None:
         expected = "expected a fix of work that is rejected only"
         raise InvalidRequest([Finding("nothing_to_fix", "/fix", expected)])
-    signal = TaskSignal.ACCEPTED if said.verdict == "accept" else TaskSignal.REJECTED
-    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=said.comment), call.actor)
+    signal = TaskSignal.ACCEPTED if body.verdict == "accept" else TaskSignal.REJECTED
+    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=body.comment), call.actor)
     fix = None
-    if said.verdict == "reject":
-        fix, more = _fixed(transaction, task, said.fix, call)
+    if body.verdict == "reject":
+        fix, more = _fixed(transaction, task, body.fix, call)
         drafts += more
     event_log.append(transaction, drafts)
     answer = Reviewed(task=summary(transaction, task), fix=None if fix is None else summary(transaction, fix))
@@ -127,7 +127,7 @@ def _parent_refusal(locked: RunGuard, call: Call) -> LifesignError | None:
     parent = task_rows.find(transaction, locked.task.parent)
     claim = leases.lock(transaction, numbers=[parent.number])[parent.number]
     token, run_id = said.fencing_token, said.run_id
-    run = judge_run(transaction, parent, claim, call, token=token, run_id=run_id)
+    run = authorize_run(transaction, parent, claim, call, token=token, run_id=run_id)
     if isinstance(run, Refusal):
         return rejected(transaction, run, parent, call, token=token, run_id=run_id)
     return None
@@ -186,7 +186,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/cancel",
         summary="Cancel a task that is not finished; if it is held, its lease ends",
         action=Permission.CREATE_TASKS,
-        deed=cancel_task,
+        function=cancel_task,
         body=TaskCancellation,
         answer=TaskRecord,
         errors=(404, 409),
@@ -196,7 +196,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/resolve",
         summary="Say how a task goes on that was handed to people",
         action=Permission.CREATE_TASKS,
-        deed=resolve_handoff,
+        function=resolve_handoff,
         body=HandoffResolution,
         answer=TaskRecord,
         errors=(404, 409),
@@ -208,7 +208,7 @@ OPERATIONS = (
         summary="Accept a result, or reject it and have it fixed by a new task",
         action=None,
         one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
-        deed=review_task,
+        function=review_task,
         body=TaskReview,
         answer=Reviewed,
         errors=(402, 404, 409, 412, 428),
@@ -219,7 +219,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/budget",
         summary="Add to what a task may spend",
         action=Permission.CREATE_TASKS,
-        deed=top_up,
+        function=top_up,
         body=BudgetTopUp,
         answer=TaskRecord,
         errors=(404, 409),

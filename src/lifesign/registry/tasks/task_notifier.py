@@ -24,7 +24,7 @@ _WANTED = EventFilter(types=frozenset({EventType.TASK_CREATED, EventType.TASK_LI
 _log = logging.getLogger("lifesign.registry")
 
 
-class TaskNews:
+class TaskNotifier:
     """One per server process; `run` it. Nothing is read while nobody waits."""
 
     def __init__(self, database: Database, feed: EventFeed) -> None:
@@ -64,19 +64,19 @@ class TaskNews:
         past = self._feed.past
         position = await self._database.read(event_log.last_sequence)
         # Of what was queued until now.
-        self._tell()
+        self._notify()
         while self._feed.past == past and not self._feed.is_closed:
             if not self._waiting:
                 self._is_wanted.clear()
                 return
             page = await self._feed.page(position, _WANTED)
             if any(_is_queued(event) for event in page.events):
-                self._tell()
+                self._notify()
             if page.position == position:
                 await self._feed.wait_beyond(position, PATIENCE_SECONDS)
             position = page.position
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.number += 1
         self._changed.set()
         self._changed = asyncio.Event()

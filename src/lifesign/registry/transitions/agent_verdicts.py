@@ -17,7 +17,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import leases
 
-_SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_FAILURES})
+_TIMEOUT_SIGNALS = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_FAILURES})
 
 
 @fast_dataclass(kw_only=True)
@@ -97,7 +97,7 @@ def assess_agent(
 
 def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
     """Return what a verdict changes of an agent."""
-    is_silent = not _SILENCES.isdisjoint(verdict.signals)
+    is_silent = not _TIMEOUT_SIGNALS.isdisjoint(verdict.signals)
     last_liveness_s = silent_since_s(facts_of(agent, 0)) if is_silent else None
     return Change(
         agent=agent,

@@ -10,7 +10,7 @@ from lifesign.storage.agents import histories
 from lifesign.storage.engine.transaction import Transaction
 
 
-def keep_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:
+def store_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:
     """Add half hours that are over to the histories of agents, whom others do not change meanwhile.
 
     By our numbers of the agents; each one's in their order.

@@ -81,7 +81,7 @@ async def reap(database: Database, until_s: float = inf) -> None:
     for _ in range(MAX_CHUNKS):
         how_many, holders = await database.write(partial(_end_expired, until_s=until_s))
         if holders:
-            await database.write(partial(_judge_at_once, agent_ids=holders))
+            await database.write(partial(_make_verdicts_due, agent_ids=holders))
         if how_many < CHUNK:
             return
 
@@ -104,5 +104,5 @@ def _end_expired(transaction: Transaction, until_s: float) -> tuple[int, list[st
     return len(over), sorted({claim.holder for claim in over if claim.holder is not None})
 
 
-def _judge_at_once(transaction: Transaction, agent_ids: Sequence[str]) -> None:
-    agent_rows.judge_at_once(transaction, agent_ids, transaction.now_s)
+def _make_verdicts_due(transaction: Transaction, agent_ids: Sequence[str]) -> None:
+    agent_rows.make_verdicts_due(transaction, agent_ids, transaction.now_s)

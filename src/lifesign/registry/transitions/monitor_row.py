@@ -41,12 +41,12 @@ _EXCLUDED: TypeAdapter[ExcludedTime] = TypeAdapter(ExcludedTime)
 
 
 def verdict_context(transaction: Transaction) -> VerdictContext:
-    """Return what holds for all agents alike, for any deed but the sweep."""
+    """Return what holds for all agents alike, for any function but the sweep."""
     return verdict_context_in(registry_row.find(transaction))
 
 
 def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
-    """Return what holds for all agents alike by this row, for any deed but the sweep.
+    """Return what holds for all agents alike by this row, for any function but the sweep.
 
     Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
     silent is due at the next sweep, since its `assess_at_s` has passed.
@@ -67,9 +67,9 @@ def excluded_time_in(row: RegistryRow) -> ExcludedTime:
     return _EXCLUDED.validate_json(row.excluded_downtime) if row.excluded_downtime else ExcludedTime()
 
 
-def monitor_turned(look: Assessment, track: Track, actor: str) -> list[EventDraft]:
+def monitor_turned(assessment: Assessment, track: Track, actor: str) -> list[EventDraft]:
     """Return the event of a look that changed the state of a track; none otherwise."""
-    turned = look.event
+    turned = assessment.event
     if turned is None:
         return []
     payload = MonitorStateChanged(
@@ -97,13 +97,15 @@ def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
     return replace(row, monitor=mass_exit.to_json(monitors))
 
 
-def with_look(row: RegistryRow, track: Track, look: Assessment, now_s: float) -> RegistryRow:
+def with_assessment(row: RegistryRow, track: Track, assessment: Assessment, now_s: float) -> RegistryRow:
     """Return the row after a look at one track; the time of a hold that is over is excused for heartbeats.
 
     Of probes nothing has to be excused: only measured failures count as silence.
     """
-    row = with_monitors(row, monitors_in(row, now_s).with_track(track, look.monitor))
-    return with_hold(row, look.excluded_downtime, now_s) if track is Track.HEARTBEAT else row
+    row = with_monitors(row, monitors_in(row, now_s).with_track(track, assessment.monitor))
+    return (
+        with_excluded_downtime(row, assessment.excluded_downtime, now_s) if track is Track.HEARTBEAT else row
+    )
 
 
 def with_span(row: RegistryRow, span: ExcludedSpan, now_s: float) -> RegistryRow:
@@ -113,13 +115,13 @@ def with_span(row: RegistryRow, span: ExcludedSpan, now_s: float) -> RegistryRow
     return _with_excluded(row, replace(excluded_downtime, spans=spans))
 
 
-def with_hold(row: RegistryRow, hold: ExcludedDowntime | None, now_s: float) -> RegistryRow:
+def with_excluded_downtime(row: RegistryRow, excluded: ExcludedDowntime | None, now_s: float) -> RegistryRow:
     """Return the row with a hold that is over; as it is if none is."""
-    if hold is None:
+    if excluded is None:
         return row
     excluded_downtime = excluded_time_in(row)
     kept = [known for known in excluded_downtime.holds if known.end_s >= now_s - EXCLUDED_FOR_SECONDS]
-    return _with_excluded(row, replace(excluded_downtime, holds=(*kept, hold)[-MAX_SUSPENSIONS:]))
+    return _with_excluded(row, replace(excluded_downtime, holds=(*kept, excluded)[-MAX_SUSPENSIONS:]))
 
 
 def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
@@ -131,9 +133,9 @@ def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
         if span.begin_s < now_s
     )
     holds = tuple(
-        replace(hold, end_s=min(hold.end_s, now_s))
-        for hold in excluded_downtime.holds
-        if hold.begin_s < now_s
+        replace(excluded, end_s=min(excluded.end_s, now_s))
+        for excluded in excluded_downtime.holds
+        if excluded.begin_s < now_s
     )
     return _with_excluded(row, ExcludedTime(spans=spans, holds=holds))
 

@@ -23,7 +23,7 @@ from lifesign.domain.lifecycle.status_table import (
     Reason,
     Signal,
     Status,
-    begins_new_life,
+    begins_incarnation,
     reason_of,
     status_after,
 )
@@ -84,7 +84,7 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
         if reason is EndReason.AGENT_DEREGISTERED and agent_id not in still_probed
     ]
     target_rows.leave_named(transaction, off_the_list, GoneReason.DEREGISTERED)
-    target_links.decide_anew(transaction, agent_ids=off_the_list)
+    target_links.make_claims_due(transaction, agent_ids=off_the_list)
     settled = _settled_commands(transaction, changes, after)
     drafts: list[EventDraft] = []
     for agent, events in steps:
@@ -113,7 +113,7 @@ def _walk(change: Change, now_s: float, actor: str) -> tuple[StoredAgent, list[E
 
 def _after(agent: StoredAgent, signal: Signal, change: Change, now_s: float) -> StoredAgent:
     status = status_after(Status(agent.status), signal)
-    is_new_life = begins_new_life(signal)
+    is_new_life = begins_incarnation(signal)
     is_recovery = agent.status == Status.UNHEALTHY and status is Status.ACTIVE
     recoveries = (*agent.recoveries_s, now_s)[-MAX_RECOVERIES:] if is_recovery else agent.recoveries_s
     return replace(
@@ -159,12 +159,12 @@ def lifecycle_event(
         version=agent.version,
         role_id=agent.role_id,
         explanation=agent.explanation,
-        **(_what_stays(agent) if reason is Reason.RE_REGISTERED else {}),
+        **(_kept_overrides(agent) if reason is Reason.RE_REGISTERED else {}),
     )
     return EventDraft(type=EventType.AGENT_LIFECYCLE, actor=actor, payload=payload, agent_id=agent.agent_id)
 
 
-def _what_stays(agent: StoredAgent) -> dict[str, Any]:
+def _kept_overrides(agent: StoredAgent) -> dict[str, Any]:
     """Return what was decreed about an agent that begins its next life with it, for the log to tell."""
     stays: dict[str, Any] = {}
     if agent.maintenance_until_s is not None:

@@ -9,7 +9,7 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import MonitorClockJump, MonitorDowntime
 from lifesign.domain.lifecycle.heartbeat_timeout import (
-    MIN_TOLD_DOWNTIME_S,
+    MIN_REPORTED_DOWNTIME_S,
     ExcludedSpan,
     clock_jump_since_s,
     downtime,
@@ -64,7 +64,7 @@ def note_gap(
     if gap is not None:
         row = with_span(row, gap, now_s)
         set_clock.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
-        if gap.end_s - gap.begin_s >= MIN_TOLD_DOWNTIME_S:
+        if gap.end_s - gap.begin_s >= MIN_REPORTED_DOWNTIME_S:
             payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
             drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
     return row, drafts

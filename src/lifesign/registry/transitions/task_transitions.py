@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lifesign.domain.events.event import EventDraft
-from lifesign.domain.tasks.budget import NOTHING
+from lifesign.domain.tasks.budget import NO_AMOUNT
 from lifesign.domain.tasks.lease import Claim, EndReason
 from lifesign.domain.tasks.lease_id import number_in
 from lifesign.domain.tasks.task_states import (
@@ -82,7 +82,7 @@ def move_all(
     task_runs.end(transaction, ends)
     over = [end.task for end in ends]
     for stored in task_budgets.find_reserving(transaction, over):
-        freed = replace(stored.budget, reserved=NOTHING)
+        freed = replace(stored.budget, reserved=NO_AMOUNT)
         task_budgets.store(transaction, replace(stored, budget=freed))
     task_budgets.forget_calls(transaction, over)
     said = [_comment(one, now_s, actor) for one in moves if one.explanation is not None]
@@ -137,7 +137,7 @@ def _walk(moved: Move, now_s: float, actor: str) -> tuple[StoredTask, list[Event
         lost_runs=task.lost_runs,
     )
     not_before_s = now_s + following.wait_s if following.wait_s else None
-    next_move = Move(task=task, signal=following.signal, explanation=_why(moved, task, policy))
+    next_move = Move(task=task, signal=following.signal, explanation=_move_reason(moved, task, policy))
     task, next_draft = _step(next_move, now_s, actor, not_before_s=not_before_s)
     return task, [draft, next_draft]
 
@@ -172,7 +172,7 @@ def _step(
     return after, draft
 
 
-def _why(moved: Move, task: StoredTask, policy: RetryPolicy) -> str:
+def _move_reason(moved: Move, task: StoredTask, policy: RetryPolicy) -> str:
     """Say in words why a task is in the queue again, or with people."""
     code = "" if moved.exit_code is None else f" (exit code {moved.exit_code})"
     counted = f"attempt {task.attempts - task.lost_runs} of {policy.max_attempts}"

@@ -98,11 +98,11 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
             current_load=agent.current_load,
             tasks_in_progress=tasks_of(agent),
         ),
-        observed=None if agent.observed is None else _seen(Observed.from_json(agent.observed)),
+        observed=None if agent.observed is None else _observed_state(Observed.from_json(agent.observed)),
     )
 
 
-def _seen(observed: Observed) -> ObservedState | None:
+def _observed_state(observed: Observed) -> ObservedState | None:
     if observed.last_observed_at_s is None:
         return None
     return ObservedState(

@@ -9,7 +9,9 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
 
 
-def names_told(transaction: Transaction, caller: Principal, actors: Iterable[str | None]) -> dict[str, str]:
+def visible_key_names(
+    transaction: Transaction, caller: Principal, actors: Iterable[str | None]
+) -> dict[str, str]:
     """Return what keys are called to who may read all events, where the names stand too; else nothing."""
     return names_of_keys(transaction, actors) if may(caller, Permission.READ_EVENTS) else {}
 

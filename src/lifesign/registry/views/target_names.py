@@ -3,19 +3,21 @@
 from collections.abc import Iterable
 
 from lifesign.domain.access.permissions import Permission, Principal, may
-from lifesign.domain.events.chain import Event, whose
-from lifesign.domain.net.display_name import called, has_speaking_id
+from lifesign.domain.events.chain import Event, agent_of
+from lifesign.domain.net.display_name import called, has_readable_id
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 
 
-def places_told(transaction: Transaction, caller: Principal, events: Iterable[Event]) -> dict[str, str]:
+def visible_target_names(
+    transaction: Transaction, caller: Principal, events: Iterable[Event]
+) -> dict[str, str]:
     """Return what targets are called to who may read all events; else nothing."""
     return places_in(transaction, events) if may(caller, Permission.READ_EVENTS) else {}
 
 
 def places_in(transaction: Transaction, events: Iterable[Event]) -> dict[str, str]:
     """Return what those are called whose ids tell nobody who they are, by their ids."""
-    ids = {agent_id for event in events if (agent_id := whose(event)) and not has_speaking_id(agent_id)}
+    ids = {agent_id for event in events if (agent_id := agent_of(event)) and not has_readable_id(agent_id)}
     found = agent_rows.names_of(transaction, sorted(ids)) if ids else []
     return {agent_id: called(agent_id, name, target_url) for agent_id, name, target_url in found}

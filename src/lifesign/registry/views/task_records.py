@@ -9,7 +9,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.models.tasks import CommentRecord, ReportRecord, RunRecord, TaskRecord, TaskSummary
 from lifesign.domain.tasks.budget import budget_record
 from lifesign.domain.tasks.task_states import HELD, ExitReason, TaskSignal, TaskStatus
-from lifesign.registry.views.key_names import names_told
+from lifesign.registry.views.key_names import visible_key_names
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_budgets, task_comments, task_rows, task_runs
 from lifesign.storage.tasks.task_rows import StoredTask, TaskFilter
@@ -57,7 +57,7 @@ def record_for(transaction: Transaction, task: StoredTask, caller: Principal) ->
 def with_names(transaction: Transaction, shown: TaskRecord, caller: Principal) -> TaskRecord:
     """Add the names of the keys that created a task and decided about it, if the caller may know them."""
     actors = [shown.created_by, *(said.written_by for said in shown.comments)]
-    return shown.model_copy(update={"names": names_told(transaction, caller, actors)})
+    return shown.model_copy(update={"names": visible_key_names(transaction, caller, actors)})
 
 
 def latest_report(transaction: Transaction, number: int) -> ReportRecord | None:

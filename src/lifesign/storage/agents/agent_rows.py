@@ -12,7 +12,7 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.tables import agents, beats, capabilities, observed
+from lifesign.storage.engine.tables import agents, capabilities, heartbeats, observed
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -44,7 +44,7 @@ def evidence_in(row: EvidenceRow) -> Evidence:
 
 @fast_dataclass(kw_only=True)
 class StoredAgent:
-    """All that is stored of one agent; the members are the columns of `agents`, `beats` and `observed`."""
+    """All that is stored of one agent: the columns of `agents`, `heartbeats` and `observed`."""
 
     id: int
     agent_id: str
@@ -107,18 +107,20 @@ EVIDENCE_COLUMNS = (
 )
 _COLUMNS = (
     *agents.columns,
-    beats.c.last_heartbeat_at_s,
-    beats.c.current_load,
-    beats.c.max_concurrent_tasks,
-    beats.c.tasks,
+    heartbeats.c.last_heartbeat_at_s,
+    heartbeats.c.current_load,
+    heartbeats.c.max_concurrent_tasks,
+    heartbeats.c.tasks,
     observed.c.facts.label("observed"),
     *(observed.c[name] for name in EVIDENCE_COLUMNS),
 )
 _CAPACITY = "max_concurrent_tasks"
-"""Stands in `beats`, beside the load: a search for free capacity reads narrow rows only."""
+"""Stands in `heartbeats`, beside the load: a search for free capacity reads narrow rows only."""
 _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
-    agents.join(beats, beats.c.agent == agents.c.id).outerjoin(observed, observed.c.agent == agents.c.id)
+    agents.join(heartbeats, heartbeats.c.agent == agents.c.id).outerjoin(
+        observed, observed.c.agent == agents.c.id
+    )
 )
 # Made once: for each that is made SQLAlchemy walks through all columns to see whether it knows the text.
 _NAMED = _ALL.where(agents.c.agent_id == bindparam("agent_id"))
@@ -137,11 +139,11 @@ _ADD_SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 _ADD_POSTGRESQL = insert(agents).returning(agents.c.agent_id, agents.c.id)
 _ADD_BEATS_SQLITE = text("""
-    INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
+    INSERT INTO heartbeats (agent, last_heartbeat_at_s, max_concurrent_tasks)
     SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows)
 """)
 _ADD_BEATS_POSTGRESQL = text("""
-    INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
+    INSERT INTO heartbeats (agent, last_heartbeat_at_s, max_concurrent_tasks)
     SELECT CAST(given ->> 0 AS bigint), CAST(given ->> 1 AS double precision), CAST(given ->> 2 AS integer)
     FROM json_array_elements(CAST(:rows AS json)) AS given
 """)
@@ -149,7 +151,7 @@ _ADD_BEATS_POSTGRESQL = text("""
 
 def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent | None:
     """Return an agent; `to_change` keeps others from changing it until the transaction ends."""
-    wanted = _NAMED.with_for_update(of=(agents, beats)) if to_change else _NAMED
+    wanted = _NAMED.with_for_update(of=(agents, heartbeats)) if to_change else _NAMED
     row = transaction.connection.execute(wanted, {"agent_id": agent_id}).one_or_none()
     return None if row is None else _stored(row)
 
@@ -160,7 +162,7 @@ def find_many(
     """Return agents by our own numbers, in their order; `skip_locked` leaves out whom others change now."""
     wanted = _ALL_NUMBERED[transaction.is_postgresql]
     if to_change:
-        wanted = wanted.with_for_update(of=(agents, beats), skip_locked=skip_locked)
+        wanted = wanted.with_for_update(of=(agents, heartbeats), skip_locked=skip_locked)
     return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, ids))]
 
 
@@ -170,7 +172,7 @@ def find_named(
     """Return agents by their ids, in the order of our numbers; whoever is not there is left out."""
     wanted = _ALL_NAMED[transaction.is_postgresql]
     if to_change:
-        wanted = wanted.with_for_update(of=(agents, beats))
+        wanted = wanted.with_for_update(of=(agents, heartbeats))
     return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, agent_ids))]
 
 
@@ -198,7 +200,7 @@ def _members(
         _ALL.where(agents.c.role_id == role_id, which)
         .order_by(agents.c.id)
         .limit(limit)
-        .with_for_update(of=(agents, beats))
+        .with_for_update(of=(agents, heartbeats))
     )
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
@@ -246,7 +248,7 @@ def add_many(
     return numbers
 
 
-def unheard(number: int, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> StoredAgent:
+def new_agent(number: int, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> StoredAgent:
     """Return a new agent, given as columns, as it is stored with this number."""
     return StoredAgent(
         id=number,
@@ -264,7 +266,7 @@ def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) ->
     connection.execute(update(agents).where(agents.c.id == number).values(**_own_columns(columns)))
     if _CAPACITY in columns:
         capacity = {_CAPACITY: columns[_CAPACITY]}
-        connection.execute(update(beats).where(beats.c.agent == number).values(**capacity))
+        connection.execute(update(heartbeats).where(heartbeats.c.agent == number).values(**capacity))
     if "capabilities" in columns:
         transaction.connection.execute(delete(capabilities).where(capabilities.c.agent == number))
         status = transaction.connection.execute(
@@ -273,14 +275,14 @@ def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) ->
         _index(transaction, {number: (status, tuple(columns["capabilities"]))})
 
 
-def start_anew(
+def reset_agent(
     transaction: Transaction, number: int, columns: Mapping[str, Any], last_heartbeat_at_s: float
 ) -> None:
     """Forget what was said and seen in an agent's former life; take these columns in its place."""
     change(transaction, number, {**columns, "recoveries_s": ()})
     transaction.connection.execute(
-        update(beats)
-        .where(beats.c.agent == number)
+        update(heartbeats)
+        .where(heartbeats.c.agent == number)
         .values(last_heartbeat_at_s=last_heartbeat_at_s, current_load=0, tasks=None, is_drifting=False)
     )
     transaction.connection.execute(delete(observed).where(observed.c.agent == number))
@@ -330,11 +332,11 @@ _SET_OBSERVED_POSTGRESQL = text(f"""
         {", ".join(f"CAST(given ->> {place} AS double precision)" for place in range(2, 6))}, given ->> 6
     FROM json_array_elements(CAST(:rows AS json)) AS given {_SET_OBSERVED_TAIL}
 """)  # noqa: S608 - constants only
-_SET_JUDGE_AT_SQLITE = text("""
+_SET_VERDICT_DUE_SQLITE = text("""
     UPDATE agents SET assess_at_s = given.value ->> 1
     FROM json_each(:given) given WHERE agents.id = given.value ->> 0
 """)
-_SET_JUDGE_AT_POSTGRESQL = text("""
+_SET_VERDICT_DUE_POSTGRESQL = text("""
     UPDATE agents SET assess_at_s = given.assess_at_s
     FROM unnest(CAST(:id AS bigint[]), CAST(:assess_at_s AS float8[])) AS given (id, assess_at_s)
     WHERE agents.id = given.id
@@ -367,22 +369,22 @@ def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> No
         connection.execute(_SET_INDEXED_STATUS_SQLITE, {"given": to_json(statuses).decode()})
 
 
-def set_judge_at(transaction: Transaction, deadlines: Mapping[int, float | None]) -> None:
+def set_verdict_due(transaction: Transaction, deadlines: Mapping[int, float | None]) -> None:
     """Store when these agents are to be judged next."""
     if not deadlines:
         return
     if transaction.is_postgresql:
-        transaction.connection.execute(_SET_JUDGE_AT_POSTGRESQL, _as_columns(deadlines))
+        transaction.connection.execute(_SET_VERDICT_DUE_POSTGRESQL, _as_columns(deadlines))
     else:
         changed = to_json(list(deadlines.items())).decode()
-        transaction.connection.execute(_SET_JUDGE_AT_SQLITE, {"given": changed})
+        transaction.connection.execute(_SET_VERDICT_DUE_SQLITE, {"given": changed})
 
 
 def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
     """Store when these agents, which were due, are to be judged next; whoever is not due any more is left."""
     if not transaction.is_postgresql:
         # Nobody else writes between the reading and this.
-        set_judge_at(transaction, deadlines)
+        set_verdict_due(transaction, deadlines)
     elif deadlines:
         columns = {**_as_columns(deadlines), "due_at_s": due_at_s}
         transaction.connection.execute(_PUT_OFF_POSTGRESQL, columns)
@@ -400,16 +402,18 @@ def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> 
 
 def compare_tasks(transaction: Transaction, numbers: Sequence[int]) -> None:
     """Compare what tasks these agents name at their next heartbeat with what they hold."""
-    transaction.connection.execute(update(beats).where(beats.c.agent.in_(numbers)).values(tasks=None))
+    transaction.connection.execute(
+        update(heartbeats).where(heartbeats.c.agent.in_(numbers)).values(tasks=None)
+    )
 
 
-def judge_at_once(transaction: Transaction, agent_ids: Sequence[str], at_s: float) -> None:
+def make_verdicts_due(transaction: Transaction, agent_ids: Sequence[str], at_s: float) -> None:
     """Let the next sweep judge these agents, and compare what tasks they name at their next heartbeat."""
     wanted = select(agents.c.id).where(agents.c.agent_id.in_(agent_ids)).order_by(agents.c.id)
     numbers = transaction.connection.scalars(wanted.with_for_update(key_share=True)).all()
     if numbers:
         compare_tasks(transaction, numbers)
-        set_judge_at(transaction, dict.fromkeys(numbers, at_s))
+        set_verdict_due(transaction, dict.fromkeys(numbers, at_s))
 
 
 def _as_columns(deadlines: Mapping[int, float | None]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from lifesign.storage.agents.agent_rows import insert_or_replace
-from lifesign.storage.engine.tables import states
+from lifesign.storage.engine.tables import fenced_states
 from lifesign.storage.engine.transaction import Transaction
 
 _ERASED = ""
@@ -30,16 +30,20 @@ class StoredState:
 
 def find(transaction: Transaction, resource: str) -> StoredState | None:
     """Return the state of a resource; None if nobody has written it."""
-    row = transaction.connection.execute(select(states).where(states.c.resource == resource)).mappings()
+    row = transaction.connection.execute(
+        select(fenced_states).where(fenced_states.c.resource == resource)
+    ).mappings()
     found = row.one_or_none()
     return None if found is None else StoredState(**{**found, "holder": found["holder"] or None})
 
 
 def write(transaction: Transaction, state: StoredState) -> None:
     """Store a state in place of the one before; whoever writes has locked the resource's lease."""
-    transaction.connection.execute(insert_or_replace(transaction, states, "resource"), asdict(state))
+    transaction.connection.execute(insert_or_replace(transaction, fenced_states, "resource"), asdict(state))
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
     """Take somebody's name off all states that they wrote last."""
-    transaction.connection.execute(update(states).where(states.c.holder == holder).values(holder=_ERASED))
+    transaction.connection.execute(
+        update(fenced_states).where(fenced_states.c.holder == holder).values(holder=_ERASED)
+    )

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from lifesign.storage.engine.transaction import Transaction
 
 
-class AskedBeat(NamedTuple):
+class HeartbeatCaller(NamedTuple):
     """Agent whose heartbeat came, and the key that it showed."""
 
     agent_id: str
@@ -42,7 +42,7 @@ class BeatFacts(NamedTuple):
     key_revoked_at_s: float | None
 
 
-class Beat(NamedTuple):
+class StoredHeartbeat(NamedTuple):
     """A heartbeat that counts; None leaves what was stored before."""
 
     number: int
@@ -59,7 +59,7 @@ _FACTS = """
 """
 _JOINED = """
     JOIN agents a ON a.agent_id = asked.agent_id
-    JOIN beats b ON b.agent = a.id
+    JOIN heartbeats b ON b.agent = a.id
     LEFT JOIN keys k ON k.digest = asked.digest
 """
 _FETCH_SQLITE = text(f"""
@@ -77,25 +77,25 @@ _FETCH_POSTGRESQL = text(f"""
     FOR NO KEY UPDATE OF a
 """)  # noqa: S608 - constants only
 _STORE_SQLITE = text("""
-    UPDATE beats SET
+    UPDATE heartbeats SET
         last_heartbeat_at_s = max(last_heartbeat_at_s, given.value ->> 1),
         current_load = coalesce(given.value ->> 2, current_load),
         tasks = coalesce(given.value ->> 3, tasks),
         is_drifting = given.value ->> 4
     FROM json_each(:given) given
-    WHERE beats.agent = given.value ->> 0
+    WHERE heartbeats.agent = given.value ->> 0
 """)
 _STORE_POSTGRESQL = text("""
-    UPDATE beats SET
+    UPDATE heartbeats SET
         last_heartbeat_at_s = greatest(last_heartbeat_at_s, given.at_s),
-        current_load = coalesce(given.current_load, beats.current_load),
-        tasks = coalesce(given.tasks, beats.tasks),
+        current_load = coalesce(given.current_load, heartbeats.current_load),
+        tasks = coalesce(given.tasks, heartbeats.tasks),
         is_drifting = given.is_drifting
     FROM unnest(
         CAST(:numbers AS bigint[]), CAST(:times AS double precision[]), CAST(:loads AS integer[]),
         CAST(:tasks AS text[]), CAST(:drifts AS boolean[])
     ) AS given (number, at_s, current_load, tasks, is_drifting)
-    WHERE beats.agent = given.number
+    WHERE heartbeats.agent = given.number
 """)
 
 
@@ -103,7 +103,7 @@ _STORE_POSTGRESQL = text("""
 # SQLite, which need not have that function.
 _LATEST_DUE = """
     SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s
-    FROM beats b JOIN agents a ON a.id = b.agent
+    FROM heartbeats b JOIN agents a ON a.id = b.agent
     WHERE a.status = 'active' AND a.monitoring <> 'probe'
         AND :now_s - b.last_heartbeat_at_s >= a.interval_s
         AND b.last_heartbeat_at_s - a.status_since_s >= :proven_s
@@ -121,11 +121,13 @@ def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tu
     Only those that gave signs of life for `proven_s` in their present status.
     """
     statement = _LATEST_DUE_POSTGRESQL if transaction.is_postgresql else _LATEST_DUE_SQLITE
-    asked = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}
-    return [(int(agent), float(due_s)) for agent, due_s in transaction.connection.execute(statement, asked)]
+    parameters = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}
+    return [
+        (int(agent), float(due_s)) for agent, due_s in transaction.connection.execute(statement, parameters)
+    ]
 
 
-def facts_of(transaction: Transaction, asked: Sequence[AskedBeat]) -> dict[int, BeatFacts]:
+def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> dict[int, BeatFacts]:
     """Return what is known, by the position in `asked`; whoever is not registered is absent.
 
     Until the transaction ends, nobody else changes these agents.
@@ -134,14 +136,17 @@ def facts_of(transaction: Transaction, asked: Sequence[AskedBeat]) -> dict[int, 
     if transaction.is_postgresql:
         rows = transaction.connection.execute(
             _FETCH_POSTGRESQL,
-            {"ids": [beat.agent_id for beat in asked], "digests": [beat.digest for beat in asked]},
+            {
+                "ids": [caller.agent_id for caller in callers],
+                "digests": [caller.digest for caller in callers],
+            },
         )
     else:
-        rows = from_json(transaction.connection.scalar(_FETCH_SQLITE, {"asked": to_json(asked).decode()}))
+        rows = from_json(transaction.connection.scalar(_FETCH_SQLITE, {"asked": to_json(callers).decode()}))
     return {row[0]: BeatFacts(*row) for row in rows}
 
 
-def store(transaction: Transaction, given: Sequence[Beat]) -> None:
+def store(transaction: Transaction, given: Sequence[StoredHeartbeat]) -> None:
     """Store heartbeats, at most one of each agent; a time never goes back."""
     if not given:
         return

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.evidence_age import Evidence
 from lifesign.storage.agents.agent_rows import evidence_in
-from lifesign.storage.engine.tables import agents, beats, capabilities, observed
+from lifesign.storage.engine.tables import agents, capabilities, heartbeats, observed
 from lifesign.storage.engine.transaction import Transaction
 
 MAX_STATEMENTS = 256
@@ -53,7 +53,7 @@ class AgentFilter:
 
 
 class ListedAgent(NamedTuple):
-    """What a listing shows of an agent; the members are columns of `agents`, `beats` and `observed`."""
+    """What a listing shows of an agent; the members are columns of `agents`, `heartbeats` and `observed`."""
 
     id: int
     agent_id: str
@@ -126,7 +126,7 @@ class _Source:
 
 
 _LISTED = tuple(
-    next(table for table in (agents, beats, observed) if name in table.c).c[name]
+    next(table for table in (agents, heartbeats, observed) if name in table.c).c[name]
     for name in ListedAgent._fields
     if name != "stored_failures"
 )
@@ -219,11 +219,11 @@ def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
     counted = select(agents.c.id).where(agents.c.role_id == role_id, agents.c.status == status)
     capacity = transaction.connection.execute(
         select(
-            func.coalesce(func.sum(beats.c.max_concurrent_tasks), literal(0)),
-            func.coalesce(func.sum(beats.c.current_load), literal(0)),
+            func.coalesce(func.sum(heartbeats.c.max_concurrent_tasks), literal(0)),
+            func.coalesce(func.sum(heartbeats.c.current_load), literal(0)),
         ).where(
-            _is_found(beats.c.agent, counted, is_postgresql=transaction.is_postgresql),
-            beats.c.max_concurrent_tasks.is_not(None),
+            _is_found(heartbeats.c.agent, counted, is_postgresql=transaction.is_postgresql),
+            heartbeats.c.max_concurrent_tasks.is_not(None),
         )
     ).one()
     return PoolTotals(
@@ -268,15 +268,15 @@ def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Sele
     # One capability leads through both tables in their order, and stops where the page is full.
     is_by_set = outline.capabilities > 1 or (by_load and outline.is_postgresql)
     source = _source(outline, with_load=by_load, is_by_set=is_by_set)
-    place = (beats.c.current_load, source.number) if by_load else (source.number,)
+    place = (heartbeats.c.current_load, source.number) if by_load else (source.number,)
     numbers = select(source.number.label("number")).select_from(source.tables).where(*source.conditions)
     if is_continued:
         numbers = numbers.where(_is_behind(place))
     found = numbers.order_by(*place).limit(bindparam("limit", type_=agents.c.id.type)).subquery("found")
-    order = (beats.c.current_load, agents.c.id) if by_load else (agents.c.id,)
+    order = (heartbeats.c.current_load, agents.c.id) if by_load else (agents.c.id,)
     records = (
         found.join(agents, agents.c.id == found.c.number)
-        .join(beats, beats.c.agent == agents.c.id)
+        .join(heartbeats, heartbeats.c.agent == agents.c.id)
         .outerjoin(observed, observed.c.agent == agents.c.id)
     )
     # SQLite's functions read text as JSON; its CAST would make a number of it.
@@ -312,7 +312,7 @@ def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
         if outline.statuses:
             conditions.append(_among(agents.c.status, "statuses", outline.statuses))
     elif needs_load and is_by_set:
-        tables, number = beats, beats.c.agent
+        tables, number = heartbeats, heartbeats.c.agent
         conditions.append(_is_found(number, _able(outline), is_postgresql=outline.is_postgresql))
     else:
         able = _able(outline)
@@ -320,8 +320,8 @@ def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
         number = tables.c.agent
     if outline.capabilities and needs_record:
         tables = tables.join(agents, agents.c.id == number)
-    if needs_load and number is not beats.c.agent:
-        tables = tables.join(beats, beats.c.agent == number)
+    if needs_load and number is not heartbeats.c.agent:
+        tables = tables.join(heartbeats, heartbeats.c.agent == number)
     if outline.health or outline.has_age:
         tables = tables.outerjoin(observed, observed.c.agent == number)
     return _Source(tables, number, (*conditions, *_conditions(outline)))
@@ -338,7 +338,7 @@ def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
     if outline.health:
         yield _has_health(outline)
     if outline.has_capacity:
-        free = beats.c.max_concurrent_tasks - beats.c.current_load
+        free = heartbeats.c.max_concurrent_tasks - heartbeats.c.current_load
         yield free >= bindparam("free")
 
 

@@ -27,11 +27,11 @@ class Database(Protocol):
     writes: WriteWatch
     """Whether changes fail at present."""
 
-    async def read(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed that changes nothing; it sees one state throughout."""
+    async def read(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function that changes nothing; it sees one state throughout."""
 
-    async def write(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed and return once it is committed; whatever it raises undoes it.
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function and return once it is committed; whatever it raises undoes it.
 
         StoreUnavailable if the database is away, full or locked for too long.
         """
@@ -40,7 +40,7 @@ class Database(Protocol):
         """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
 
     async def close(self) -> None:
-        """Let all connections go; deeds that wait are finished first."""
+        """Let all connections go; functions that wait are finished first."""
 
 
 def open_database(
@@ -48,20 +48,20 @@ def open_database(
     *,
     clock: Clock | None = None,
     is_only_read: bool = False,
-    is_left_alone: bool = False,
+    is_excluded: bool = False,
     must_exist: bool = False,
 ) -> Database:
     """Open the database behind `sqlite:///file.db`, `sqlite://` (in memory) or `postgresql://...`.
 
     `clock` replaces the database's own time, for tests. `is_only_read`: nothing will be written, so that an
-    SQLite file need not be writable. `is_left_alone`: nor is a log taken up that a crash has left, or any
+    SQLite file need not be writable. `is_excluded`: nor is a log taken up that a crash has left, or any
     file made beside it; for a short look, since a server that starts meanwhile is not noticed.
     `must_exist`: an SQLite file is not created. InvalidValue for any other URL, and for what must exist.
     """
     parsed = read_url(url)
     if parsed.drivername != "sqlite":
         return PostgresqlDatabase(parsed, clock=clock)
-    sealed = sealed_url(parsed, is_left_alone=is_left_alone) if is_only_read or is_left_alone else None
+    sealed = sealed_url(parsed, is_excluded=is_excluded) if is_only_read or is_excluded else None
     return SqliteDatabase(parsed, clock=clock, sealed=sealed, must_exist=must_exist)
 
 

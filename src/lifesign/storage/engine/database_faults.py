@@ -13,11 +13,11 @@ PRIMARY_CODE = 0xFF
 """The bits of an error code of SQLite that say of which kind it is."""
 
 # PostgreSQL: serialization_failure, deadlock_detected, and unique_violation: somebody else has just added
-# what was not there when the deed looked.
+# what was not there when the function looked.
 _TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
 # Classes: connection exception, insufficient resources, operator intervention, system error.
-_POSTGRESQL_IS_AWAY = frozenset({"08", "53", "57", "58"})
-_SQLITE_IS_AWAY = frozenset({
+_POSTGRESQL_UNAVAILABLE = frozenset({"08", "53", "57", "58"})
+_SQLITE_UNAVAILABLE = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
@@ -29,7 +29,7 @@ _SQLITE_IS_CLOSED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
 
 
 class Retry(Exception):
-    """The transaction was undone through no fault of its deed."""
+    """The transaction was undone through no fault of its function."""
 
 
 @contextmanager
@@ -53,12 +53,12 @@ def _is_unreachable(error: DBAPIError) -> bool:
     """Whether it is the database that fails, not the statement that is wrong."""
     if isinstance(error.orig, sqlite3.Error):
         code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        return code & PRIMARY_CODE in _SQLITE_IS_AWAY
+        return code & PRIMARY_CODE in _SQLITE_UNAVAILABLE
     sqlstate = getattr(error.orig, "sqlstate", None)
     return (
         error.connection_invalidated
         or isinstance(error, OperationalError | InterfaceError)
-        or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_IS_AWAY)
+        or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_UNAVAILABLE)
     )
 
 

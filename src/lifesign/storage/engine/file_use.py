@@ -18,7 +18,7 @@ from lifesign.storage.errors import DatabaseInUse, StoreUnavailable
 
 WAIT_SECONDS = 1.0
 """For a command that is just at its end: it has the file open for a moment only."""
-LOOK_AGAIN_SECONDS = 0.05
+RETRY_SECONDS = 0.05
 WRITE_LOCK_BYTE = 120
 """Of the index beside a write-ahead log: who writes holds a lock on it (sqlite.org/walformat.html)."""
 
@@ -34,7 +34,7 @@ def check_unused(file: Path) -> None:
     while _is_used(file):
         if time.monotonic() >= give_up_s:
             raise DatabaseInUse(str(file))
-        time.sleep(LOOK_AGAIN_SECONDS)
+        time.sleep(RETRY_SECONDS)
 
 
 def _is_used(file: Path) -> bool:
@@ -65,7 +65,7 @@ def check_unlocked(file: Path) -> None:
         while not _has_locked(opened):
             if time.monotonic() >= give_up_s:
                 raise StoreUnavailable("the database does not answer (another process holds it locked)")
-            time.sleep(LOOK_AGAIN_SECONDS)
+            time.sleep(RETRY_SECONDS)
     finally:
         # Which lets go of the lock.
         os.close(opened)

@@ -21,7 +21,7 @@ POOL_WAIT_SECONDS = 10.0
 STATEMENT_SECONDS = 30.0
 """How long PostgreSQL may take over one statement."""
 MAX_TRIES = 5
-"""Of a deed whose transaction PostgreSQL gave up because of another one."""
+"""Of a function whose transaction PostgreSQL gave up because of another one."""
 
 
 class PostgresqlDatabase:
@@ -45,17 +45,17 @@ class PostgresqlDatabase:
                 "server_settings": postgresql_sessions.SETTINGS,
             },
         )
-        postgresql_sessions.look_after(self._engine.sync_engine)
+        postgresql_sessions.configure(self._engine.sync_engine)
 
-    async def read(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed that changes nothing; it sees one state throughout."""
-        return await self._again(lambda: self._run(deed, isolation="REPEATABLE READ"))
+    async def read(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function that changes nothing; it sees one state throughout."""
+        return await self._again(lambda: self._run(function, isolation="REPEATABLE READ"))
 
-    async def write(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed and return once it is committed."""
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function and return once it is committed."""
         self.writes.refuse_mismatch()
         try:
-            result = await self._again(lambda: self._run(deed, isolation="READ COMMITTED"))
+            result = await self._again(lambda: self._run(function, isolation="READ COMMITTED"))
         except StoreUnavailable as failure:
             self.writes.failed(failure)
             raise
@@ -69,13 +69,13 @@ class PostgresqlDatabase:
         """Let all connections go."""
         await self._engine.dispose()
 
-    async def _run(self, deed: Callable[[Transaction], T], *, isolation: str) -> T:
+    async def _run(self, function: Callable[[Transaction], T], *, isolation: str) -> T:
         appended: list[EventDraft] = []
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level=isolation)
             async with connection.begin():
                 value = await connection.run_sync(
-                    lambda sync: deed(Transaction(sync, self._clock, appended=appended))
+                    lambda sync: function(Transaction(sync, self._clock, appended=appended))
                 )
         if appended:
             self.writes.listener(appended)

@@ -20,7 +20,7 @@ _ASSUME_FLASH = """
 """
 
 
-def look_after(engine: Engine) -> None:
+def configure(engine: Engine) -> None:
     """Set up all connections that an engine makes, and replace unseen those that died while they were idle.
 
     One that dies at work is not tried again: its transaction may have been committed. One that was at

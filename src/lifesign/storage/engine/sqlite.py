@@ -31,9 +31,9 @@ from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
 _log = logging.getLogger("lifesign.registry")
 
 MAX_WAITING = 20_000
-"""Of deeds that wait for the SQLite writer; more are refused at once."""
+"""Of functions that wait for the SQLite writer; more are refused at once."""
 MAX_GROUP = 1_000
-"""Of deeds that one SQLite transaction commits together."""
+"""Of functions that one SQLite transaction commits together."""
 READER_THREADS = 2
 ROOM_BYTES = 262_144
 """That the disk must have left before changes to SQLite count as stored again: more than one change takes."""
@@ -42,15 +42,15 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @dataclass(slots=True)
 class _Waiting:
-    """A deed that waits for the writer, and who waits for it."""
+    """A function that waits for the writer, and who waits for it."""
 
-    deed: Callable[[Transaction], Any]
+    function: Callable[[Transaction], Any]
     done: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a deed returned or raised."""
+    """What a function returned or raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -94,17 +94,17 @@ class SqliteDatabase:
             self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="registry-reader")
             self._read_engine = self._engine("BEGIN")
 
-    async def read(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed that changes nothing; it sees one state throughout."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_alone, deed)
+    async def read(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function that changes nothing; it sees one state throughout."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_alone, function)
 
-    async def write(self, deed: Callable[[Transaction], T]) -> T:
-        """Run a deed and return once it is committed, together with others that wait."""
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function and return once it is committed, together with others that wait."""
         self.writes.refuse_mismatch()
         if len(self._waiting) >= MAX_WAITING:
             raise StoreUnavailable("too many changes wait for the database")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(deed, done))
+        self._waiting.append(_Waiting(function, done))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
         return await done
@@ -115,7 +115,7 @@ class SqliteDatabase:
             self._files.check()
 
     async def close(self) -> None:
-        """Let all connections go; deeds that wait are finished first."""
+        """Let all connections go; functions that wait are finished first."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
         for executor in {self._writer, self._readers}:
@@ -128,8 +128,8 @@ class SqliteDatabase:
         try:
             while self._waiting:
                 group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
-                deeds = [waiting.deed for waiting in group]
-                outcomes, has_changed = await loop.run_in_executor(self._writer, self._run_group, deeds)
+                functions = [waiting.function for waiting in group]
+                outcomes, has_changed = await loop.run_in_executor(self._writer, self._run_group, functions)
                 if isinstance(failure := outcomes[0].error, StoreUnavailable):
                     # Then all of them have failed.
                     self.writes.failed(failure)
@@ -147,26 +147,26 @@ class SqliteDatabase:
         finally:
             self._writing = None
 
-    def _run_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
+    def _run_group(self, functions: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
         """As `_commit_group`, unless the files are lost."""
         if self._files is None:
-            return self._commit_group(deeds)
+            return self._commit_group(functions)
         try:
             if self._files.is_lost:
                 # Before anything is written: another database may have taken over the log's path.
                 self._files.check()
-            outcomes, has_changed = self._commit_group(deeds)
+            outcomes, has_changed = self._commit_group(functions)
             # Before the answer, a refusal too: what was committed to a file without a path is lost.
             self._files.note_companions()
             self._files.check()
         except DatabaseReplaced as error:
             self._empty_log(error)
-            return [_Outcome(error=error)] * len(deeds), False
+            return [_Outcome(error=error)] * len(functions), False
         self._has_told_loss = False
         return outcomes, has_changed
 
-    def _commit_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
-        """Commit several deeds at once; what one of them raises undoes that one alone.
+    def _commit_group(self, functions: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
+        """Commit several functions at once; what one of them raises undoes that one alone.
 
         Tells besides whether any row was written.
         """
@@ -175,11 +175,11 @@ class SqliteDatabase:
                 driver: Any = connection.connection.dbapi_connection
                 changes = driver.total_changes
                 # Who is alone fails with all of it: for a savepoint SQLite keeps a copy of each page.
-                run = self._run_in_savepoint if len(deeds) > 1 else self._run_plainly
-                outcomes = [run(connection, deed) for deed in deeds]
+                run = self._run_in_savepoint if len(functions) > 1 else self._run_plainly
+                outcomes = [run(connection, function) for function in functions]
                 has_changed = driver.total_changes > changes
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait
-            return [_Outcome(error=error)] * len(deeds), False
+            return [_Outcome(error=error)] * len(functions), False
         return outcomes, has_changed
 
     def _empty_log(self, error: DatabaseReplaced) -> None:
@@ -212,16 +212,16 @@ class SqliteDatabase:
             # Anything else tells nothing about the disk.
             return error.errno not in _NO_ROOM
 
-    def _run_plainly(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
+    def _run_plainly(self, connection: Connection, function: Callable[[Transaction], Any]) -> _Outcome:
         transaction = Transaction(connection, self._clock)
-        return _Outcome(deed(transaction), appended=transaction.appended)
+        return _Outcome(function(transaction), appended=transaction.appended)
 
-    def _run_in_savepoint(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
+    def _run_in_savepoint(self, connection: Connection, function: Callable[[Transaction], Any]) -> _Outcome:
         savepoint = connection.begin_nested()
         transaction = Transaction(connection, self._clock)
         try:
             with translated():
-                value = deed(transaction)
+                value = function(transaction)
         except StoreUnavailable:
             # SQLite may have undone the whole transaction already: there is no way back to the savepoint.
             raise
@@ -231,10 +231,10 @@ class SqliteDatabase:
         savepoint.commit()
         return _Outcome(value, appended=transaction.appended)
 
-    def _run_alone(self, deed: Callable[[Transaction], T]) -> T:
+    def _run_alone(self, function: Callable[[Transaction], T]) -> T:
         with translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
             try:
-                return deed(Transaction(connection, self._clock))
+                return function(Transaction(connection, self._clock))
             except OperationalError:
                 # An empty file may have taken its place, which has no tables.
                 self.writes.refuse_mismatch()

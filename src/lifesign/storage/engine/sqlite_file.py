@@ -16,28 +16,28 @@ from lifesign.storage.engine.ownership import TABLES_OF_SQLITE, is_foreign
 _log = logging.getLogger("lifesign.registry")
 
 BUSY_SECONDS = 10.0
-"""How long another process may hold the SQLite file before a deed fails."""
+"""How long another process may hold the SQLite file before a function fails."""
 BUSY_RETRY_SECONDS = 0.01
 """Between two tries where SQLite itself does not wait."""
 
 
-def sealed_url(url: URL, *, is_left_alone: bool = False) -> URL | None:
+def sealed_url(url: URL, *, is_excluded: bool = False) -> URL | None:
     """Return how an SQLite file is read of which nothing is changed; None if it may be changed.
 
-    It may not if `is_left_alone`, or if this user may read it and not write. Where no log lies beside it
+    It may not if `is_excluded`, or if this user may read it and not write. Where no log lies beside it
     nobody is at work on it: it is read as it is, for SQLite could not make there the files by which readers
     and writers know of each other. InvalidValue if it may not be read, or its log may not, which holds the
     latest changes; if it is no file and may not be made either.
     """
     file = Path(str(url.database or "")).absolute()
     if not file.is_file():
-        if is_left_alone:
+        if is_excluded:
             raise InvalidValue("database", url.database or str(url), "a file, and no directory or device")
         return None
     if not os.access(file, os.R_OK, effective_ids=True):
         raise InvalidValue("database", str(file), "a file that can be read (its owner or mode forbids it)")
     places = (file, file.resolve().parent)
-    if not is_left_alone and all(os.access(place, os.W_OK, effective_ids=True) for place in places):
+    if not is_excluded and all(os.access(place, os.W_OK, effective_ids=True) for place in places):
         return None
     log = file.resolve().with_name(f"{file.resolve().name}-wal")
     index = log.with_name(f"{file.resolve().name}-shm")

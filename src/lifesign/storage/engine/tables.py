@@ -1,7 +1,7 @@
 """Which tables are there?
 
 Times are seconds since the epoch by the database's clock. What grows with the number of agents and
-changes with every heartbeat stands apart in `beats`: narrow rows, no index but the key.
+changes with every heartbeat stands apart in `heartbeats`: narrow rows, no index but the key.
 """
 
 from sqlalchemy import (
@@ -84,8 +84,8 @@ capabilities = Table(
     sqlite_with_rowid=False,
 )
 
-beats = Table(
-    "beats",
+heartbeats = Table(
+    "heartbeats",
     metadata,
     Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
     Column("last_heartbeat_at_s", Double, nullable=False),
@@ -151,8 +151,8 @@ leases = Table(
           postgresql_where=text("ended_at_s IS NULL")),
 )  # fmt: skip
 
-states = Table(
-    "states",
+fenced_states = Table(
+    "fenced_states",
     metadata,
     Column("resource", String(512), primary_key=True),
     Column("state", JSON, nullable=False),
@@ -275,8 +275,8 @@ webhooks = Table(
     Column("message_sequence", BigInteger, comment="of the last event of that delivery"),
 )
 
-# What is probed. What changes with every probe stands apart in `probed`; ids ascend with the shard within
-# a page of an import, so that the results of one shard lie in few pages of the file.
+# What is probed. What changes with every probe stands apart in `probe_results`; ids ascend with the
+# shard within a page of an import, so that the results of one shard lie in few pages of the file.
 targets = Table(
     "targets",
     metadata,
@@ -311,7 +311,7 @@ target_claims = Table(
     Column("registry", String(2048), comment="that the target's card names, with the agent"),
     Column("card_at_s", Double, comment="when the card last named both; null: it does not"),
     Column("token", String(128), comment="to be served by the target's origin as a proof"),
-    Column("asked_at_s", Double, comment="when the agent asked for the token"),
+    Column("requested_at_s", Double, comment="when the agent asked for the token"),
     Column("checked_at_s", Double, comment="when the server last looked whether it is served"),
     Column("token_at_s", Double, comment="when it was last found; null: it is not served"),
     Column("unlinked_at_s", Double, comment="when the last link of the two ended"),
@@ -337,8 +337,8 @@ target_log = Table(
     Column("version", BigInteger, nullable=False, comment="the highest in targets"),
 )
 
-probed = Table(
-    "probed",
+probe_results = Table(
+    "probe_results",
     metadata,
     Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
     Column("observed_at_s", Double, nullable=False, comment="the time of the last observation that counted"),
@@ -496,7 +496,7 @@ opt_outs = Table(
     metadata,
     Column("origin", String(512), primary_key=True),
     Column("token", String(128), nullable=False, comment="to be served by the origin as a proof"),
-    Column("asked_at_s", Double, nullable=False),
+    Column("requested_at_s", Double, nullable=False),
     Column("checked_at_s", Double, comment="when somebody last looked whether it is served"),
     Column("proven_at_s", Double, comment="since when it is probed no more"),
 )

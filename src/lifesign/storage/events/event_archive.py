@@ -18,7 +18,7 @@ from typing import IO, Self
 from pydantic_core import from_json, to_json
 
 from lifesign.domain.errors import InvalidEvent
-from lifesign.domain.events.chain import Event, erased, read_event, whose
+from lifesign.domain.events.chain import Event, agent_of, erased, read_event
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 
 MAX_LINE_BYTES = 1_048_576
@@ -170,7 +170,7 @@ def _replaced(file: Archived, agents: Mapping[str, int]) -> dict[int, bytes]:
         event = _read(line)
         if event.sequence != sequence or sequence > file.last_sequence:
             raise InvalidEvent(event.sequence, f"event {sequence} of {file.path.name} was expected")
-        if sequence < agents.get(whose(event) or "", 0):
+        if sequence < agents.get(agent_of(event) or "", 0):
             replaced[sequence] = _line(erased(event))
     if sequence != file.last_sequence:
         raise InvalidEvent(None, f"it ends with event {sequence}, not with {file.last_sequence}")

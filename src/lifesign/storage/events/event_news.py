@@ -115,7 +115,7 @@ class _Listening:
             self._connection = await self._engine.connect()
             raw = await self._connection.get_raw_connection()
             driver: Any = raw.driver_connection
-            await driver.add_listener(CHANNEL, self._hear)
+            await driver.add_listener(CHANNEL, self._on_notify)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             if not self._is_unreachable:
                 _log.warning("cannot listen for events, so they are polled: %s", type(error).__name__)
@@ -125,5 +125,5 @@ class _Listening:
         # What was told before we listened is not told again.
         self._told.set()
 
-    def _hear(self, *_told: object) -> None:
+    def _on_notify(self, *_told: object) -> None:
         self._told.set()

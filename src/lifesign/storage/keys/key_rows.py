@@ -128,8 +128,8 @@ def end(
 
 def stored_key(columns: Mapping[str, Any]) -> StoredKey:
     """Return the key of a row, by the names of its columns."""
-    told = {"digest": bytes.fromhex(columns["digest"]), "role": Role(columns["role"])}
-    return StoredKey(**{**columns, **told})
+    members = {"digest": bytes.fromhex(columns["digest"]), "role": Role(columns["role"])}
+    return StoredKey(**{**columns, **members})
 
 
 def _stored(row: Row[Any]) -> StoredKey:

@@ -15,9 +15,9 @@ from lifesign.storage.maintenance.backup_file import BATCH, Batch
 
 TABLES: tuple[Table, ...] = tuple(metadata.sorted_tables)
 """Those that others refer to come first."""
-LEFT_OUT: Table = sessions
+EXCLUDED_TABLE: Table = sessions
 """Of backups, though older ones hold it: who was logged in has to log in again."""
-KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not LEFT_OUT)
+KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not EXCLUDED_TABLE)
 """What a backup holds."""
 
 
@@ -57,7 +57,7 @@ def remove_all(transaction: Transaction) -> None:
 
 def add(transaction: Transaction, batch: Batch) -> None:
     """Put rows back as they were, but those that are left out; RowRefused if they do not fit."""
-    if batch.table == LEFT_OUT.name:
+    if batch.table == EXCLUDED_TABLE.name:
         return
     target = metadata.tables.get(batch.table)
     if target is None or set(batch.columns) != set(target.columns.keys()):
@@ -71,7 +71,7 @@ def add(transaction: Transaction, batch: Batch) -> None:
 
 def add_older(transaction: Transaction, batch: Batch) -> None:
     """As `add`, into a table as the database has it, of whatever revision."""
-    if batch.table == LEFT_OUT.name:
+    if batch.table == EXCLUDED_TABLE.name:
         return
     connection = transaction.connection
     if batch.table not in table_names(connection):

@@ -99,7 +99,7 @@ def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
     Only its owner may read it. InvalidValue if something else than a backup is in its place;
     BackupFailed if it cannot be written.
     """
-    check_place(file)
+    check_destination(file)
     unfinished = file.with_name(f".{file.name}.{os.getpid()}.unfinished")
     try:
         with suppress(FileNotFoundError):
@@ -125,7 +125,7 @@ def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
             unfinished.unlink()
 
 
-def check_place(file: Path, database: Path | None = None) -> None:
+def check_destination(file: Path, database: Path | None = None) -> None:
     """Return if a backup may be put there: nothing is there yet, or an older backup, a damaged one too.
 
     InvalidValue else: what is there may be the database itself. `database` is an SQLite file, in whose

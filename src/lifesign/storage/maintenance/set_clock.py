@@ -35,7 +35,7 @@ _MOVE_QUEUED = text("""
 """)
 _SOME = select(agents.c.id).where(agents.c.id > bindparam("after")).order_by(agents.c.id)
 _BEATS_BACK = text("""
-    UPDATE beats SET last_heartbeat_at_s = last_heartbeat_at_s + :by_s
+    UPDATE heartbeats SET last_heartbeat_at_s = last_heartbeat_at_s + :by_s
     WHERE agent > :after AND agent <= :last AND last_heartbeat_at_s > :now_s
 """)
 _STATUSES_BACK = text("""
@@ -52,7 +52,7 @@ _DEADLINES_BACK = text("""
 _SOME_TARGETS = select(targets.c.id).where(targets.c.id > bindparam("after")).order_by(targets.c.id)
 _BACK = "{0} = CASE WHEN {0} > :now_s THEN {0} + :by_s ELSE {0} END".format
 _RESULTS_BACK = text(f"""
-    UPDATE probed SET observed_at_s = observed_at_s + :by_s,
+    UPDATE probe_results SET observed_at_s = observed_at_s + :by_s,
         {_BACK("evidence_at_s")}, {_BACK("result_since_s")},
         evidence_until_s = evidence_until_s + :by_s, results_until_s = results_until_s + :by_s
     WHERE target > :after AND target <= :last AND observed_at_s > :now_s

@@ -16,7 +16,7 @@ from lifesign.domain.schedule.prober_standing import key_of
 from lifesign.domain.tasks.lease import shard_resource
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
-from lifesign.storage.engine.tables import agents, keys, leases, probed, probers, tasks
+from lifesign.storage.engine.tables import agents, keys, leases, probe_results, probers, tasks
 from lifesign.storage.engine.tables import webhooks as webhook_table
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
@@ -94,7 +94,7 @@ def totals(transaction: Transaction, *, most_down: int) -> Totals:
     living = select(func.count()).where(probers.c.expires_at_s > now_s)
     return Totals(
         at_s=now_s,
-        agents={(status, health): count for status, health, count in _counted(transaction)},
+        agents={(status, health): count for status, health, count in _count(transaction)},
         down=_down(transaction, most_down),
         due_at_s=connection.scalar(select(func.min(agents.c.assess_at_s))),
         row=registry_row.find(transaction),
@@ -129,7 +129,7 @@ def _prober_shards(transaction: Transaction) -> dict[str, int]:
     return dict(shards)
 
 
-def _counted(transaction: Transaction) -> Sequence[Any]:
+def _count(transaction: Transaction) -> Sequence[Any]:
     wanted = select(agents.c.status, agents.c.health, func.count()).group_by(agents.c.health, agents.c.status)
     return transaction.connection.execute(wanted).all()
 
@@ -153,7 +153,12 @@ def _down(transaction: Transaction, most: int) -> list[DownAgent]:
 
 
 def _newest(transaction: Transaction) -> float | None:
-    some = select(probed.c.observed_at_s).order_by(probed.c.target.desc()).limit(NEWEST_OF).subquery()
+    some = (
+        select(probe_results.c.observed_at_s)
+        .order_by(probe_results.c.target.desc())
+        .limit(NEWEST_OF)
+        .subquery()
+    )
     newest: float | None = transaction.connection.scalar(select(func.max(some.c.observed_at_s)))
     return newest
 

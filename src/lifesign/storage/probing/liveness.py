@@ -13,7 +13,7 @@ from sqlalchemy import func, select, text, update
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.results import InconclusiveReason
-from lifesign.storage.engine.tables import agents, links, liveness, probed, targets
+from lifesign.storage.engine.tables import agents, links, liveness, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -150,10 +150,10 @@ def candidates(
         liveness.c.handed_out_at_s <= handed_out_before_s
     )
     wanted = (
-        select(targets.c.id, targets.c.url, targets.c.shard, probed.c.memory)
+        select(targets.c.id, targets.c.url, targets.c.shard, probe_results.c.memory)
         .select_from(liveness)
         .join(targets, targets.c.id == liveness.c.target)
-        .outerjoin(probed, probed.c.target == liveness.c.target)
+        .outerjoin(probe_results, probe_results.c.target == liveness.c.target)
         .where(
             liveness.c.network_class == network_class,
             liveness.c.silent_since_s.is_(None),
@@ -203,12 +203,12 @@ def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bo
         .outerjoin(links, links.c.target == targets.c.id)
         .outerjoin(named, is_named)
         .join(agents, agents.c.id == func.coalesce(links.c.agent, named.c.id))
-        .outerjoin(probed, probed.c.target == targets.c.id)
+        .outerjoin(probe_results, probe_results.c.target == targets.c.id)
         .where(
             targets.c.shard.in_(sorted(shards)),
             targets.c.gone_at_s.is_(None),
             agents.c.status.in_((Status.ACTIVE, Status.UNHEALTHY)),
-            probed.c.inconclusive_reason.is_distinct_from(InconclusiveReason.ASKED_TO_WAIT),
+            probe_results.c.inconclusive_reason.is_distinct_from(InconclusiveReason.ASKED_TO_WAIT),
         )
     )
     return transaction.connection.execute(wanted.limit(1)).first() is not None

@@ -8,7 +8,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, unknown_reason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.tasks.lease import ResourceKind
-from lifesign.storage.engine.tables import agents, leases, links, liveness, observed, probed, targets
+from lifesign.storage.engine.tables import agents, leases, links, liveness, observed, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 
 _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
@@ -23,14 +23,14 @@ def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
     shard = literal(f"{ResourceKind.SHARD}:").concat(cast(targets.c.shard, Text))
     wanted = (
         select(leases.c.holder, liveness.c.network_class, func.count())
-        .select_from(probed)
-        .join(liveness, liveness.c.target == probed.c.target)
-        .join(targets, targets.c.id == probed.c.target)
+        .select_from(probe_results)
+        .join(liveness, liveness.c.target == probe_results.c.target)
+        .join(targets, targets.c.id == probe_results.c.target)
         .join(leases, leases.c.resource == shard)
         .where(
-            probed.c.inconclusive_reason == UnknownReason.NOT_ALLOWED,
-            probed.c.result != ResultClass.NOT_MEASURED,
-            probed.c.evidence_until_s < transaction.now_s,
+            probe_results.c.inconclusive_reason == UnknownReason.NOT_ALLOWED,
+            probe_results.c.result != ResultClass.NOT_MEASURED,
+            probe_results.c.evidence_until_s < transaction.now_s,
             targets.c.gone_at_s.is_(None),
             leases.c.ended_at_s.is_(None),
             leases.c.expires_at_s > transaction.now_s,

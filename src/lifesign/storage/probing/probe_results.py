@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import Row, TextClause, func, select, text
 
 from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
-from lifesign.storage.engine.tables import probed, targets
+from lifesign.storage.engine.tables import probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -71,7 +71,7 @@ class ProbeResultRow:
 _JOINS = """
     LEFT JOIN targets ON targets.subject_id = asked.value
     LEFT JOIN agents ON agents.agent_id = asked.value
-    LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN probe_results ON probe_results.target = targets.id
     LEFT JOIN links ON links.target = targets.id
 """
 _FIRST = "(SELECT min(others.target) FROM links AS others WHERE others.agent = links.agent)"
@@ -80,8 +80,8 @@ _OF_SQLITE = text(f"""
         asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_group_array(directory) FROM listings WHERE listings.target = targets.id),
         coalesce(links.agent, agents.id),
-        iif(probed.observed_at_s IS NULL, NULL, json(printf('%!.17g', probed.observed_at_s))),
-        probed.token, probed.number, probed.result, probed.layers,
+        iif(probe_results.observed_at_s IS NULL, NULL, json(printf('%!.17g', probe_results.observed_at_s))),
+        probe_results.token, probe_results.number, probe_results.result, probe_results.layers,
         links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
     ))
     FROM json_each(:subjects) AS asked {_JOINS}
@@ -90,8 +90,9 @@ _OF_POSTGRESQL = text(f"""
     SELECT CAST(json_agg(json_build_array(
         asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_agg(directory) FROM listings WHERE listings.target = targets.id),
-        coalesce(links.agent, agents.id), probed.observed_at_s, probed.token, probed.number, probed.result,
-        probed.layers, links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
+        coalesce(links.agent, agents.id), probe_results.observed_at_s,
+        probe_results.token, probe_results.number, probe_results.result,
+        probe_results.layers, links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
     )) AS text)
     FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
 """)  # noqa: S608 - constants only
@@ -104,17 +105,18 @@ _STORE_TAIL = """
         number = excluded.number,
         results_until_s = excluded.results_until_s,
         evidence_until_s = CASE
-            WHEN excluded.evidence_at_s IS NULL THEN probed.evidence_until_s ELSE excluded.evidence_until_s
+            WHEN excluded.evidence_at_s IS NULL THEN probe_results.evidence_until_s
+            ELSE excluded.evidence_until_s
         END,
-        evidence_at_s = coalesce(excluded.evidence_at_s, probed.evidence_at_s),
+        evidence_at_s = coalesce(excluded.evidence_at_s, probe_results.evidence_at_s),
         inconclusive_reason = excluded.inconclusive_reason,
-        result = coalesce(excluded.result, probed.result),
+        result = coalesce(excluded.result, probe_results.result),
         result_since_s = coalesce(excluded.result_since_s, probed.result_since_s),
         layers = coalesce(excluded.layers, probed.layers),
-        observed = coalesce(excluded.observed, probed.observed),
-        memory = coalesce(excluded.memory, probed.memory),
+        observed = coalesce(excluded.observed, probe_results.observed),
+        memory = coalesce(excluded.memory, probe_results.memory),
         protocol_version = CASE
-            WHEN excluded.memory IS NULL THEN probed.protocol_version ELSE excluded.protocol_version
+            WHEN excluded.memory IS NULL THEN probe_results.protocol_version ELSE excluded.protocol_version
         END
 """
 # A target of which nothing was ever measured has evidence that counts no more.
@@ -130,7 +132,7 @@ def _store_from(source: str, read: Callable[[str], str]) -> TextClause:
     values = {name: read(name) for name in _STORED}
     values["evidence_until_s"] = f"coalesce({values['evidence_until_s']}, {values['observed_at_s']})"
     return text(f"""
-        INSERT INTO probed ({", ".join(_STORED)}) SELECT {", ".join(values.values())} FROM {source}
+        INSERT INTO probe_results ({", ".join(_STORED)}) SELECT {", ".join(values.values())} FROM {source}
         {_STORE_TAIL}
     """)  # noqa: S608 - constants only
 
@@ -144,7 +146,7 @@ _STORE_POSTGRESQL = _store_from(
 )
 
 
-_LAST: tuple[Any, ...] = (probed.c.result, probed.c.result_since_s, probed.c.observed)
+_LAST: tuple[Any, ...] = (probe_results.c.result, probe_results.c.result_since_s, probe_results.c.observed)
 
 
 def lock(transaction: Transaction, subject_ids: Sequence[str]) -> None:
@@ -157,10 +159,10 @@ def lock(transaction: Transaction, subject_ids: Sequence[str]) -> None:
 def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subject]:
     """Return what is known of these, each named once, also of those who are no targets."""
     if transaction.is_postgresql:
-        told = transaction.connection.scalar(_OF_POSTGRESQL, {"subjects": subject_ids})
+        stored = transaction.connection.scalar(_OF_POSTGRESQL, {"subjects": subject_ids})
     else:
-        told = transaction.connection.scalar(_OF_SQLITE, {"subjects": to_json(subject_ids).decode()})
-    return {row[0]: _subject(row) for row in from_json(told or "[]")}
+        stored = transaction.connection.scalar(_OF_SQLITE, {"subjects": to_json(subject_ids).decode()})
+    return {row[0]: _subject(row) for row in from_json(stored or "[]")}
 
 
 def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:
@@ -174,8 +176,12 @@ def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:
 
 def last_of(transaction: Transaction, subject_id: str) -> Row[Any] | None:
     """Return what `_LAST` names of a target; None if it is none, or has no result."""
-    wanted = select(*_LAST).join(targets, targets.c.id == probed.c.target)
-    is_it = targets.c.subject_id == subject_id, targets.c.gone_at_s.is_(None), probed.c.result.is_not(None)
+    wanted = select(*_LAST).join(targets, targets.c.id == probe_results.c.target)
+    is_it = (
+        targets.c.subject_id == subject_id,
+        targets.c.gone_at_s.is_(None),
+        probe_results.c.result.is_not(None),
+    )
     return transaction.connection.execute(wanted.where(*is_it)).one_or_none()
 
 
@@ -185,17 +191,17 @@ _as_row = attrgetter(*_STORED)
 def count_unprobed(transaction: Transaction, since_s: float) -> int:
     """Return how many targets have no result that was observed since a time; one that lies ahead is none."""
     statement = text("""
-        SELECT count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
+        SELECT count(*) FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
         WHERE gone_at_s IS NULL
             AND (observed_at_s IS NULL OR observed_at_s < :since_s OR observed_at_s > :ahead_s)
     """)
-    asked = {"since_s": since_s, "ahead_s": transaction.now_s + MAX_AHEAD_SECONDS}
-    return transaction.connection.scalar(statement, asked) or 0
+    parameters = {"since_s": since_s, "ahead_s": transaction.now_s + MAX_AHEAD_SECONDS}
+    return transaction.connection.scalar(statement, parameters) or 0
 
 
 def last_observed_at_s(transaction: Transaction) -> float | None:
     """Return when the latest result of all was observed; None: there was none."""
-    at_s: float | None = transaction.connection.scalar(select(func.max(probed.c.observed_at_s)))
+    at_s: float | None = transaction.connection.scalar(select(func.max(probe_results.c.observed_at_s)))
     return at_s
 
 

@@ -19,7 +19,7 @@ from lifesign.domain.models.census import Deadlines
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
-from lifesign.storage.engine.tables import census_runs, probed, targets
+from lifesign.storage.engine.tables import census_runs, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 
@@ -67,7 +67,7 @@ _COUNTS = """gone_at_s IS NULL AND NOT (is_registered AND EXISTS (
 _HOSTS = """
     SELECT host, shown, CASE WHEN {is_living} THEN version END, count(*) FROM (
         SELECT host, {result} AS shown, protocol_version AS version
-        FROM targets LEFT JOIN probed ON probed.target = targets.id
+        FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
         WHERE {counts} AND shard >= :first_shard AND shard < :end_shard
     ) AS living GROUP BY 1, 2, 3
 """
@@ -95,7 +95,7 @@ _DIRECTORIES_OF = """
     FROM listings
     JOIN directories ON directories.id = listings.directory
     JOIN targets ON targets.id = listings.target
-    LEFT JOIN probed ON probed.target = listings.target
+    LEFT JOIN probe_results ON probe_results.target = listings.target
     WHERE gone_at_s IS NULL AND NOT (counts_as IS NOT NULL AND EXISTS (
         SELECT 1 FROM listings AS beside JOIN targets AS other ON other.id = beside.target
         WHERE beside.target = targets.counts_as AND beside.directory = listings.directory
@@ -105,7 +105,7 @@ _DIRECTORIES_OF = """
 """
 _DIRECTORIES = text(_DIRECTORIES_OF.format(result=_RESULT))
 _RESULTS_OF = """
-    SELECT {result}, count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
+    SELECT {result}, count(*) FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
     WHERE {counts} GROUP BY 1
 """
 _RESULTS = text(_RESULTS_OF.format(counts=_COUNTS, result=_RESULT))
@@ -118,7 +118,7 @@ _OLD_OF = """
             ELSE coalesce(inconclusive_reason, 'asked_to_wait')
         END,
         count(*), max(evidence_at_s)
-    FROM targets JOIN probed ON probed.target = targets.id
+    FROM targets JOIN probe_results ON probe_results.target = targets.id
     WHERE {counts} AND evidence_at_s IS NOT NULL GROUP BY 1
 """
 _OLD = text(_OLD_OF.format(counts=_COUNTS, is_old=_IS_OLD))
@@ -127,7 +127,7 @@ _OF_A_RUN = """
     SELECT
         CASE WHEN result IS NOT NULL AND {observed_at_s} < :since_s
             THEN :not_measured ELSE result END, count(*)
-    FROM targets LEFT JOIN probed ON probed.target = targets.id
+    FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
     WHERE {counts} GROUP BY 1
 """
 _OF_A_RUN_SQLITE = text(_OF_A_RUN.format(counts=_COUNTS, observed_at_s="(observed ->> '$.observed_at_s')"))
@@ -168,14 +168,14 @@ def hosts(
     To be read to the end within the transaction: there may be a million. `shards`: only of hosts in these.
     """
     statement = _HOSTS_POSTGRESQL if transaction.is_postgresql else _HOSTS_SQLITE
-    asked = {
+    parameters = {
         "living": to_json(list(living)).decode(),
         "first_shard": shards.start,
         "end_shard": shards.stop,
         **_ages(transaction, pass_ended_s),
     }
     few_at_once = statement.execution_options(yield_per=ROWS_AT_ONCE)
-    for row in transaction.connection.execute(few_at_once, asked):
+    for row in transaction.connection.execute(few_at_once, parameters):
         yield row[0], row[1], row[2], row[3]
 
 
@@ -222,8 +222,8 @@ def results_since(transaction: Transaction, since_s: float) -> dict[str | None, 
     wait for.
     """
     statement = _OF_A_RUN_POSTGRESQL if transaction.is_postgresql else _OF_A_RUN_SQLITE
-    asked = {"since_s": since_s - ROUNDED_S, "not_measured": ResultClass.NOT_MEASURED.value}
-    return _by_result(transaction.connection.execute(statement, asked))
+    parameters = {"since_s": since_s - ROUNDED_S, "not_measured": ResultClass.NOT_MEASURED.value}
+    return _by_result(transaction.connection.execute(statement, parameters))
 
 
 def _by_result(rows: Iterable[Any]) -> dict[str | None, int]:
@@ -244,15 +244,15 @@ def shown(
     In the order in which they are asked; empty for one that never told anything.
     """
     statement = (
-        select(probed.c.layers, func.count())
-        .select_from(targets.join(probed, probed.c.target == targets.c.id))
+        select(probe_results.c.layers, func.count())
+        .select_from(targets.join(probe_results, probe_results.c.target == targets.c.id))
         .where(
             text(_COUNTS),
-            probed.c.result.in_(living),
-            probed.c.layers.is_not(None),
+            probe_results.c.result.in_(living),
+            probe_results.c.layers.is_not(None),
             text(f"NOT coalesce({_IS_OLD}, false)"),
         )
-        .group_by(probed.c.layers)
+        .group_by(probe_results.c.layers)
     )
     return [
         (layers.split(","), int(count))

@@ -118,7 +118,7 @@ _LIST_POSTGRESQL = text(f"""
     JOIN targets ON targets.subject_id = given.value ORDER BY targets.id
     {_LIST_TAIL}
 """)  # noqa: S608 - constants only
-_LOOKED_AT = text("""
+_CHECKED = text("""
     SELECT listings.target, listings.in_import, targets.subject_id, targets.is_registered,
         EXISTS (
             SELECT 1 FROM listings AS others
@@ -314,8 +314,8 @@ def next_to_leave(
     transaction: Transaction, directory: int, in_import: int, *, after: int, limit: int
 ) -> DelistedTargets:
     """Return which of the next targets behind `after` a directory lists no more: they bear an older mark."""
-    asked = {"directory": directory, "after": after, "limit": limit}
-    found = transaction.connection.execute(_LOOKED_AT, asked).all()
+    parameters = {"directory": directory, "after": after, "limit": limit}
+    found = transaction.connection.execute(_CHECKED, parameters).all()
     left = [row for row in found if row.in_import < in_import]
     return DelistedTargets(
         targets=[int(row.target) for row in left],

@@ -16,7 +16,7 @@ class StoredOptOut:
 
     origin: str
     token: str
-    asked_at_s: float
+    requested_at_s: float
     checked_at_s: float | None
     proven_at_s: float | None
 
@@ -35,7 +35,7 @@ def put(transaction: Transaction, origin: str, token: str) -> StoredOptOut:
     """Store a token that was given out now, in place of one that was given out before."""
     remove(transaction, origin)
     given = StoredOptOut(
-        origin=origin, token=token, asked_at_s=transaction.now_s, checked_at_s=None, proven_at_s=None
+        origin=origin, token=token, requested_at_s=transaction.now_s, checked_at_s=None, proven_at_s=None
     )
     columns = {member.name: getattr(given, member.name) for member in fields(given)}
     transaction.connection.execute(insert(opt_outs).values(columns))
@@ -75,10 +75,10 @@ def unproven(
     wanted = (
         _ALL.where(
             opt_outs.c.proven_at_s.is_(None),
-            opt_outs.c.asked_at_s > asked_after_s,
+            opt_outs.c.requested_at_s > asked_after_s,
             or_(opt_outs.c.checked_at_s.is_(None), opt_outs.c.checked_at_s <= checked_before_s),
         )
-        .order_by(opt_outs.c.asked_at_s)
+        .order_by(opt_outs.c.requested_at_s)
         .limit(limit)
     )
     if to_change:
@@ -120,5 +120,5 @@ def count(transaction: Transaction) -> int:
 def forget_unproven(transaction: Transaction, asked_before_s: float) -> None:
     """Forget origins whose owners never proved it."""
     transaction.connection.execute(
-        delete(opt_outs).where(opt_outs.c.proven_at_s.is_(None), opt_outs.c.asked_at_s <= asked_before_s)
+        delete(opt_outs).where(opt_outs.c.proven_at_s.is_(None), opt_outs.c.requested_at_s <= asked_before_s)
     )

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, o
 
 from lifesign.domain.net.target import target_id
 from lifesign.storage.engine.array_params import given, is_given
-from lifesign.storage.engine.tables import agents, links, observed, probed, target_claims, targets
+from lifesign.storage.engine.tables import agents, links, observed, probe_results, target_claims, targets
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -30,7 +30,7 @@ class StoredClaim:
     registry: str | None
     card_at_s: float | None
     token: str | None
-    asked_at_s: float | None
+    requested_at_s: float | None
     checked_at_s: float | None
     token_at_s: float | None
     unlinked_at_s: float | None
@@ -78,17 +78,17 @@ class StoredLink:
 _CLAIMS = (
     select(
         target_claims.c.target, targets.c.subject_id.label("target_id"), targets.c.url,
-        targets.c.gone_at_s.is_not(None).label("target_is_gone"), probed.c.memory,
+        targets.c.gone_at_s.is_not(None).label("target_is_gone"), probe_results.c.memory,
         target_claims.c.agent, agents.c.agent_id, agents.c.status, agents.c.card_url, agents.c.endpoint,
         *(target_claims.c[name] for name in (
-            "registry", "card_at_s", "token", "asked_at_s", "checked_at_s", "token_at_s", "unlinked_at_s",
+            "registry", "card_at_s", "token", "requested_at_s", "checked_at_s", "token_at_s", "unlinked_at_s",
             "proof",
         )),
     )
     .select_from(
         target_claims.join(targets, targets.c.id == target_claims.c.target)
         .join(agents, agents.c.id == target_claims.c.agent)
-        .outerjoin(probed, probed.c.target == targets.c.id)
+        .outerjoin(probe_results, probe_results.c.target == targets.c.id)
     )
     .order_by(target_claims.c.target, target_claims.c.agent)
 )  # fmt: skip
@@ -169,7 +169,7 @@ def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
             connection.execute(disproven.values(card_at_s=None, registry=None, due_at_s=0.0))
 
 
-def decide_anew(
+def make_claims_due(
     transaction: Transaction, *, numbers: Sequence[int] = (), agent_ids: Sequence[str] = ()
 ) -> None:
     """Have the claims of these targets, and of these agents, decided anew at once."""
@@ -278,14 +278,14 @@ def remove_empty(transaction: Transaction, target: int, unlinked_before_s: float
 
 def put_token(transaction: Transaction, target: int, agent: int, token: str) -> None:
     """Store a token that was given out now, in place of one that was given out before."""
-    given = {"token": token, "asked_at_s": transaction.now_s, "checked_at_s": None, "token_at_s": None}
+    given = {"token": token, "requested_at_s": transaction.now_s, "checked_at_s": None, "token_at_s": None}
     changed = update(target_claims).where(_is(target, agent)).values(given | {"due_at_s": 0.0})
     if not transaction.connection.execute(changed).rowcount:
         added = {"target": target, "agent": agent, "due_at_s": 0.0, **given}
         transaction.connection.execute(insert(target_claims).values(added))
 
 
-def look_at_once(transaction: Transaction, target: int, agent: int) -> None:
+def check_token_now(transaction: Transaction, target: int, agent: int) -> None:
     """Have the token of a claim looked for in the next round."""
     transaction.connection.execute(update(target_claims).where(_is(target, agent)).values(checked_at_s=None))
 
@@ -349,20 +349,22 @@ def forget_tokens(transaction: Transaction, asked_before_s: float) -> None:
     old = (
         target_claims.c.token.is_not(None),
         target_claims.c.token_at_s.is_(None),
-        target_claims.c.asked_at_s <= asked_before_s,
+        target_claims.c.requested_at_s <= asked_before_s,
     )
-    given = {"token": None, "asked_at_s": None, "checked_at_s": None, "due_at_s": 0.0}
+    given = {"token": None, "requested_at_s": None, "checked_at_s": None, "due_at_s": 0.0}
     transaction.connection.execute(update(target_claims).where(*old).values(given))
 
 
 def found_card_url(transaction: Transaction, target: int) -> str | None:
     """Return where the prober asked for a target's card last; None: it found none."""
-    memory = transaction.connection.scalar(select(probed.c.memory).where(probed.c.target == target))
+    memory = transaction.connection.scalar(
+        select(probe_results.c.memory).where(probe_results.c.target == target)
+    )
     url = None if memory is None else from_json(memory).get("card_url")
     return url if isinstance(url, str) else None
 
 
-def find_counted(transaction: Transaction, url: str, origin: str, beside: int) -> int | None:
+def find_crawled_target(transaction: Transaction, url: str, origin: str, beside: int) -> int | None:
     """Return the crawled target at the URL of a card, else the one at its origin whose card it is.
 
     None if there is none besides the target `beside`, or if it counts as another one itself.

@@ -18,7 +18,15 @@ from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
 from lifesign.storage.engine.array_params import given
-from lifesign.storage.engine.tables import agents, links, listings, liveness, probed, target_log, targets
+from lifesign.storage.engine.tables import (
+    agents,
+    links,
+    listings,
+    liveness,
+    probe_results,
+    target_log,
+    targets,
+)
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links
 
@@ -109,7 +117,7 @@ _OF_AGENTS = f"""
     END
 """
 _WITH_AGENTS = """
-    LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN probe_results ON probe_results.target = targets.id
     LEFT JOIN links ON links.target = targets.id
     LEFT JOIN agents AS named ON links.target IS NULL AND named.agent_id = targets.subject_id
     LEFT JOIN agents ON agents.id = coalesce(links.agent, named.id)
@@ -123,7 +131,7 @@ _FEED = f"""
     WHERE {{column}} = :shard AND targets.version > :after AND targets.version <= :until
         AND (targets.version, targets.id) > (:place_version, :place_id) AND {{condition}}
 """  # noqa: S608 - constants only
-_FEED_WHOLE = text(
+_FULL_FEED = text(
     _FEED.format(is_gone="false", column="shard", condition="gone_at_s IS NULL")
     + " ORDER BY targets.version, targets.id LIMIT :limit"
 )
@@ -217,7 +225,7 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
         transaction.connection.execute(insert(targets).values(added))
         return
     if known.url != url:
-        for table in (probed, liveness):
+        for table in (probe_results, liveness):
             transaction.connection.execute(delete(table).where(table.c.target == known.id))
     if known.shard != shard:
         columns["left_shard"] = known.shard
@@ -266,7 +274,7 @@ def of_agent(transaction: Transaction, agent_id: str) -> list[int]:
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
 
-def hold_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
+def lock_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
     """Return which of these are targets now; nobody lets them go until the transaction ends."""
     if not numbers:
         return set()
@@ -288,7 +296,7 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
     )
     # Nobody probes them any more, so that no answer is expected.
     transaction.connection.execute(delete(liveness).where(liveness.c.target.in_(numbers)))
-    target_links.decide_anew(transaction, numbers=numbers)
+    target_links.make_claims_due(transaction, numbers=numbers)
 
 
 def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
@@ -305,17 +313,17 @@ def end_linked(transaction: Transaction, subject_id: str) -> None:
     transaction.connection.execute(update(targets).where(*was_linked).values(ended))
 
 
-def tell_probers(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
+def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
     """Have the probers of these targets read them anew: something about their agents has changed."""
     if numbers:
         changed = update(targets).where(targets.c.id.in_(numbers))
         transaction.connection.execute(changed.values(version=version))
 
 
-def ask_recheck(transaction: Transaction, number: int, version: int) -> None:
+def request_recheck(transaction: Transaction, number: int, version: int) -> None:
     """Note that somebody wants a target to be looked at now."""
-    asked = {"recheck_at_s": transaction.now_s, "version": version}
-    transaction.connection.execute(update(targets).where(targets.c.id == number).values(asked))
+    parameters = {"recheck_at_s": transaction.now_s, "version": version}
+    transaction.connection.execute(update(targets).where(targets.c.id == number).values(parameters))
 
 
 def confirm(transaction: Transaction, numbers: Sequence[int], at_s: float, version: int) -> None:
@@ -354,7 +362,7 @@ def feed(
     In the order of their places, from behind `place`. Only changes tell of what is gone.
     """
     place = place or TargetCursor(-1, 0)
-    asked = {
+    parameters = {
         "shard": shard,
         "after": -1 if after is None else after,
         "until": until,
@@ -362,7 +370,7 @@ def feed(
         "place_id": place.id,
         "limit": limit,
     }
-    found = transaction.connection.execute(_FEED_WHOLE if after is None else _FEED_CHANGES, asked)
+    found = transaction.connection.execute(_FULL_FEED if after is None else _FEED_CHANGES, parameters)
     return [_feed_row(*row) for row in found]
 
 
@@ -375,8 +383,8 @@ def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, li
     return held
 
 
-def _feed_row(version: int, number: int, *told: Any) -> FeedRow:
-    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s, alive_at_s = told
+def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
+    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s, alive_at_s = value
     unhealthy_after_s, dead_after_s = after_s
     return FeedRow(
         TargetCursor(version, number),

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row, Select, false, func, literal, or_, select, tuple_
 
-from lifesign.storage.engine.tables import agents, directories, listings, probed, targets
+from lifesign.storage.engine.tables import agents, directories, listings, probe_results, targets
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -39,13 +39,15 @@ class HostCursor:
 _SUMMARY: tuple[Any, ...] = (
     targets.c.id, targets.c.subject_id, targets.c.url, targets.c.host, targets.c.gone_at_s,
     targets.c.gone_reason,
-    probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.observed,
-    probed.c.layers, probed.c.evidence_at_s, probed.c.evidence_until_s, probed.c.results_until_s,
-    probed.c.inconclusive_reason,
+    probe_results.c.result, probe_results.c.result_since_s,
+    probe_results.c.observed_at_s, probe_results.c.observed,
+    probe_results.c.layers, probe_results.c.evidence_at_s, probe_results.c.evidence_until_s,
+    probe_results.c.results_until_s,
+    probe_results.c.inconclusive_reason,
 )  # fmt: skip
-_WHOLE: tuple[Any, ...] = (
+_ALL_COLUMNS: tuple[Any, ...] = (
     *_SUMMARY, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
-    targets.c.recheck_at_s, probed.c.memory, agents.c.status, agents.c.health,
+    targets.c.recheck_at_s, probe_results.c.memory, agents.c.status, agents.c.health,
 )  # fmt: skip
 
 
@@ -84,12 +86,12 @@ def count(transaction: Transaction, wanted: TargetFilter) -> int:
     return transaction.connection.scalar(counted) or 0
 
 
-def whole(transaction: Transaction, subject_id: str) -> Row[Any] | None:
+def find_target(transaction: Transaction, subject_id: str) -> Row[Any] | None:
     """Return all columns that tell of one target; None if there is none of this id."""
-    tables = targets.outerjoin(probed, probed.c.target == targets.c.id).outerjoin(
+    tables = targets.outerjoin(probe_results, probe_results.c.target == targets.c.id).outerjoin(
         agents, agents.c.agent_id == targets.c.subject_id
     )
-    statement = select(*_WHOLE).select_from(tables).where(targets.c.subject_id == subject_id)
+    statement = select(*_ALL_COLUMNS).select_from(tables).where(targets.c.subject_id == subject_id)
     return transaction.connection.execute(statement).one_or_none()
 
 
@@ -108,7 +110,7 @@ def _filtered(
     transaction: Transaction, statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = False
 ) -> Select[Any]:
     """Return what finds them; `is_walk`: by looking at one target after the other."""
-    tables = targets.outerjoin(probed, probed.c.target == targets.c.id)
+    tables = targets.outerjoin(probe_results, probe_results.c.target == targets.c.id)
     if wanted.directory is not None and is_walk:
         is_listed = (listings.c.target == targets.c.id) & (listings.c.directory == wanted.directory)
         statement = statement.where(select(listings.c.target).where(is_listed).exists())
@@ -123,10 +125,10 @@ def _filtered(
         statement = statement.where(targets.c.host == wanted.host)
     if wanted.max_evidence_age_s is not None:
         seen_from_s = transaction.now_s - wanted.max_evidence_age_s
-        statement = statement.where(probed.c.evidence_at_s >= seen_from_s)
-    result = probed.c.result.concat("") if is_walk else probed.c.result
-    was_measured = result.is_not(None) & probed.c.evidence_at_s.is_not(None)
-    is_old = was_measured & func.coalesce(probed.c.evidence_until_s < transaction.now_s, false())
+        statement = statement.where(probe_results.c.evidence_at_s >= seen_from_s)
+    result = probe_results.c.result.concat("") if is_walk else probe_results.c.result
+    was_measured = result.is_not(None) & probe_results.c.evidence_at_s.is_not(None)
+    is_old = was_measured & func.coalesce(probe_results.c.evidence_until_s < transaction.now_s, false())
     if wanted.old_evidence is False:
         statement = statement.where(~is_old)
     alternatives = (

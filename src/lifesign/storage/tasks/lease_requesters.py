@@ -85,8 +85,8 @@ def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[i
     if transaction.is_postgresql:
         told = transaction.connection.scalar(_POSTGRESQL, {"digests": wanted, "numbers": rows})
     else:
-        asked = {"digests": to_json(wanted).decode(), "numbers": to_json(rows).decode()}
-        told = transaction.connection.scalar(_SQLITE, asked)
+        parameters = {"digests": to_json(wanted).decode(), "numbers": to_json(rows).decode()}
+        told = transaction.connection.scalar(_SQLITE, parameters)
     token_floor, keys, holders = from_json(told or "[]")
     stored = [_key(*key) for key in keys or ()]
     return LeaseRequesters(

@@ -2,7 +2,7 @@
 
 A resource has one row for ever: its last lease, current or ended, and the last token granted. A lease's
 id names that row, so that a late request about a replaced lease still finds what replaced it. On SQLite
-many rows travel as one JSON text, as in `beats`.
+many rows travel as one JSON text, as in `heartbeats`.
 """
 
 import secrets
@@ -20,7 +20,7 @@ from lifesign.storage.engine.tables import leases
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
-MAX_LOOKS = 5
+MAX_ATTEMPTS = 5
 """For a resource that others add at the same time; the second look sees what they have added."""
 
 # The members of a Claim, in its order.
@@ -76,7 +76,7 @@ _ADD_SQLITE = text("""
 # Existing rows first, in the order of their numbers; then those that are missing, in one order too. Where
 # somebody else adds one at the same time this waits, and leaves it out. The time is that of the last
 # lock that was waited for.
-_TO_HOLD_POSTGRESQL = text(f"""
+_LOCK_POSTGRESQL = text(f"""
     WITH locked AS (
         SELECT {_COLUMNS} FROM leases
         WHERE resource = ANY(CAST(:to_hold AS text[])) OR number = ANY(CAST(:numbers AS bigint[]))
@@ -162,10 +162,10 @@ def lock(
         return {}
     if transaction.is_postgresql:
         return _lock_postgresql(transaction, resources, rows_wanted)
-    asked = {"resources": _json(resources), "numbers": _json(rows_wanted)}
+    parameters = {"resources": _json(resources), "numbers": _json(rows_wanted)}
     if resources:
-        transaction.connection.execute(_ADD_SQLITE, asked)
-    found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, asked))
+        transaction.connection.execute(_ADD_SQLITE, parameters)
+    found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, parameters))
     return {row[0]: _claim(row) for row in sorted(found)}
 
 
@@ -174,9 +174,9 @@ def _lock_postgresql(
 ) -> dict[int, Claim]:
     found: dict[int, Claim] = {}
     missing, at_s = set(resources), 0.0
-    for _ in range(MAX_LOOKS):
-        asked = {"to_hold": sorted(missing), "numbers": numbers}
-        for *row, observed_at_of in transaction.connection.execute(_TO_HOLD_POSTGRESQL, asked):
+    for _ in range(MAX_ATTEMPTS):
+        parameters = {"to_hold": sorted(missing), "numbers": numbers}
+        for *row, observed_at_of in transaction.connection.execute(_LOCK_POSTGRESQL, parameters):
             found[row[0]], at_s = _claim(row), max(at_s, observed_at_of)
         missing -= {claim.resource for claim in found.values()}
         if not missing:
@@ -216,8 +216,8 @@ def find_many(transaction: Transaction, resources: Iterable[str]) -> dict[str, C
     if transaction.is_postgresql:
         found = transaction.connection.execute(_NAMED_POSTGRESQL, {"resources": named}).all()
     else:
-        asked = {"resources": _json(named), "numbers": "[]"}
-        found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, asked))
+        parameters = {"resources": _json(named), "numbers": "[]"}
+        found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, parameters))
     return {row[1]: _claim(row) for row in found}
 
 
@@ -295,11 +295,11 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
 
     Those that somebody else changes now are left out.
     """
-    asked = {"at_s": at_s, "limit": limit}
+    parameters = {"at_s": at_s, "limit": limit}
     if transaction.is_postgresql:
-        found = transaction.connection.execute(_EXPIRED_POSTGRESQL, asked).all()
+        found = transaction.connection.execute(_EXPIRED_POSTGRESQL, parameters).all()
     else:
-        found = _rows_in(transaction.connection.scalar(_EXPIRED_SQLITE, asked))
+        found = _rows_in(transaction.connection.scalar(_EXPIRED_SQLITE, parameters))
     return sorted((_claim(row) for row in found), key=lambda claim: claim.expires_at_s)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 
-from lifesign.domain.tasks.budget import NOTHING, Amount, Budget
+from lifesign.domain.tasks.budget import NO_AMOUNT, Amount, Budget
 from lifesign.storage.engine.tables import task_budgets, task_calls
 from lifesign.storage.engine.transaction import Transaction
 
@@ -23,7 +23,7 @@ class StoredBudget:
 
     task: int
     budget: Budget
-    carved: Amount = NOTHING
+    carved: Amount = NO_AMOUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ def forget_creator(transaction: Transaction, creator: str) -> None:
     transaction.connection.execute(delete(task_creations).filter_by(creator=creator))
 
 
-def fill(transaction: Transaction, taken: StoredCreation, task: int) -> None:
+def set_task(transaction: Transaction, taken: StoredCreation, task: int) -> None:
     """Say which task came of it."""
     transaction.connection.execute(
         update(task_creations)

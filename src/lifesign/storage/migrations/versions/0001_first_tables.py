@@ -30,12 +30,12 @@ def upgrade() -> None:
     _create_registry()
     _create_result_sums()
     _create_sessions()
-    _create_states()
+    _create_fenced_states()
     _create_target_log()
     _create_targets()
     _create_webhooks()
     _create_agent_history()
-    _create_beats()
+    _create_heartbeats()
     _create_capabilities()
     _create_commands()
     _create_imports()
@@ -43,7 +43,7 @@ def upgrade() -> None:
     _create_listings()
     _create_liveness()
     _create_observed()
-    _create_probed()
+    _create_probe_results()
     _create_result_changes()
     _create_target_claims()
     _create_tasks()
@@ -253,7 +253,7 @@ def _create_opt_outs() -> None:
         "opt_outs",
         sa.Column("origin", sa.String(512), nullable=False),
         sa.Column("token", sa.String(128), nullable=False, comment="to be served by the origin as a proof"),
-        sa.Column("asked_at_s", sa.Double(), nullable=False),
+        sa.Column("requested_at_s", sa.Double(), nullable=False),
         sa.Column("checked_at_s", sa.Double(), comment="when somebody last looked whether it is served"),
         sa.Column("proven_at_s", sa.Double(), comment="since when it is probed no more"),
         sa.PrimaryKeyConstraint("origin", name="pk_opt_outs"),
@@ -345,16 +345,16 @@ def _create_sessions() -> None:
     op.create_index("ix_sessions_key_id_created_at_s", "sessions", ["key_id", "created_at_s"])
 
 
-def _create_states() -> None:
+def _create_fenced_states() -> None:
     op.create_table(
-        "states",
+        "fenced_states",
         sa.Column("resource", sa.String(512), nullable=False),
         sa.Column("state", sa.JSON(), nullable=False),
         sa.Column("version", sa.BigInteger(), nullable=False),
         sa.Column("token", sa.BigInteger(), nullable=False),
         sa.Column("holder", sa.String(128), nullable=False),
         sa.Column("written_at_s", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("resource", name="pk_states"),
+        sa.PrimaryKeyConstraint("resource", name="pk_fenced_states"),
     )
 
 
@@ -445,9 +445,9 @@ def _create_agent_history() -> None:
     )
 
 
-def _create_beats() -> None:
+def _create_heartbeats() -> None:
     op.create_table(
-        "beats",
+        "heartbeats",
         sa.Column("agent", _ROW_NUMBER, nullable=False),
         sa.Column("last_heartbeat_at_s", sa.Double(), nullable=False),
         sa.Column("current_load", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -458,8 +458,8 @@ def _create_beats() -> None:
             comment="as the agent last said, as JSON; null: to be compared at the next beat",
         ),
         sa.Column("is_drifting", sa.Boolean(), server_default=sa.text("false"), nullable=False),
-        sa.PrimaryKeyConstraint("agent", name="pk_beats"),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_beats_agent", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("agent", name="pk_heartbeats"),
+        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_heartbeats_agent", ondelete="CASCADE"),
         postgresql_with={"fillfactor": 60},
     )
 
@@ -585,9 +585,9 @@ def _create_observed() -> None:
     op.create_index("ix_observed_evidence_until_s", "observed", ["evidence_until_s"])
 
 
-def _create_probed() -> None:
+def _create_probe_results() -> None:
     op.create_table(
-        "probed",
+        "probe_results",
         sa.Column("target", _ROW_NUMBER, nullable=False),
         sa.Column(
             "observed_at_s",
@@ -607,11 +607,13 @@ def _create_probed() -> None:
         sa.Column("inconclusive_reason", sa.String(16)),
         sa.Column("token", sa.BigInteger(), comment="of its shard, under which the last result was measured"),
         sa.Column("number", sa.BigInteger(), comment="of that result, counted per token"),
-        sa.PrimaryKeyConstraint("target", name="pk_probed"),
-        sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_probed_target", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("target", name="pk_probe_results"),
+        sa.ForeignKeyConstraint(
+            ["target"], ["targets.id"], name="fk_probe_results_target", ondelete="CASCADE"
+        ),
         postgresql_with={"fillfactor": 70},
     )
-    op.create_index("ix_probed_result_target", "probed", ["result", "target"])
+    op.create_index("ix_probe_results_result_target", "probe_results", ["result", "target"])
 
 
 def _create_result_changes() -> None:
@@ -640,7 +642,7 @@ def _create_target_claims() -> None:
         sa.Column("registry", sa.String(2048), comment="that the target's card names, with the agent"),
         sa.Column("card_at_s", sa.Double(), comment="when the card last named both; null: it does not"),
         sa.Column("token", sa.String(128), comment="to be served by the target's origin as a proof"),
-        sa.Column("asked_at_s", sa.Double(), comment="when the agent asked for the token"),
+        sa.Column("requested_at_s", sa.Double(), comment="when the agent asked for the token"),
         sa.Column("checked_at_s", sa.Double(), comment="when the server last looked whether it is served"),
         sa.Column("token_at_s", sa.Double(), comment="when it was last found; null: it is not served"),
         sa.Column("unlinked_at_s", sa.Double(), comment="when the last link of the two ended"),
