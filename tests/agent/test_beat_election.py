@@ -102,7 +102,8 @@ def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) 
     script = (
         "import sys, time; from pathlib import Path\n"
         "from lifesign.agent.beat_election import BeatElection\n"
-        "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_incarnation(7)\n"
+        "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3); crew.lead()\n"
+        "crew.note_incarnation(7)\n"
         "print('leads', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
