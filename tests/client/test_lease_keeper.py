@@ -343,7 +343,7 @@ async def test_who_lets_go_asks_no_more() -> None:
         await keeping
         assert registry.asked == []
         assert not keeper.is_held()
-        assert (await keeper.wait_lost()).kind is LossKind.LET_GO
+        assert (await keeper.wait_lost()).kind is LossKind.STOPPED
 
 
 @in_virtual_time

@@ -47,7 +47,7 @@ _STOPS: Final[Mapping[LossKind, Stop]] = MappingProxyType({
     LossKind.REFUSED:      Stop.LOST,
     LossKind.UNAUTHORIZED: Stop.UNAUTHORIZED,
     LossKind.EXPIRED:      Stop.EXPIRED,
-    LossKind.LET_GO:       Stop.OVER,
+    LossKind.STOPPED:       Stop.OVER,
 })  # fmt: skip
 
 
@@ -362,7 +362,7 @@ class TaskRun:
         loss, grace_s = self._keeper.loss, self._settings.grace_s
         if self._written is not None:
             return grace_left_s(asyncio.get_running_loop().time(), self._ends_s, grace_s)
-        if loss is None or loss.kind is LossKind.LET_GO:
+        if loss is None or loss.kind is LossKind.STOPPED:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 

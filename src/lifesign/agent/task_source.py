@@ -157,7 +157,7 @@ class TaskSource:
     async def _run(self, keeper: LeaseKeeper, assignment: Assignment) -> None:
         await keeper.run()
         loss = keeper.loss
-        if loss is not None and loss.kind is not LossKind.LET_GO:
+        if loss is not None and loss.kind is not LossKind.STOPPED:
             self.drop(assignment, f"its lease is lost: {loss}")
 
     async def _complete(self, kept: _KeptTask, result: Any) -> None:

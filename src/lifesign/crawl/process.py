@@ -145,8 +145,9 @@ def run_worker_process(config: WorkerConfig, pipe: Connection) -> None:
     """Be one process of a crawl, from its first line to its exit; called in a process of its own.
 
     It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before,
-    with EXIT_SHARDS_WITHHELD if it could store nothing for too long, and with 1 and a line in the log if it cannot go on. SIGTERM asks it
-    to end. Ctrl-C, and a terminal that is closed, are for whoever started it.
+    with EXIT_SHARDS_WITHHELD if it could store nothing for too long, and with 1 and a line
+    in the log if it cannot go on. SIGTERM asks it to end. Ctrl-C, and a terminal that is
+    closed, are for whoever started it.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

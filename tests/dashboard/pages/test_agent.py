@@ -171,12 +171,12 @@ def test_a_result_is_promised_within_seconds_where_a_prober_is_at_work(acted: Sa
 def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> None:
     visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
     visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
-    alt_text = "In maintenance: nothing takes it down"
+    told = "In maintenance: nothing takes it down"
     reader.cookies["lifesign_done"] = visitor.cookies["lifesign_done"]
-    assert alt_text not in visitor.get("/agents/planner").text
-    assert alt_text not in reader.get(AGENT).text, "it was told to somebody else"
-    assert alt_text in visitor.get(AGENT).text
-    assert alt_text not in visitor.get(AGENT).text
+    assert told not in visitor.get("/agents/planner").text
+    assert told not in reader.get(AGENT).text, "it was told to somebody else"
+    assert told in visitor.get(AGENT).text
+    assert told not in visitor.get(AGENT).text
     for done in ("maintenance", "drain", "recheck"):
         page = visitor.get(f"{AGENT}?done={done}")
         assert (page.status, 'class="notice"' in page.html) == (200, False)
@@ -299,10 +299,10 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
         ("/targets?observed=x", "Observed has to be one of answers, "),
     ],
 )
-def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, alt_text: str) -> None:
+def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:
     page = sample.visitor(Role.READER).get(path)
     assert page.status == 422
-    assert alt_text in page.text
+    assert told in page.text
     assert "Input should be" not in page.text
     assert "expected" not in page.text
     where = path.partition("?")[0]

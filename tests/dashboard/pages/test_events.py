@@ -31,8 +31,8 @@ def line(kind: EventType, actor: str, **payload: Any) -> tuple[str, str, str]:
         hash="1" * 64,
         intent_id=None,
     )
-    alt_text = line_of(event, {"key:key_1": "ops"})
-    return alt_text.subject, alt_text.text, alt_text.by
+    told = line_of(event, {"key:key_1": "ops"})
+    return told.subject, told.text, told.by
 
 
 def test_who_holds_is_told_once_and_by_name() -> None:

@@ -96,12 +96,12 @@ def test_who_is_refused_at_the_login_is_logged_without_the_key(
         visitor = Visitor(server.url)
         visitor.log_in(key)
         visitor.post("/login", {"key": key, "token": "0" * 64})
-    alt_text = [
+    told = [
         tuple(vars(record)[name] for name in ("path", "status", "reason", "client"))
         for record in caplog.records
         if record.msg == "call.refused"
     ]
-    assert alt_text == [
+    assert told == [
         ("/login", 401, "unknown_key", "127.0.0.1"),
         ("/login", 403, "forged_form", "127.0.0.1"),
     ]
@@ -211,9 +211,9 @@ def test_whose_session_is_over_where_everyone_may_read_is_told_once(open_sample:
     assert "Your session is over" not in visitor.get("/agents").text
     end_session(open_sample, visitor)
     assert "Your session is over" not in visitor.get("/agents", sec_fetch_mode="cors").text
-    alt_text = visitor.get("/agents?pool=billing")
-    assert "Your session is over: you read on as everybody may. Log in to act." in alt_text.text
-    assert 'href="/login?next=%2Fagents%3Fpool%3Dbilling"' in alt_text.html
+    told = visitor.get("/agents?pool=billing")
+    assert "Your session is over: you read on as everybody may. Log in to act." in told.text
+    assert 'href="/login?next=%2Fagents%3Fpool%3Dbilling"' in told.html
     assert "Your session is over" not in visitor.get("/agents?pool=billing").text
 
 
@@ -394,8 +394,8 @@ def test_once_the_public_url_is_known_pages_answer_to_it_and_to_addresses_alone(
         assert visitor.get("/live", host="evil.example").status == 421
         # What everybody may read, and what needs a key that no browser sends by itself.
         assert visitor.get("/status/absent", host="evil.example").status == 404
-        alt_text = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
-        assert alt_text.status == 200
+        told = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
+        assert told.status == 200
 
 
 def test_where_everyone_may_read_a_name_that_was_made_to_lead_here_shows_nothing(

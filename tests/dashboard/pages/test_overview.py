@@ -118,8 +118,8 @@ def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Fille
 def test_who_asks_for_json_where_a_page_stands_may_keep_it_for_those_alone_who_ask_alike(
     sample: Sample,
 ) -> None:
-    alt_text = sample.visitor().get("/", accept="application/json")
-    assert (alt_text.headers["content-type"], alt_text.headers["vary"]) == ("application/json", "Accept")
+    told = sample.visitor().get("/", accept="application/json")
+    assert (told.headers["content-type"], told.headers["vary"]) == ("application/json", "Accept")
     assert "Accept" in sample.visitor(Role.READER).get("/").headers["vary"]
 
 
