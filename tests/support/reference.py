@@ -13,6 +13,7 @@ import typer
 import lifesign
 from lifesign import AgentHealthMiddleware
 from lifesign.cli import application
+from lifesign.cli.options.metavars import METAVARS
 from lifesign.domain.events.event import PAYLOADS
 from lifesign.domain.events.event_type import EventType
 from lifesign.errors import LifesignError
@@ -23,6 +24,9 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 CLI_INTRODUCTION = """\
 Every command explains itself with `--help`. Where nothing else is said, it ends with 0 when it did what was
 asked for, 1 when that could not be done, 3 after wrong usage or where something is not installed."""
+CLI_VALUES = """\
+One word names each kind of value, the same in all commands. `A|B` is one of two, `[A]` may be left out,
+`A...` may be repeated, `A,...` is a list with commas. Words in lower case are typed as they are."""
 SETTINGS_INTRODUCTION = """\
 Those of the server and of a crawl, and which of file, variable and option counts, stand in
 [configuration](../configuration.md); those of a probe in
@@ -71,6 +75,8 @@ def cli_page() -> str:
     """The command line: what it is for, what may be given, and how it ends."""
     lines = ["# Which commands are there, what may be given, and how do they end?", "", MADE, ""]
     lines += [CLI_INTRODUCTION, ""]
+    lines += ["## Values", "", CLI_VALUES, ""]
+    lines += _table(("word", "stands for"), [(f"`{word}`", meaning) for word, meaning in METAVARS.items()])
     for name, command in commands():
         lines += [
             f"## {name}",

@@ -44,10 +44,10 @@ def json_of(capsys: Captured, *arguments: str) -> Any:
 
 
 def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captured) -> None:
-    shown_by(capsys, "register", "short", "--role", "billing", "--max-tasks", "5", "--name", "Billing 1")
-    shown_by(capsys, "register", "a-longer-name", "--role", "billing")
-    lines = shown_by(capsys, "list", "--role", "billing").splitlines()
-    assert lines[0].split() == ["AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST", "HEARTBEAT", "NAME"]
+    shown_by(capsys, "register", "short", "--pool", "billing", "--max-tasks", "5", "--name", "Billing 1")
+    shown_by(capsys, "register", "a-longer-name", "--pool", "billing")
+    lines = shown_by(capsys, "list", "--pool", "billing").splitlines()
+    assert lines[0].split() == ["AGENT", "STATUS", "HEALTH", "LOAD", "POOL", "LAST", "HEARTBEAT", "NAME"]
     assert {line.index(word) for line, word in zip(lines, ("STATUS", "active", "active"), strict=False)} == {
         lines[0].index("STATUS")
     }
@@ -391,19 +391,19 @@ def test_what_waits_for_an_agent_stands_in_its_page(registry: RegistryServer, ca
 
 def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: Captured) -> None:
     for number in range(3):
-        shown_by(capsys, "register", f"a-{number}", "--role", "hidden")
-    assert "not active" not in shown_by(capsys, "list", "--role", "hidden")
+        shown_by(capsys, "register", f"a-{number}", "--pool", "hidden")
+    assert "not active" not in shown_by(capsys, "list", "--pool", "hidden")
     shown_by(capsys, "deregister", "a-0")
-    assert "1 more is not active (--status all)\n" in shown_by(capsys, "list", "--role", "hidden")
+    assert "1 more is not active (--status all)\n" in shown_by(capsys, "list", "--pool", "hidden")
     shown_by(capsys, "deregister", "a-1")
-    assert "2 more are not active" in shown_by(capsys, "list", "--role", "hidden")
-    assert json_of(capsys, "list", "--role", "hidden")["not_active"] == 2
+    assert "2 more are not active" in shown_by(capsys, "list", "--pool", "hidden")
+    assert json_of(capsys, "list", "--pool", "hidden")["not_active"] == 2
     shown_by(capsys, "deregister", "a-2")
-    assert shown_by(capsys, "list", "--role", "hidden") == (
+    assert shown_by(capsys, "list", "--pool", "hidden") == (
         "no agent matches that is active\n3 more are not active (--status all)\n"
     )
     for word in ("all", "any"):
-        found = json_of(capsys, "list", "--role", "hidden", "--status", word)
+        found = json_of(capsys, "list", "--pool", "hidden", "--status", word)
         assert (found["total"], "not_active" in found) == (3, False)
     refused = shown_by(capsys, "list", "--status", "alive", ends=3)
     assert "--status: expected one of active, unhealthy, draining, dead, deregistered, or all" in refused

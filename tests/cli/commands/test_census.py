@@ -203,7 +203,7 @@ def test_what_is_no_list_that_can_be_read_is_wrong_usage_and_leaves_nothing(
     os.mkfifo(tmp_path / "pipe")
     assert main(["census", source]) == 3
     told = capsys.readouterr().err
-    assert "LIST: expected a file that can be read, a URL, or a database (" in told
+    assert "FILE|URL: expected a file that can be read, a URL, or a database (" in told
     assert why in told
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
 
@@ -408,7 +408,7 @@ async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "LIST|PROBE.yml|DATABASE"),
+        ([], "FILE|URL"),
         (["none.txt"], "none.txt"),
         (["list.txt", "--format", "xml"], "--format"),
         (["list.txt", "--timeout", "0"], "--timeout"),
@@ -614,7 +614,7 @@ def test_a_file_that_may_not_be_read_is_neither_a_list_nor_a_database(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", closed)
         assert main(["census", "agents.db"]) == 3
-    assert "LIST: expected a file that can be read (Permission denied)" in capsys.readouterr().err
+    assert "FILE|URL: expected a file that can be read (Permission denied)" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(

@@ -28,8 +28,8 @@ def test_an_agent_is_in_maintenance_until_it_is_ended(registry: RegistryServer, 
 
 def test_a_pool_is_in_maintenance_at_once(registry: RegistryServer, capsys: Captured) -> None:
     for agent_id in ("a", "b"):
-        shown_by(capsys, "register", agent_id, "--role", "billing")
-    options = ("maintenance", "--role", "billing", "--json")
+        shown_by(capsys, "register", agent_id, "--pool", "billing")
+    options = ("maintenance", "--pool", "billing", "--json")
     begun = json.loads(shown_by(capsys, *options, "--for", "15m", "--reason", "deploy"))
     assert begun["agents"] == ["a", "b"]
     assert "until" in begun
@@ -44,7 +44,7 @@ def test_what_the_registry_refuses_ends_with_one(registry: RegistryServer, capsy
     "arguments",
     [
         ["--for", "1h", "--reason", "x"],
-        ["a", "--role", "r", "--end"],
+        ["a", "--pool", "r", "--end"],
         ["a"],
         ["a", "--for", "1h"],
         ["a", "--for", "1h", "--end", "--reason", "x"],
@@ -58,13 +58,13 @@ def test_wrong_usage_ends_with_three(capsys: Captured, arguments: list[str]) -> 
 
 def test_a_pool_is_told_with_how_many_it_concerns(registry: RegistryServer, capsys: Captured) -> None:
     for agent_id in ("a", "b"):
-        shown_by(capsys, "register", agent_id, "--role", "billing")
-    shown = shown_by(capsys, "maintenance", "--role", "billing", "--for", "15m", "--reason", "deploy")
+        shown_by(capsys, "register", agent_id, "--pool", "billing")
+    shown = shown_by(capsys, "maintenance", "--pool", "billing", "--for", "15m", "--reason", "deploy")
     assert shown.splitlines()[0].endswith("Z for 2 agents of billing")
 
 
 def test_a_pool_of_nobody_is_refused(registry: RegistryServer, capsys: Captured) -> None:
-    options = ("maintenance", "--role", "nosuch")
+    options = ("maintenance", "--pool", "nosuch")
     assert "nosuch" in shown_by(capsys, *options, "--for", "15m", "--reason", "deploy", ends=1)
     assert "nosuch" in shown_by(capsys, *options, "--end", ends=1)
 
@@ -77,11 +77,11 @@ def test_the_end_of_a_pools_maintenance_names_who_was_in_one(
     registry: RegistryServer, capsys: Captured
 ) -> None:
     for agent_id in ("a", "b"):
-        shown_by(capsys, "register", agent_id, "--role", "billing")
+        shown_by(capsys, "register", agent_id, "--pool", "billing")
     shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "new disk")
-    ended = shown_by(capsys, "maintenance", "--role", "billing", "--end").splitlines()
+    ended = shown_by(capsys, "maintenance", "--pool", "billing", "--end").splitlines()
     assert ended == ["maintenance ended for 1 agent of billing", "agent       a"]
-    again = shown_by(capsys, "maintenance", "--role", "billing", "--end").splitlines()
+    again = shown_by(capsys, "maintenance", "--pool", "billing", "--end").splitlines()
     assert again == ["maintenance is over: nobody of billing was in it"]
 
 

@@ -80,13 +80,13 @@ def test_a_task_is_created_worked_at_and_reviewed(
 
 def test_tasks_stand_under_one_another_the_newest_first(registry: RegistryServer, capsys: Captured) -> None:
     assert shown_by(capsys, "list") == "no task matches\n"
-    shown_by(capsys, "create", "first", "--role", "writers")
+    shown_by(capsys, "create", "first", "--pool", "writers")
     second = json_of(capsys, "create", "second", "--agent", "worker")
     heads, *rows = shown_by(capsys, "list").splitlines()
     assert heads.split() == ["TASK", "STATUS", "SINCE", "HELD", "BY", "FOR", "TITLE"]
     assert [row.split()[-2:] for row in rows] == [["worker", "second"], ["writers", "first"]]
     assert shown_by(capsys, "list", "--limit", "1").endswith("1 of 2 (see --limit)\n")
-    listed = json_of(capsys, "list", "--role", "writers", "--status", "queued")
+    listed = json_of(capsys, "list", "--pool", "writers", "--status", "queued")
     assert (listed["total"], listed["tasks"][0]["title"]) == (1, "first")
     shown_by(capsys, "cancel", second["task_id"], "--reason", "no longer needed")
     assert json_of(capsys, "list", "--status", "cancelled")["total"] == 1

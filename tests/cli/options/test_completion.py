@@ -2,15 +2,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from tests.support.command_tree import commands
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS
 
-from lifesign.cli import application, main
+from lifesign.cli import main
 from lifesign.cli.options.completion import VARIABLE
 from lifesign.domain.access.permissions import Role
 
@@ -89,15 +88,7 @@ def test_without_a_shell_the_choices_are_told_in_one_line(capsys: pytest.Capture
     assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
 
 
-def commands(named: str, command: Any) -> Iterator[tuple[str, Any]]:
-    below = getattr(command, "commands", None)
-    if below is None:
-        yield named, command
-    for name, each in (below or {}).items():
-        yield from commands(f"{named} {name}".strip(), each)
-
-
-ALL = [*commands("", typer.main.get_command(application._application))]
+ALL = [*commands()]
 
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])

@@ -1,10 +1,10 @@
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.command_tree import valued_parameters
 
 from lifesign.cli import application, main
 from lifesign.cli.options.duration import (
@@ -17,17 +17,7 @@ from lifesign.cli.options.duration import (
 )
 from lifesign.errors import InvalidValue
 
-
-def parameters(command: Any = None, name: str = "lifesign") -> Iterator[tuple[str, Any]]:
-    """Every parameter of every command."""
-    command = command or typer.main.get_command(application._application)
-    for part, inner in getattr(command, "commands", {}).items():
-        yield from parameters(inner, f"{name} {part}")
-    for parameter in command.params:
-        yield f"{name} {parameter.opts[0]}", parameter
-
-
-DURATIONS = [(name, each) for name, each in parameters() if each.metavar == METAVAR]
+DURATIONS = [(name, each) for name, each in valued_parameters() if each.metavar == METAVAR]
 FORM = "expected a duration such as 30s, 5m, 1h or 2d, or a number of seconds"
 
 
@@ -138,9 +128,8 @@ def test_every_duration_is_refused_in_the_same_words(name: str, parameter: Any) 
 def test_no_option_has_a_unit_in_its_name() -> None:
     assert len(DURATIONS) > 25
     units = ("-seconds", "-days", "-hours", "-minutes", "-ms")
-    for name, parameter in parameters():
-        is_flag = getattr(parameter, "is_flag", False)
-        assert is_flag or not name.endswith(units), name
+    for name, parameter in valued_parameters():
+        assert not name.endswith(units), name
         assert parameter.metavar not in {"SECONDS", "DAYS", "MINUTES", "HOURS"}, name
 
 

@@ -68,24 +68,30 @@ def list_agents(
         list[str] | None,
         typer.Option(
             "--status",
+            metavar="STATUS",
             autocompletion=offering(*STATUSES, "all"),
             help=f"{', '.join(STATUSES)} or all; may be repeated. Without it: active.",
         ),
     ] = None,
     capability: Annotated[
-        list[str] | None, typer.Option("--capability", help="Agents with any of these; may be repeated.")
+        list[str] | None,
+        typer.Option("--capability", metavar="CAPABILITY", help="Agents with any of these; may be repeated."),
     ] = None,
     health: Annotated[
         list[str] | None,
         typer.Option(
             "--health",
+            metavar="HEALTH",
             autocompletion=offering(*HEALTHS),
             help="healthy, degraded, unhealthy or unknown; may be repeated.",
         ),
     ] = None,
-    role: Annotated[str | None, typer.Option("--role", help="Of one pool; adds what it can take.")] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option("--pool", metavar="POOL", help="Only agents of this pool; adds what it can take."),
+    ] = None,
     free: Annotated[
-        int | None, typer.Option("--free", metavar="TASKS", help="Agents that can take so many more.")
+        int | None, typer.Option("--free", metavar="COUNT", help="Agents that can take so many more tasks.")
     ] = None,
     max_evidence_age: MaxEvidenceAge = None,
     least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
@@ -111,7 +117,7 @@ def list_agents(
     \b
     Keys of --json:
       agents    as the registry lists them   total   how many match
-      pool      with --role: what it can take
+      pool      with --pool: what it can take
       not_active      without --status: how many match that are not active
       decisions_suspended  whether nobody is taken down for silence now; absent if the key may not know
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
@@ -119,7 +125,7 @@ def list_agents(
         "status": _statuses(status or ()),
         "capabilities": tuple(capability or ()),
         "health": _healths(health or ()),
-        "role_id": role,
+        "role_id": pool,
         "min_available_capacity": free,
         "max_evidence_age": max_evidence_age,
         "sort": "least_loaded" if least_loaded else None,
@@ -142,7 +148,7 @@ def list_agents(
     if found.agents:
         write_table(
             sys.stdout,
-            ("AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST HEARTBEAT", "NAME"),
+            ("AGENT", "STATUS", "HEALTH", "LOAD", "POOL", "LAST HEARTBEAT", "NAME"),
             (_row(agent) for agent in found.agents),
         )
     else:
@@ -270,20 +276,29 @@ def register_agent(
         str | None, typer.Argument(metavar="[AGENT_ID]", help="Chosen by the registry if absent.")
     ] = None,
     *,
-    role: Annotated[str | None, typer.Option("--role", help="What it is for; shared by its pool.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="For people.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="POOL", help="Pool of agents that do the same work.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="For people.")] = None,
     capability: Annotated[
-        list[str] | None, typer.Option("--capability", help="What it can do; may be repeated.")
+        list[str] | None,
+        typer.Option("--capability", metavar="CAPABILITY", help="What it can do; may be repeated."),
     ] = None,
     max_tasks: Annotated[
-        int | None, typer.Option("--max-tasks", metavar="N", help="How many tasks it takes at once.")
+        int | None, typer.Option("--max-tasks", metavar="COUNT", help="How many tasks it takes at once.")
     ] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL", help="Where it is.")] = None,
     card_url: Annotated[
         str | None, typer.Option("--card-url", metavar="URL", help="Where its A2A card is.")
     ] = None,
     monitoring: Annotated[
-        str | None, typer.Option("--monitoring", help="heartbeat, probe or both. Without it: heartbeat.")
+        str | None,
+        typer.Option(
+            "--monitoring",
+            metavar="heartbeat|probe|both",
+            autocompletion=offering("heartbeat", "probe", "both"),
+            help="How its state is observed. Without it: heartbeat.",
+        ),
     ] = None,
     supersede: Annotated[
         bool, typer.Option("--supersede", help="End the life of this id that is still going on.")
@@ -301,7 +316,7 @@ def register_agent(
 
     \b
     Examples:
-      lifesign agents register billing-1 --role billing --capability invoices --write-key billing.key
+      lifesign agents register billing-1 --pool billing --capability invoices --write-key billing.key
       lifesign agents register --card-url https://agent.example --monitoring probe
 
     \b
@@ -312,7 +327,7 @@ def register_agent(
         shown = ask(
             lambda client: client.agents.register(
                 agent_id,
-                role_id=role,
+                role_id=pool,
                 name=name,
                 capabilities=capability or (),
                 max_concurrent_tasks=max_tasks,
@@ -404,7 +419,7 @@ def deregister_agent(
 @agents.command("command")
 def send_command(
     agent_id: AgentIdArgument,
-    command: Annotated[str, typer.Argument(metavar="COMMAND", help="drain")],
+    command: Annotated[str, typer.Argument(metavar="drain", help="The command.")],
     *,
     reason: Reason = None,
     drain_timeout: DrainTimeout = None,
@@ -430,7 +445,7 @@ def send_command(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if command != "drain":
-        raise InvalidValue("COMMAND", command, "drain")
+        raise InvalidValue("command", command, "drain")
     check_id(agent_id)
     sent = ask(
         lambda client: client.agents.send_command(

@@ -46,14 +46,14 @@ def census(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="LIST|PROBE.yml|DATABASE",
+            metavar="FILE|URL",
             help="A list of URLs (a file or a URL), a probe definition, or a database that a crawl has left.",
             show_default=False,
         ),
     ] = None,
     *,
     form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="What is printed: md, json, csv or html.")
+        str, typer.Option("--format", metavar="md|json|csv|html", help="What is printed.")
     ] = "md",
     output: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ def census(
         str | None,
         typer.Option(
             "--contact",
-            metavar="ADDRESS",
+            metavar="CONTACT",
             help="For a list: your address for the operators of the agents, mailto:...; required if any "
             "agent is public.",
         ),
@@ -167,7 +167,9 @@ def census(
 def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryAddress":
     """Return the registry that is counted if nothing else is named."""
     if url is None:
-        raise InvalidValue("LIST|PROBE.yml|DATABASE", None, f"one of them, --registry or ${URL_VARIABLE}")
+        raise InvalidValue(
+            "FILE|URL", None, f"a list, a definition, a database, --registry or ${URL_VARIABLE}"
+        )
     from lifesign.crawl.worker_config import RegistryAddress  # noqa: PLC0415 - pydantic takes 60 ms
 
     return RegistryAddress(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
@@ -187,7 +189,7 @@ def _database(source: str) -> str | None:
         with Path(source).open("rb") as file:
             is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except PermissionError as error:
-        raise InvalidValue("LIST", source, f"a file that can be read ({error.strerror})") from None
+        raise InvalidValue("FILE|URL", source, f"a file that can be read ({error.strerror})") from None
     except OSError:
         return None
     return f"sqlite:///{source}" if is_database else None
@@ -218,7 +220,7 @@ def _definition(
         return read_definition_file(Path(source))
     if "://" not in source and (why := unreadable(Path(source)) if source else "nothing was named"):
         shown = without_password(source)
-        raise InvalidValue("LIST", shown, f"a file that can be read, a URL, or a database ({why})")
+        raise InvalidValue("FILE|URL", shown, f"a file that can be read, a URL, or a database ({why})")
     with options(contact="--contact", network="--allow-network"):
         return ProbeDefinition.for_directory(
             source, contact=contact, networks=networks, total_seconds=timeout_seconds

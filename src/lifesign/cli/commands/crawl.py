@@ -34,7 +34,7 @@ Workers = Annotated[
         "--workers",
         min=1,
         max=MAX_PROCESSES,
-        metavar="N",
+        metavar="COUNT",
         envvar="LIFESIGN_PROBER_WORKERS",
         help="Processes that probe.",
     ),
@@ -135,6 +135,7 @@ def crawl(
         LogFormat,
         typer.Option(
             "--log-format",
+            metavar="console|json",
             envvar="LIFESIGN_PROBER_LOG_FORMAT",
             help="What is said on standard error: for people, or for programs.",
         ),

@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """The most that the registry tells at once."""
 
-Types = Annotated[list[str] | None, typer.Option("--type", help="Such as agent.lifecycle; may be repeated.")]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="EVENT_TYPE", help="Such as agent.lifecycle; may be repeated."),
+]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
 
 events = typer.Typer(name="events", help="What has happened, and what is happening?", rich_markup_mode=None)
@@ -58,7 +61,8 @@ events = typer.Typer(name="events", help="What has happened, and what is happeni
 def list_events(
     *,
     after: Annotated[
-        int, typer.Option("--after", metavar="N", min=0, help="Those behind this sequence.")
+        int,
+        typer.Option("--after", metavar="SEQUENCE", min=0, help="Only events after this sequence number."),
     ] = 0,
     types: Types = None,
     agent: OfAgent = None,
@@ -127,7 +131,12 @@ def tail_events(
     *,
     after: Annotated[
         int | None,
-        typer.Option("--after", metavar="N", min=0, help="Begin behind this sequence; else from now on."),
+        typer.Option(
+            "--after",
+            metavar="SEQUENCE",
+            min=0,
+            help="Begin after this sequence number. Without it: from now on.",
+        ),
     ] = None,
     types: Types = None,
     agent: OfAgent = None,

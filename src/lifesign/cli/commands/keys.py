@@ -72,7 +72,7 @@ def create(
     max_workers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Workers that may probe with a prober's key at a time; 16 if not said."
+            metavar="COUNT", help="Workers that may probe with a prober's key at a time; 16 if not said."
         ),
     ] = None,
     write_key: WriteKey = None,
@@ -196,7 +196,7 @@ def limit(
     key_id: KeyId,
     *,
     max_workers: Annotated[
-        int, typer.Option(metavar="N", help="Workers that may probe with a prober's key at a time.")
+        int, typer.Option(metavar="COUNT", help="Workers that may probe with a prober's key at a time.")
     ],
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,

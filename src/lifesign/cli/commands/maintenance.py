@@ -23,11 +23,12 @@ MAX_MAINTENANCE_SECONDS = 30 * 86_400
 
 def maintenance(
     agent_id: Annotated[
-        str | None, typer.Argument(metavar="[AGENT_ID]", help="Of the agent; or --role for a pool.")
+        str | None, typer.Argument(metavar="[AGENT_ID]", help="Id of the agent. For a pool: --pool.")
     ] = None,
     *,
-    role: Annotated[
-        str | None, typer.Option("--role", help="All living members of this pool at once.")
+    pool: Annotated[
+        str | None,
+        typer.Option("--pool", metavar="POOL", help="All living members of this pool at once."),
     ] = None,
     duration: Annotated[
         float | None,
@@ -47,15 +48,15 @@ def maintenance(
     \b
     Examples:
       lifesign agents maintenance billing-1 --for 1h --reason "new disk"
-      lifesign agents maintenance --role billing --for 15m --reason deploy
+      lifesign agents maintenance --pool billing --for 15m --reason deploy
       lifesign agents maintenance billing-1 --end
 
     \b
     Exit codes:
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    if (agent_id is None) == (role is None):
-        raise InvalidValue("AGENT_ID", agent_id, "either an agent or --role")
+    if (agent_id is None) == (pool is None):
+        raise InvalidValue("AGENT_ID", agent_id, "either an agent or --pool")
     if agent_id is not None:
         check_id(agent_id)
     if ended == (duration is not None):
@@ -65,7 +66,7 @@ def maintenance(
     if not ended and not reason:
         raise InvalidValue("--reason", reason, "why")
     found = ask(
-        lambda client: _set_maintenance(client, agent_id, role, duration, reason or ""),
+        lambda client: _set_maintenance(client, agent_id, pool, duration, reason or ""),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
@@ -74,24 +75,24 @@ def maintenance(
         write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
         return
     until = "ended" if found.until is None else f"until {time_text(found.until)}"
-    if role is not None and not found.agents:
-        until = f"is over: nobody of {role} was in it"
-    elif role is not None:
-        until += f" for {pluralize(len(found.agents), 'agent')} of {role}"
+    if pool is not None and not found.agents:
+        until = f"is over: nobody of {pool} was in it"
+    elif pool is not None:
+        until += f" for {pluralize(len(found.agents), 'agent')} of {pool}"
     write_page(sys.stdout, [PageLine("maintenance", until), *listed("agent", found.agents)], colours=False)
 
 
 async def _set_maintenance(
-    client: "RegistryClient", agent_id: str | None, role: str | None, seconds: float | None, reason: str
+    client: "RegistryClient", agent_id: str | None, pool: str | None, seconds: float | None, reason: str
 ) -> "MaintenanceChange":
     """Begin or end it, and tell of one agent as of a pool of one."""
     from lifesign.client.registry_agents import MaintenanceChange  # noqa: PLC0415 - loaded by now
 
     agents = client.agents
-    if role is not None:
+    if pool is not None:
         if seconds is None:
-            return await agents.end_pool_maintenance(role)
-        return await agents.maintain_pool(role, seconds=seconds, reason=reason)
+            return await agents.end_pool_maintenance(pool)
+        return await agents.maintain_pool(pool, seconds=seconds, reason=reason)
     assert agent_id is not None  # noqa: S101 - one of the two is given
     if seconds is None:
         record = await agents.end_maintenance(agent_id)

@@ -40,7 +40,12 @@ class Transport(StrEnum):
 def mcp(
     *,
     transport: Annotated[
-        Transport, typer.Option(help="stdio: to the program that starts this; http: on a socket.")
+        Transport,
+        typer.Option(
+            "--transport",
+            metavar="stdio|http",
+            help="stdio: to the program that starts this; http: on a socket.",
+        ),
     ] = Transport.STDIO,
     registry: Annotated[
         str | None,
@@ -58,14 +63,14 @@ def mcp(
             help="A private network whose agents may be checked, such as 127.0.0.0/8; may be repeated.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where http is served.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where http is served.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0: any free one.")] = 8441,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-host",
-            metavar="NAME",
-            help="A name by which clients reach it over http, besides ADDRESS; may be repeated.",
+            metavar="HOST",
+            help="A name by which clients reach it over http, besides --host; may be repeated.",
         ),
     ] = None,
     token_file: Annotated[

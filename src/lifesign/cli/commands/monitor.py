@@ -64,8 +64,8 @@ def release_suspension(
         typer.Option(
             "--track",
             autocompletion=offering(*TRACKS),
-            metavar="TRACK",
-            help="heartbeat or probe. Without it: both.",
+            metavar="heartbeat|probe",
+            help="Without it: both.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -105,7 +105,7 @@ def confirm_outage(
     network_class: Annotated[
         str | None,
         typer.Option(
-            "--class", metavar="CLASS", help="Network class: public_ipv4, public_ipv6 or 10.1.0.0/16."
+            "--class", metavar="NETWORK_CLASS", help="Network class: public_ipv4, public_ipv6 or 10.1.0.0/16."
         ),
     ] = None,
     agent: Annotated[

@@ -63,7 +63,7 @@ def run(  # noqa: PLR0913 - each option is one
         ),
     ] = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", metavar="ROLE", help="Tasks of this pool, which the agent joins.")
+        str | None, typer.Option("--pool", metavar="POOL", help="Tasks of this pool, which the agent joins.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One task, and then end.")] = False,
     wait: Annotated[
@@ -74,7 +74,10 @@ def run(  # noqa: PLR0913 - each option is one
         str | None, typer.Option("--agent-id", metavar="AGENT_ID", help="As which agent; else as a new one.")
     ] = None,
     capability: Annotated[
-        list[str] | None, typer.Option("--capability", help="That the agent has; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--capability", metavar="CAPABILITY", help="Capability that the agent has; may be repeated."
+        ),
     ] = None,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -94,7 +97,7 @@ def run(  # noqa: PLR0913 - each option is one
         str | None,
         typer.Option(
             "--user",
-            metavar="NAME",
+            metavar="USER",
             help="As whom the command runs, if root starts this; gets its workspaces.",
         ),
     ] = None,

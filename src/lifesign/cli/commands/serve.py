@@ -55,13 +55,13 @@ def serve(  # noqa: PLR0913 - each setting is an option
     state_dir: StateDir = None,
     host: Annotated[
         str,
-        typer.Option(envvar=f"{PREFIX}HOST", metavar="ADDRESS", help="Where to listen; 0.0.0.0: everywhere."),
+        typer.Option(envvar=f"{PREFIX}HOST", metavar="HOST", help="Where to listen; 0.0.0.0: everywhere."),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(envvar=f"{PREFIX}PORT", min=0, max=65_535, metavar="PORT", help="0: any free one.")
     ] = 8440,
     workers: Annotated[
-        int, typer.Option(envvar=f"{PREFIX}WORKERS", min=1, max=128, metavar="N", help="Processes.")
+        int, typer.Option(envvar=f"{PREFIX}WORKERS", min=1, max=128, metavar="COUNT", help="Processes.")
     ] = 1,
     tls_certificate: Annotated[
         Path | None,
@@ -74,7 +74,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         str,
         typer.Option(
             envvar=f"{PREFIX}TRUSTED_PROXIES",
-            metavar="NETWORKS",
+            metavar="NETWORK,...",
             help="Whose X-Forwarded-For and -Proto count, separated by commas.",
         ),
     ] = "",
@@ -95,7 +95,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             "--dialect",
             envvar=f"{PREFIX}DIALECT",
-            metavar="NAMES",
+            metavar="DIALECT,...",
             help="Foreign dialects that are spoken too, separated by commas: openintent.",
         ),
     ] = "",
@@ -113,7 +113,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         typer.Option(
             envvar=f"{PREFIX}REQUESTS_PER_SECOND",
-            metavar="N",
+            metavar="NUMBER",
             help="Per key, on average; each process counts for itself.",
         ),
     ] = None,
@@ -121,7 +121,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         int | None,
         typer.Option(
             envvar=f"{PREFIX}REQUEST_BURST",
-            metavar="N",
+            metavar="COUNT",
             help="Per key, at once; each process counts for itself.",
         ),
     ] = None,
@@ -145,7 +145,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         str,
         typer.Option(
             envvar=f"{PREFIX}WEBHOOK_NETWORKS",
-            metavar="NETWORKS",
+            metavar="NETWORK,...",
             help="Private networks that webhooks may lead to, separated by commas.",
         ),
     ] = "",
@@ -153,7 +153,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         int | None,
         typer.Option(
             envvar=f"{PREFIX}METRICS_AGENTS",
-            metavar="N",
+            metavar="COUNT",
             help="How many agents that are down /metrics names; 100 if not said.",
         ),
     ] = None,
@@ -165,7 +165,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         int | None,
         _threshold(
             "MASS_EXIT_MIN_EXITS",
-            "N",
+            "COUNT",
             "Agents that may fall silent within a cadence before verdicts are suspended.",
         ),
     ] = None,
@@ -173,20 +173,24 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _threshold(
             "MASS_EXIT_FACTOR",
-            "N",
-            "Verdicts are suspended if more fall silent than N times the usual number.",
+            "FACTOR",
+            "Verdicts are suspended if more fall silent than FACTOR times the usual number.",
         ),
     ] = None,
     mass_exit_end_factor: Annotated[
         float | None,
         _threshold(
-            "MASS_EXIT_END_FACTOR", "N", "A suspension ends once fewer wait than N times the usual number."
+            "MASS_EXIT_END_FACTOR",
+            "FACTOR",
+            "A suspension ends once fewer wait than FACTOR times the usual number.",
         ),
     ] = None,
     mass_exit_quiet_cadences: Annotated[
         int | None,
         _threshold(
-            "MASS_EXIT_QUIET_CADENCES", "N", "Cadences for which fewer must wait before a suspension ends."
+            "MASS_EXIT_QUIET_CADENCES",
+            "COUNT",
+            "Cadences for which fewer must wait before a suspension ends.",
         ),
     ] = None,
     mass_exit_max_suspension_seconds: Annotated[
@@ -195,7 +199,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     mass_exit_baseline_cadences: Annotated[
         int | None,
-        _threshold("MASS_EXIT_BASELINE_CADENCES", "N", "Cadences of which the usual number is the mean."),
+        _threshold("MASS_EXIT_BASELINE_CADENCES", "COUNT", "Cadences of which the usual number is the mean."),
     ] = None,
     mass_exit_proven_seconds: Annotated[
         float | None,
@@ -240,7 +244,9 @@ def serve(  # noqa: PLR0913 - each setting is an option
     prober_workers: Annotated[
         int | None,
         _threshold(
-            "PROBER_WORKERS", "N", "Workers that may probe with one key, unless the key has its own number."
+            "PROBER_WORKERS",
+            "COUNT",
+            "Workers that may probe with one key, unless the key has its own number.",
         ),
     ] = None,
     open_metrics: Annotated[
@@ -256,7 +262,12 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = False,
     log_format: Annotated[
         LogFormat,
-        typer.Option("--log-format", envvar=f"{PREFIX}LOG_FORMAT", help="For people, or for programs."),
+        typer.Option(
+            "--log-format",
+            envvar=f"{PREFIX}LOG_FORMAT",
+            metavar="console|json",
+            help="For people, or for programs.",
+        ),
     ] = LogFormat.CONSOLE,
 ) -> int:
     """Run the registry: agents register, beat, hold leases and are found here. People see it in a browser.

@@ -49,7 +49,7 @@ def list_targets(
         list[str] | None,
         typer.Option(
             "--result",
-            metavar="CLASS",
+            metavar="RESULT",
             help=f"Those that ended so, such as timeout, or {NEVER_MEASURED}; may be repeated.",
         ),
     ] = None,
@@ -68,7 +68,7 @@ def list_targets(
         typer.Option(
             "--limit",
             min=1,
-            metavar="N",
+            metavar="COUNT",
             help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON or CSV.",
         ),
     ] = None,

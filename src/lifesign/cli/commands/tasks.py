@@ -69,11 +69,14 @@ def list_tasks(
         list[str] | None,
         typer.Option(
             "--status",
+            metavar="STATUS",
             autocompletion=offering(*STATUSES),
             help=f"{', '.join(STATUSES)}; may be repeated. Without it: any.",
         ),
     ] = None,
-    role: Annotated[str | None, typer.Option("--role", help="For one pool.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="POOL", help="Only tasks for this pool.")
+    ] = None,
     holder: Annotated[
         str | None, typer.Option("--holder", metavar="AGENT_ID", help="That this agent has, or has had.")
     ] = None,
@@ -103,7 +106,7 @@ def list_tasks(
     Keys of --json:
       tasks    as the registry lists them   total   how many match
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    wanted = {"status": tuple(status or ()), "role_id": role, "holder": holder, "parent_id": parent}
+    wanted = {"status": tuple(status or ()), "role_id": pool, "holder": holder, "parent_id": parent}
     found = ask(
         lambda client: _listing(client, limit if as_json else limit or USUAL_IN_TABLE, wanted),
         registry=registry,
@@ -179,22 +182,31 @@ def create_task(
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only this agent may have it.")
     ] = None,
-    role: Annotated[
-        str | None, typer.Option("--role", "--pool", help="Only agents of this pool may have it.")
+    pool: Annotated[
+        str | None,
+        typer.Option("--pool", metavar="POOL", help="Only agents of this pool may have it."),
     ] = None,
     capability: Annotated[
-        list[str] | None, typer.Option("--capability", help="Who has it can do this; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--capability", metavar="CAPABILITY", help="Only agents that can do this; may be repeated."
+        ),
     ] = None,
     given: Annotated[
         Path | None, typer.Option("--input", metavar="FILE", help="What the work needs: a JSON object.")
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=0, help="That its calls may cost.")] = 0,
+    tokens: Annotated[
+        int, typer.Option("--tokens", metavar="COUNT", min=0, help="Token budget of its tool calls.")
+    ] = 0,
     usd: Annotated[
         float,
-        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="That its calls may cost."),
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="Budget of its tool calls."),
     ] = 0,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", min=1, help="Until it is handed to people.")
+        int | None,
+        typer.Option(
+            "--max-attempts", metavar="COUNT", min=1, help="Attempts before it is handed to people."
+        ),
     ] = None,
     backoff: Annotated[
         float | None,
@@ -222,7 +234,7 @@ def create_task(
 
     \b
     Examples:
-      lifesign tasks create "Write the landing page" --role writers --usd 1.50
+      lifesign tasks create "Write the landing page" --pool writers --usd 1.50
       lifesign tasks create "Send the invoices" --capability invoicing --input june.json
 
     \b
@@ -231,7 +243,7 @@ def create_task(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     members: dict[str, Any] = {
         "agent_id": agent,
-        "role_id": role,
+        "role_id": pool,
         "capabilities": capability,
         "input": None if given is None else _object_in(given, "--input"),
         "max_attempts": max_attempts,
@@ -355,8 +367,13 @@ def resolve_task(
 def top_up_task(
     task_id: TaskIdArgument,
     *,
-    tokens: Annotated[int, typer.Option("--tokens", min=0, help="To add.")] = 0,
-    usd: Annotated[float, typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="To add.")] = 0,
+    tokens: Annotated[
+        int, typer.Option("--tokens", metavar="COUNT", min=0, help="Tokens to add to the budget.")
+    ] = 0,
+    usd: Annotated[
+        float,
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="Amount to add to the budget."),
+    ] = 0,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,

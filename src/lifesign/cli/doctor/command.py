@@ -32,7 +32,7 @@ def doctor(
     state_dir: StateDir = None,
     host: Annotated[
         str,
-        typer.Option(envvar="LIFESIGN_SERVER_HOST", metavar="ADDRESS", help="Where a server would listen."),
+        typer.Option(envvar="LIFESIGN_SERVER_HOST", metavar="HOST", help="Where a server would listen."),
     ] = "127.0.0.1",
     port: Annotated[
         int,
@@ -59,7 +59,7 @@ def doctor(
         str,
         typer.Option(
             envvar="LIFESIGN_SERVER_TRUSTED_PROXIES",
-            metavar="NETWORKS",
+            metavar="NETWORK,...",
             help="Whose word on addresses a server would take, separated by commas.",
         ),
     ] = "",

@@ -21,7 +21,7 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
 ) -> int:
     """Print what makes a shell complete commands and options of lifesign.
 

@@ -38,6 +38,7 @@ Limit = Annotated[
     int | None,
     typer.Option(
         "--limit",
+        metavar="COUNT",
         min=1,
         max=MAX_LISTED,
         help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",

@@ -54,7 +54,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
         yield PageLine("but", "a prober cannot reach it", Colour.YELLOW)
     facts = (
         ("name", agent.name),
-        ("role", agent.role_id),
+        ("pool", agent.role_id),
         ("can", ", ".join(agent.capabilities)),
         ("load", load_text(agent)),
         ("endpoint", agent.endpoint),
