@@ -113,7 +113,7 @@ async def crawl(directory: str, environment: Mapping[str, str]) -> None:
 
 async def check(directory: str, expected: Mapping[str, str]) -> None:
     """Compare how the targets ended with how they have to end."""
-    arguments = [*COMMAND, "census", DATABASE, "--format", "json"]
+    arguments = [*COMMAND, "census", DATABASE, "--json"]
     taken = await asyncio.to_thread(subprocess.check_output, arguments, cwd=directory)
     found = {row["result"]: row["count"] for row in json.loads(taken)["results"]}
     if found != Counter(expected.values()):

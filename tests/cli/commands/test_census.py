@@ -58,7 +58,7 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
         assert "not begun to answer after 10 s, or not ended after 20 s in all." in shown.out
         for path in list(servers["bare"].replies):
             servers["bare"].replies[path] = answer(500)
-        assert await census("agents.txt", *ALLOW, "--format", "json", "--timeout", "7") == 0
+        assert await census("agents.txt", *ALLOW, "--json", "--timeout", "7") == 0
     shown = capsys.readouterr()
     counted = json.loads(shown.out)
     assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
@@ -118,7 +118,7 @@ async def test_a_card_that_is_known_counts_in_each_run_of_a_day(
         server.replies |= {CARD_PATH: as_json(card(url=f"{server.url}/rpc")), "/rpc": answer(401)}
         (tmp_path / "one.txt").write_text(server.url)
         for _ in range(2):
-            assert await census("one.txt", *ALLOW, "--format", "json") == 0
+            assert await census("one.txt", *ALLOW, "--json") == 0
             shown = capsys.readouterr()
             assert "1 alive (ok 1)" in shown.err
             counted.append(json.loads(shown.out))
@@ -151,7 +151,7 @@ async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
     async with serving({CARD_PATH: busy, "/.well-known/agent.json": busy, HEALTH_PATH: busy}) as server:
         (tmp_path / "one.txt").write_text(server.url)
         for _ in range(2):
-            assert await census("one.txt", *ALLOW, "--format", "json") == 0
+            assert await census("one.txt", *ALLOW, "--json") == 0
             shown.append(capsys.readouterr())
             known.append(await asyncio.to_thread(targets))
     assert "1 unknown (not_measured 1)" in shown[1].err
@@ -172,11 +172,11 @@ async def test_what_was_counted_before_the_clock_was_set_back_keeps_nobody_from_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path) as servers:
-        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert await census("agents.txt", *ALLOW, "--json") == 0
         first = json.loads(capsys.readouterr().out)
         set_back("agents.db", 2 * 86_400.0)
         asked = len(servers["bare"].heads)
-        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert await census("agents.txt", *ALLOW, "--json") == 0
         shown = capsys.readouterr()
         assert len(servers["bare"].heads) > asked
     counted = json.loads(shown.out)
@@ -214,7 +214,7 @@ async def test_a_pass_that_asked_nobody_is_none(tmp_path: Path, capsys: pytest.C
         "{name: none, contact: 'mailto:me@agent.example', directories: [{file: none.txt}],"
         " opt_out: {hosts: [agent.example]}}"
     )
-    assert await census("none.yml", "--format", "json") == 0
+    assert await census("none.yml", "--json") == 0
     assert json.loads(capsys.readouterr().out)["runs"] == []
 
 
@@ -230,7 +230,7 @@ async def test_a_catalog_that_opted_out_is_not_read_though_another_leads_to_it(
             f"{{name: one, directories: [{{url: '{server.url}/catalog'}}], contact: 'mailto:me@a.example',"
             " networks: {allow: [127.0.0.0/8]}, opt_out: {hosts: [127.0.0.2]}}"
         )
-        assert await census("one.yml", "--format", "json") == 0
+        assert await census("one.yml", "--json") == 0
         assert closed.heads == []
     shown = capsys.readouterr()
     assert "opted out: 127.0.0.2" in shown.err
@@ -261,9 +261,9 @@ async def test_a_registry_is_counted_as_a_database_is(
     tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path):
-        assert await census("mixed.yml", "--registry", registry.url, "--format", "json") == 0
+        assert await census("mixed.yml", "--registry", registry.url, "--json") == 0
     there = json.loads(capsys.readouterr().out)
-    assert await census(registry.database_url, "--format", "json") == 0
+    assert await census(registry.database_url, "--json") == 0
     here = json.loads(capsys.readouterr().out)
     moving = {"made_at", "until"}
     assert {key: there[key] for key in there.keys() - moving} == {
@@ -291,7 +291,7 @@ async def test_census_of_a_registry_without_a_prober_knows_nothing_and_says_why(
     assert await census("--registry", registry.url) == 0
     assert "3 of 6 measured targets are alive" in capsys.readouterr().out, "as old as its pass"
     await asyncio.to_thread(registry.write, forget_runs)
-    assert await census("--registry", registry.url, "--format", "json") == 0
+    assert await census("--registry", registry.url, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["groups"]["alive"] == told["groups"]["not_alive"] == 0
     assert told["alive_ratio"] is None
@@ -328,7 +328,7 @@ def test_hosts_that_cannot_exist_are_left_out_and_told(
 ) -> None:
     good = "".join(f"http://127.0.0.1:9/{number}\n" for number in range(3))
     (tmp_path / "list.txt").write_text(f"{good}exa_mple..com\n{'a' * 64}.example\n256.1.1.1\n")
-    assert main(["census", "list.txt", *ALLOW, "--format", "json"]) == 0
+    assert main(["census", "list.txt", *ALLOW, "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["listed"] == 3
     assert "3 neither a URL nor a domain" in shown.err
@@ -351,7 +351,7 @@ def test_another_list_of_the_same_name_does_not_take_its_place(
         assert "--database" in complaint
         assert "sqlite:///list.db" in complaint
     # Spelled otherwise it is the list that was counted; nothing was begun meanwhile and left open.
-    assert main(["census", str(tmp_path / "b/../a/list.txt"), "--format", "json"]) == 0
+    assert main(["census", str(tmp_path / "b/../a/list.txt"), "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
     assert (counted["listed"], [run["ended_at"] is None for run in counted["runs"]]) == (1, [False, False])
     (tmp_path / "a/list.txt").rename(tmp_path / "b/list.txt")
@@ -376,7 +376,7 @@ async def test_lists_whose_names_differ_in_case_alone_do_not_take_each_other_s_p
         assert "the list agents.txt: expected " in complaint
         assert "one/Agents.txt" in complaint.partition(", whence")[0]
         assert apart in complaint
-        assert await census("one/agents.txt", *ALLOW, *place, "--moved", "--format", "json") == 0
+        assert await census("one/agents.txt", *ALLOW, *place, "--moved", "--json") == 0
         assert json.loads(capsys.readouterr().out)["listed"] == 1
     # Machines that share a registry have copies in several places; another list is no copy.
     for copied, code in (("Agents.txt", 3), ("agents.txt", 0)):
@@ -398,7 +398,7 @@ async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
             assert f"expected {server.url}/a, whence database sqlite:///127.0.0.1.db has it" in complaint
             assert "--database URL keeps another list apart" in complaint
             assert f"got '{other}" in complaint
-        assert await census(f"{server.url}/a", *ALLOW, "--no-crawl", "--format", "json") == 0
+        assert await census(f"{server.url}/a", *ALLOW, "--no-crawl", "--json") == 0
         assert json.loads(capsys.readouterr().out)["listed"] == 1
         # A host alone is known by whichever of its places had the list.
         for _ in range(2):
@@ -477,13 +477,13 @@ async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path):
-        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert await census("agents.txt", *ALLOW, "--json") == 0
         assert json.loads(capsys.readouterr().out)["not_read"] == []
         (tmp_path / "agents.txt").write_text("")
         assert await census("agents.txt", *ALLOW) == 4
         told = "agents.txt could not be read: who it listed before was counted."
         assert capsys.readouterr().out.splitlines()[2].endswith(told)
-        assert await census("agents.txt", *ALLOW, "--format", "json") == 4
+        assert await census("agents.txt", *ALLOW, "--json") == 4
         counted = json.loads(capsys.readouterr().out)
         assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
         assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
@@ -496,7 +496,7 @@ async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_
         assert "directories,agents.txt,not_read,1" in (tmp_path / "report/census.csv").read_text()
         # Once it can be read again, the next count has nothing to tell.
         (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
-        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert await census("agents.txt", *ALLOW, "--json") == 0
         assert json.loads(capsys.readouterr().out)["not_read"] == []
 
 

@@ -1,12 +1,9 @@
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.command_tree import commands
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS
 
 from lifesign.cli import main
@@ -14,8 +11,6 @@ from lifesign.cli.options.completion import VARIABLE
 from lifesign.domain.access.permissions import Role
 
 PROGRAM = str(SCRIPTS / "lifesign")
-LASTING = {"serve", "crawl", "mcp", "completion"}
-"""What they print is no answer: they run for ever, speak a protocol, or print a script."""
 
 
 def asked(words: str, place: int, shell: str = "bash") -> list[str]:
@@ -86,14 +81,3 @@ def test_a_shell_that_has_no_script_is_refused(capsys: pytest.CaptureFixture[str
 def test_without_a_shell_the_choices_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion"]) == 3
     assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
-
-
-ALL = [*commands()]
-
-
-@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
-def test_every_command_shows_examples_and_exit_codes_and_answers_in_json(name: str, command: Any) -> None:
-    assert "Examples:" in command.help
-    assert re.search(r"^Exit codes\b.*:$", command.help, re.MULTILINE)
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert name in LASTING or options & {"--json", "--format"}

@@ -9,10 +9,10 @@ import typer
 from lifesign.cli.options.agent_reference import check_id, is_url, with_agent_id
 from lifesign.cli.options.completion import offering
 from lifesign.cli.options.duration import duration_option
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     USUAL_IN_TABLE,
-    AsJson,
     KeyFile,
     Limit,
     MaxEvidenceAge,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.server_database import (
     ACTOR,
     DEFAULT_DATABASE,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
     from lifesign.registry.backup.create_backup import Restored
     from lifesign.storage.engine.transaction import Transaction
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
 def backup(

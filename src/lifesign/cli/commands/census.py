@@ -18,10 +18,12 @@ from lifesign.cli.commands.crawl import (
 )
 from lifesign.cli.commands.probe import Timeout
 from lifesign.cli.options.duration import format_duration
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.table import write_json
 from lifesign.client.environment import URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.net.target_address import without_password
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from lifesign.crawl.worker_config import RegistryAddress
     from lifesign.prober.definition.models import ProbeDefinition
 
-FORMATS: Final = ("md", "json", "csv", "html")
+FORMATS: Final = ("md", "csv", "html")
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 T = TypeVar("T")
@@ -53,14 +55,16 @@ def census(
     ] = None,
     *,
     form: Annotated[
-        str, typer.Option("--format", metavar="md|json|csv|html", help="What is printed.")
-    ] = "md",
+        str | None,
+        typer.Option("--format", metavar="md|csv|html", help="Form of the report. Without it: md."),
+    ] = None,
+    as_json: AsJson = False,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             metavar="DIRECTORY",
-            help="Write census.md, .json, .csv, .html and targets.csv there instead.",
+            help="Write census.md, .json, .csv, .html and targets.csv to this directory.",
         ),
     ] = None,
     no_crawl: Annotated[bool, typer.Option("--no-crawl", help="Probe nobody: tell what is known.")] = False,
@@ -114,7 +118,7 @@ def census(
       lifesign census https://directory.example/agents.json --contact mailto:you@example.org
       lifesign census agents.txt --allow-network 10.0.0.0/8 --timeout 5s --output report
       lifesign census probes/census.yml --workers 2 --format html > census.html
-      lifesign census census.db --format json | jq .alive_ratio
+      lifesign census census.db --json | jq .alive_ratio
       LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
 
     \b
@@ -128,8 +132,10 @@ def census(
     \b
     The JSON is described by schemas/census.schema.json.
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    if form not in FORMATS:
+    if form not in {None, *FORMATS}:
         raise InvalidValue("--format", form, f"one of {', '.join(FORMATS)}")
+    if form is not None and as_json:
+        raise InvalidValue("--format", form, "only one of --format and --json")
     if output is not None:
         from lifesign.census.report_files import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -144,7 +150,7 @@ def census(
         place = known or _registry(
             registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
         )
-        _write(_taken(place, None), place, form, output)
+        _write(_taken(place, None), place, form, output, as_json=as_json)
         return 0
     code = 0
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
@@ -160,7 +166,7 @@ def census(
         _refuse_other_lists(definition, place)
     taken = _taken(place, definition.name)
     with ignore_broken_pipe():
-        _write(taken, place, form, output)
+        _write(taken, place, form, output, as_json=as_json)
     return code
 
 
@@ -266,17 +272,26 @@ async def _query(place: "RegistryAddress", question: "Callable[[RegistryClient],
         return await question(client)
 
 
-def _write(taken: "Census", place: "str | RegistryAddress", form: str, output: Path | None) -> None:
-    """Print the report, or write it and all targets into files and say which."""
+def _write(
+    taken: "Census",
+    place: "str | RegistryAddress",
+    form: str | None,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the report, or write it and all targets into files and name them; JSON is always printed."""
     from lifesign.census.report_files import FORMS  # noqa: PLC0415 - loaded by now
     from lifesign.census.tables import headline  # noqa: PLC0415
 
-    if output is None:
-        sys.stdout.write(FORMS[form](taken))
-        return
-    for file in _written(taken, place, output):
-        sys.stdout.write(printable(str(file)) + "\n")
-    sys.stdout.write(headline(taken) + "\n")
+    files = [] if output is None else _written(taken, place, output)
+    if as_json:
+        write_json(sys.stdout, taken.model_dump(mode="json"))
+    elif output is None:
+        sys.stdout.write(FORMS[form or "md"](taken))
+    else:
+        sys.stdout.write("".join(f"{printable(str(file))}\n" for file in files))
+        sys.stdout.write(headline(taken) + "\n")
 
 
 def _written(taken: "Census", place: "str | RegistryAddress", output: Path) -> list[Path]:

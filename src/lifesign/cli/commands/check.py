@@ -1,6 +1,5 @@
 """Should I call this agent? Asked on the command line."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifesign.cli.options.duration import DefaultDuration, duration_option
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import MAX_URL_CHARACTERS
 from lifesign.domain.text.durations import duration_text
@@ -47,7 +48,7 @@ def check(
         ),
     ],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: AsJson = False,
     timeout_seconds: Annotated[
         float,
         duration_option("--timeout", more_than_s=0, most_s=300, help="For everything together, at most 5m."),
@@ -116,8 +117,7 @@ def check(
         if as_json:
             from lifesign.client.check_report import check_report  # noqa: PLC0415 - loaded by now
 
-            json.dump(check_report(checked), sys.stdout, indent=2)
-            sys.stdout.write("\n")
+            write_json(sys.stdout, check_report(checked))
         else:
             lines = page(checked, is_scheme_assumed=asked != url)
             write_page(sys.stdout, lines, colours=has_colours(sys.stdout))

@@ -1,10 +1,11 @@
 """Accepting a database that is not the one that this host's marker names."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.server_database import (
     ACTOR,
     DEFAULT_DATABASE,
@@ -37,7 +38,7 @@ def adopt(
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     state_dir: StateDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Accept the database as it is, and write this host's marker for it.
 

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from lifesign.cli.options.agent_reference import check_id
-from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, write_page
 from lifesign.domain.net.peer_text import printable

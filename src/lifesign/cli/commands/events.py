@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.key_names import KeyNames
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     USUAL_IN_TABLE,
-    AsJson,
     KeyFile,
     Limit,
     PlainHttp,

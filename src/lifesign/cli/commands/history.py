@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifesign.cli.options.agent_reference import with_agent_id
-from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
 

@@ -10,6 +10,7 @@ import typer
 
 from lifesign.cli.options.completion import offering
 from lifesign.cli.options.duration import duration_option, in_durations
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.server_database import (
     ACTOR,
@@ -39,7 +40,6 @@ keys = typer.Typer(
     no_args_is_help=True,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it; not the key.")]
 
 

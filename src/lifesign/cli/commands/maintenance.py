@@ -7,7 +7,8 @@ import typer
 
 from lifesign.cli.options.agent_reference import check_id
 from lifesign.cli.options.duration import duration_option, format_duration
-from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, listed, write_page

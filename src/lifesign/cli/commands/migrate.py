@@ -1,10 +1,9 @@
 """Is the database of this version? Brings it up to date on the command line."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.server_database import (
     DEFAULT_DATABASE,
     DatabaseUrl,
@@ -24,7 +23,7 @@ def migrate(
     *,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Bring the registry's database up to date, or set up an empty one.
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.duration import duration_option
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
-from lifesign.cli.options.registry_access import AsJson
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.errors import InvalidValue
 

@@ -11,7 +11,8 @@ import typer
 from lifesign.cli.commands.directories import LocalDatabase
 from lifesign.cli.options.agent_reference import ListsTargets, with_agent_id
 from lifesign.cli.options.duration import DefaultDuration, duration_option, format_duration
-from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.table import write_json

@@ -12,11 +12,11 @@ import typer
 
 from lifesign.adapter.errors import CommandFailed
 from lifesign.cli.options.duration import duration_option, format_duration
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
-    AsJson,
     KeyFile,
     PlainHttp,
     RegistryUrl,

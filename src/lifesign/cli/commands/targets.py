@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from lifesign.cli.commands.directories import LocalDatabase
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
-    AsJson,
     KeyFile,
     MaxEvidenceAge,
     PlainHttp,

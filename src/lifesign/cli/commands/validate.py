@@ -1,6 +1,5 @@
 """Is this a health document? Asked on the command line."""
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lifesign.cli.options.duration import DefaultDuration, duration_option
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import without_password
 from lifesign.domain.text.pluralize import pluralize
@@ -26,7 +27,7 @@ STDIN = "-"
 def validate(
     source: Annotated[str, typer.Argument(metavar="FILE|URL|-", help="What to read; - is standard input.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: AsJson = False,
     timeout_seconds: Annotated[
         float, duration_option("--timeout", more_than_s=0, most_s=300, help="For a URL, at most 5m.")
     ] = DefaultDuration(10),
@@ -66,8 +67,7 @@ def validate(
         verdict = _validate_file(source)
     with ignore_broken_pipe():
         if as_json:
-            json.dump(_as_json_object(verdict), sys.stdout, indent=2)
-            sys.stdout.write("\n")
+            write_json(sys.stdout, _as_json_object(verdict))
         elif verdict.error is not None:
             write_page(sys.stderr, [PageLine("", f"{verdict.source}: {verdict.error}")], colours=False)
         else:

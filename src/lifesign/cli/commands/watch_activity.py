@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, PlainHttp, RegistryUrl
+from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.registry_access import DEFAULT_URL, PlainHttp, RegistryUrl
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.times import utc_text

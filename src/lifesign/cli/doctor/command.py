@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lifesign.cli.commands.serve import listed
+from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import KeyFile
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
@@ -72,7 +73,7 @@ def doctor(
         list[Path] | None,
         typer.Option("--definition", metavar="FILE", help="A probe definition to read; may be repeated."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check a set-up: the database, clocks, the network, keys, certificates, definitions, the disk.
 

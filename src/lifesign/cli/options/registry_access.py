@@ -31,7 +31,6 @@ KeyFile = Annotated[
     Path | None,
     typer.Option("--key-file", metavar="FILE", help=f"Holds the key; else ${KEY_VARIABLE} is used."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 MAX_LISTED = 100_000
 USUAL_IN_TABLE = 100
 Limit = Annotated[
