@@ -13,8 +13,9 @@ import typer
 import yaml
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from lifesign.cli import EXIT_USAGE, application, main
+from lifesign.cli import application, main
 from lifesign.cli.options.config_file import settings_of
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.prober.definition.file import read_definition_file
 
 DIRECTORY = REPOSITORY / "docs" / "operating"
@@ -61,7 +62,7 @@ def test_a_wrong_definition_is_told_once_and_starts_no_prober(
     arguments = ["probe.yml" if word == read else word for word in first["command"]]
     assert main(arguments) == 0
     (tmp_path / "probe.yml").write_text("name: all\ntargets: [agent.example]\n")
-    assert main(arguments) == EXIT_USAGE
+    assert main(arguments) == ExitCode.USAGE
     assert "contact" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["probe.yml"]
 
@@ -126,7 +127,7 @@ def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
     # It raises its own limit of open files, for which it must not be killed.
     assert "@resources" not in unit.read_text()
     # A wrong setting is not tried again, whatever else fails is, however often.
-    assert f"\nRestartPreventExitStatus={EXIT_USAGE}\n" in unit.read_text()
+    assert f"\nRestartPreventExitStatus={ExitCode.USAGE.value}\n" in unit.read_text()
     assert "\nStartLimitIntervalSec=0\n" in unit.read_text()
 
 

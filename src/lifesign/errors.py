@@ -8,6 +8,10 @@ class LifesignError(Exception):
     """What to do, in one line; empty if the message says it."""
 
 
+class NoAnswer(LifesignError):
+    """A server or a database cannot be reached, or cannot be read as what it should be."""
+
+
 class InvalidValue(LifesignError, ValueError):
     """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
 

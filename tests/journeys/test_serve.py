@@ -447,7 +447,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
 def test_a_database_that_is_away_is_told_without_the_password(tmp_path: Path) -> None:
     url = "postgresql://ah:hunter2@127.0.0.1:1/ah"
     code, told = refused(tmp_path, "--port", "0", database=url)
-    assert code == 1
+    assert code == 2
     ending = "lifesign: the database cannot be reached (ConnectionRefusedError)"
     assert told.splitlines()[-1] == ending
     assert "hunter2" not in told
@@ -491,7 +491,7 @@ def test_a_database_that_is_not_ours_to_use_is_left_alone(
     connection.commit()
     connection.close()
     code, told = refused(tmp_path, "--port", "0")
-    assert code == 1
+    assert code == 2
     assert advice in told
     assert told.count("\n") == 1
 

@@ -14,6 +14,7 @@ import lifesign
 from lifesign import AgentHealthMiddleware
 from lifesign.cli import application
 from lifesign.cli.options.metavars import METAVARS
+from lifesign.cli.output.exit_codes import MEANINGS
 from lifesign.domain.events.event import PAYLOADS
 from lifesign.domain.events.event_type import EventType
 from lifesign.errors import LifesignError
@@ -21,9 +22,10 @@ from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-CLI_INTRODUCTION = """\
-Every command explains itself with `--help`. Where nothing else is said, it ends with 0 when it did what was
-asked for, 1 when that could not be done, 3 after wrong usage or where something is not installed."""
+CLI_INTRODUCTION = "Every command explains itself with `--help`."
+CLI_EXIT_CODES = """\
+They are the same for all commands. `check` alone has those of monitoring plugins instead: 0 OK, 1 WARNING,
+2 CRITICAL, 3 UNKNOWN. What a code means for one command is below that command."""
 CLI_VALUES = """\
 One word names each kind of value, the same in all commands. `A|B` is one of two, `[A]` may be left out,
 `A...` may be repeated, `A,...` is a list with commas. Words in lower case are typed as they are."""
@@ -75,6 +77,8 @@ def cli_page() -> str:
     """The command line: what it is for, what may be given, and how it ends."""
     lines = ["# Which commands are there, what may be given, and how do they end?", "", MADE, ""]
     lines += [CLI_INTRODUCTION, ""]
+    lines += ["## Exit codes", "", CLI_EXIT_CODES, ""]
+    lines += _table(("code", "means"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()])
     lines += ["## Values", "", CLI_VALUES, ""]
     lines += _table(("word", "stands for"), [(f"`{word}`", meaning) for word, meaning in METAVARS.items()])
     for name, command in commands():
@@ -82,6 +86,7 @@ def cli_page() -> str:
             f"## {name}",
             "",
             *_paragraphs(command.help or ""),
+            *(_paragraphs(command.epilog) if command.epilog else ()),
             *_table(("given", "what it does"), options(command)),
         ]
     return "\n".join(lines).rstrip() + "\n"

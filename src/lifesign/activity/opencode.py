@@ -24,7 +24,7 @@ from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.health.json_answer import parse_or_none
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import InvalidValue, LifesignError
+from lifesign.errors import InvalidValue, NoAnswer
 from lifesign.http.bounded_body import read_bounded, read_piece
 from lifesign.http.bounded_get import user_agent
 from lifesign.http.counted_sessions import CountingConnector, counter_of, counting_session
@@ -47,11 +47,11 @@ _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[/\\]")
 T = TypeVar("T")
 
 
-class OpencodeUnreachable(LifesignError):
+class OpencodeUnreachable(NoAnswer):
     """There is no usable answer now: ask later."""
 
 
-class NotOpencode(LifesignError):
+class NotOpencode(NoAnswer):
     """Something answers, and not as an opencode server does: asking again will hardly mend it."""
 
 

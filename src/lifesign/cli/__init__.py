@@ -8,10 +8,8 @@ import errno
 import sys
 from collections.abc import Sequence
 
-from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT, discard_remaining_output
-
-EXIT_USAGE = 3
-"""Wrong usage, or something that is not installed: "unknown" to whoever reads monitoring plugins."""
+from lifesign.cli.output.broken_pipe import discard_remaining_output
+from lifesign.cli.output.exit_codes import ExitCode
 
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
@@ -39,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Nobody would read what a command says.
             if sys.stderr is not None:
                 sys.stderr.write("lifesign: standard output is closed: open it, also if to /dev/null\n")
-            return EXIT_USAGE
+            return ExitCode.USAGE
         # What a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):
             reconfigure = getattr(stream, "reconfigure", None)
@@ -53,15 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         extra = _EXTRAS[missing]
         sys.stderr.write(f"lifesign: {missing} is not installed: pip install 'lifesign[{extra}]'\n")
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except BrokenPipeError:
         discard_remaining_output()
-        return EXIT_READER_LEFT
+        return ExitCode.READER_LEFT
     except OSError as error:
         # Whoever reads the exit code must not take it for a finding.
         discard_remaining_output()
         sys.stderr.write(f"lifesign: {_os_error_text(error)}\n")
-        return EXIT_USAGE
+        return ExitCode.USAGE
     return exit_code
 
 

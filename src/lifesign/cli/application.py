@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from lifesign.cli import EXIT_USAGE
 from lifesign.cli.commands.agents import agents
 from lifesign.cli.commands.backup import backup, restore
 from lifesign.cli.commands.census import census
@@ -34,13 +33,10 @@ from lifesign.cli.commands.watch_activity import watch_activity
 from lifesign.cli.doctor.command import doctor
 from lifesign.cli.options.completion import completion, is_completion_request
 from lifesign.cli.options.config_file import usage_error_text
-from lifesign.cli.output.broken_pipe import EXIT_READER_LEFT
+from lifesign.cli.output.exit_codes import ExitCode, exit_code_help, exit_code_of
 from lifesign.domain.errors import InvalidFile
 from lifesign.domain.net.peer_text import printable
-from lifesign.errors import InvalidValue, LifesignError
-
-EXIT_FAILED = 1
-"""What was asked for could not be done."""
+from lifesign.errors import LifesignError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -55,7 +51,7 @@ _application = typer.Typer(
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run one command and return its exit code; wrong usage is EXIT_USAGE with one line of explanation."""
+    """Run one command and return its exit code; an error is one line of explanation on standard error."""
     is_completion = is_completion_request()
     try:
         exit_code = _application(arguments, prog_name="lifesign", standalone_mode=False)
@@ -64,22 +60,21 @@ def run(arguments: Sequence[str] | None) -> int:
         # Of an option without its value typer does not say whose it is.
         command = _named_command(arguments) if context is None else context.command_path
         _complain(f"{usage_error_text(error)} (see {command} --help)")
-        return EXIT_USAGE
-    except InvalidValue as error:
-        _complain(str(error))
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except InvalidFile as error:
         for fault in error.faults:
             _complain(f"{error.file}: {fault}" if error.file else str(fault))
-        return EXIT_USAGE
+        return exit_code_of(error)
     except LifesignError as error:
-        _complain(str(error))
+        # What a registry refuses has a code, which its API documents.
+        code = getattr(error, "code", "")
+        _complain(f"{error} ({code})" if code else str(error))
         if error.hint:
             sys.stderr.write(f"hint: {printable(error.hint)}\n")
-        return EXIT_FAILED
+        return exit_code_of(error)
     except SystemExit:
         # So typer ends if its reader has left: with 1, which would read as degraded.
-        return 0 if is_completion else EXIT_READER_LEFT
+        return ExitCode.SUCCESS if is_completion else ExitCode.READER_LEFT
     return exit_code if isinstance(exit_code, int) else 0
 
 
@@ -137,8 +132,8 @@ def _lifesign(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if context.invoked_subcommand is None:
         sys.stderr.write(context.get_help() + "\n")
-        return EXIT_USAGE
-    return 0
+        return ExitCode.USAGE
+    return ExitCode.SUCCESS
 
 
 _application.command(context_settings=_CONTEXT)(check)
@@ -167,3 +162,16 @@ _application.add_typer(keys, context_settings=_CONTEXT)
 _application.add_typer(database, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(backup)
 _application.command(context_settings=_CONTEXT)(restore)
+
+
+def _explain_exit_codes(group: typer.Typer, path: str = "") -> None:
+    """Put the exit codes of each command below its `--help`."""
+    for command in group.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        command.epilog = exit_code_help(f"{path} {name}".strip())
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _explain_exit_codes(inner.typer_instance, str(inner.typer_instance.info.name))
+
+
+_explain_exit_codes(_application)

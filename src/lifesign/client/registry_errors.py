@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lifesign.errors import LifesignError
+from lifesign.errors import LifesignError, NoAnswer
 
 MAX_TEXT_CHARS = 500
 """Of a registry's own words in an error."""
@@ -96,7 +96,7 @@ class RateLimited(RegistryRefusal):
     """429: asked too often; `retry_after_s` says when to come back."""
 
 
-class RegistryFailure(RegistryError):
+class RegistryFailure(RegistryError, NoAnswer):
     """There is no usable answer; whether anything was done, see the subclass."""
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from lifesign.errors import LifesignError
+from lifesign.errors import LifesignError, NoAnswer
 
 
-class StoreUnavailable(LifesignError):
+class StoreUnavailable(NoAnswer):
     """The registry's database is away, full or too busy; asking later may help.
 
     A change that was under way then may have been made.
@@ -23,7 +23,7 @@ class DatabaseReplaced(StoreUnavailable):
         self.why = why
 
 
-class SchemaOutdated(LifesignError):
+class SchemaOutdated(NoAnswer):
     """The database is at an older revision than this version needs; `found` is None if it is empty."""
 
     def __init__(self, found: str | None, expected: str) -> None:
@@ -33,7 +33,7 @@ class SchemaOutdated(LifesignError):
         self.expected = expected
 
 
-class SchemaUnknown(LifesignError):
+class SchemaUnknown(NoAnswer):
     """A newer version of lifesign has been at the database; this one would not understand it."""
 
     def __init__(self, found: str, newest: str) -> None:
@@ -45,7 +45,7 @@ class SchemaUnknown(LifesignError):
         self.newest = newest
 
 
-class ForeignDatabase(LifesignError):
+class ForeignDatabase(NoAnswer):
     """The database has tables, and lifesign did not make them."""
 
     def __init__(self, tables: Sequence[str]) -> None:

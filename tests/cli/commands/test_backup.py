@@ -64,14 +64,14 @@ def test_a_restore_says_which_keys_stay_revoked_and_of_which_nobody_knows(
     assert json.loads(capsys.readouterr().out)["unknown_keys"] == [key_id]
 
 
-def test_a_file_that_is_no_backup_ends_with_one_and_makes_no_database(
+def test_a_file_that_is_no_backup_ends_with_three_and_makes_no_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "registry.gz").write_text("nonsense")
     database = f"sqlite:///{tmp_path}/new.db"
-    assert main(["restore", str(tmp_path / "registry.gz"), "--database", database]) == 1
+    assert main(["restore", str(tmp_path / "registry.gz"), "--database", database]) == 3
     assert capsys.readouterr().err.count("\n") == 1
-    assert main(["restore", str(tmp_path / "absent.gz"), "--database", database]) == 1
+    assert main(["restore", str(tmp_path / "absent.gz"), "--database", database]) == 3
     assert "No such file" in capsys.readouterr().err
     assert not (tmp_path / "new.db").exists()
 
@@ -109,7 +109,7 @@ def test_a_backup_of_a_newer_version_is_refused_before_a_database_is_made(
     with writing(tmp_path / "newer.gz", BackupHeader(revision="9999", created_at_s=1.0)):
         pass
     arguments = ["restore", str(tmp_path / "newer.gz"), "--database", f"sqlite:///{tmp_path}/new.db"]
-    assert main(arguments) == 1
+    assert main(arguments) == 3
     assert "install the newer version" in capsys.readouterr().err
     assert not (tmp_path / "new.db").exists()
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_no_database_is_not_restored_to(
     assert main(["backup", str(file), "--database", url]) == 0
     (tmp_path / "diary.db").write_bytes(b"Dear diary, " * 1_000)
     capsys.readouterr()
-    assert main(["restore", str(file), "--database", f"sqlite:///{tmp_path}/diary.db", "--force"]) == 1
+    assert main(["restore", str(file), "--database", f"sqlite:///{tmp_path}/diary.db", "--force"]) == 2
     assert "file is not a database" in capsys.readouterr().err
     assert (tmp_path / "diary.db").read_bytes() == b"Dear diary, " * 1_000
 

@@ -467,7 +467,7 @@ async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_tha
         await process.stderr.readuntil(b": reading ")
         process.send_signal(signal.SIGINT)
         out, told = await process.communicate()
-    assert process.returncode == 2, told
+    assert process.returncode == 4, told
     assert out == b""
     assert told.splitlines()[-1].startswith(b"not all were probed: the same command goes on")
     assert not await asyncio.to_thread(os.listdir, tmp_path)
@@ -480,10 +480,10 @@ async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_
         assert await census("agents.txt", *ALLOW, "--json") == 0
         assert json.loads(capsys.readouterr().out)["not_read"] == []
         (tmp_path / "agents.txt").write_text("")
-        assert await census("agents.txt", *ALLOW) == 4
+        assert await census("agents.txt", *ALLOW) == 5
         told = "agents.txt could not be read: who it listed before was counted."
         assert capsys.readouterr().out.splitlines()[2].endswith(told)
-        assert await census("agents.txt", *ALLOW, "--json") == 4
+        assert await census("agents.txt", *ALLOW, "--json") == 5
         counted = json.loads(capsys.readouterr().out)
         assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
         assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
@@ -622,7 +622,7 @@ def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
     with mounted(tmp_path / "small", "size=100k") as small:
-        assert main(["census", "agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db"]) == 1
+        assert main(["census", "agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db"]) == 2
         assert "the database takes no changes (database or disk is full)" in capsys.readouterr().err
         assert list(small.iterdir()) == []
 
@@ -661,7 +661,7 @@ def test_a_file_that_is_no_database_of_ours_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + bytes(4080))
-    assert main(["census", "other.db"]) == 1
+    assert main(["census", "other.db"]) == 2
     assert capsys.readouterr().err.count("\n") >= 1
 
 

@@ -369,7 +369,7 @@ async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_prob
     assert await crawl("mixed.yml", "--once") == 3
     assert "--key-file" in capsys.readouterr().err
     nobody = ("--registry", "http://127.0.0.1:1", "--key-file", str(key_file))
-    assert await crawl("mixed.yml", "--once", *nobody) == 1
+    assert await crawl("mixed.yml", "--once", *nobody) == 2
     assert "no connection to 127.0.0.1:1" in capsys.readouterr().err
 
 
@@ -385,7 +385,7 @@ async def test_what_is_no_registry_is_told_as_such(
         ({"/api/v1/directories": page}, "this is no lifesign registry"),
     ):
         async with serving(replies) as server:
-            assert await crawl("mixed.yml", "--once", "--registry", server.url) == 1
+            assert await crawl("mixed.yml", "--once", "--registry", server.url) == 2
             assert text in capsys.readouterr().err
             assert {head.split()[0] for head in server.heads} == {"GET"}
 
@@ -394,10 +394,10 @@ async def test_what_is_no_registry_is_told_as_such(
     ("crawled", "mode", "code"),
     [
         (Crawled(is_done=True, probed=5), "once", 0),
-        (Crawled(is_done=True, probed=5, failed=("a",)), "once", 4),
+        (Crawled(is_done=True, probed=5, failed=("a",)), "once", 5),
         (Crawled(is_done=True, probed=5, failed=("a",)), "watch", 0),
         (Crawled(is_done=True, probed=0, failed=("a",)), "once", 1),
-        (Crawled(is_done=False, probed=5), "once", 2),
+        (Crawled(is_done=False, probed=5), "once", 4),
         (Crawled(is_done=False, probed=0), "watch", 0),
     ],
 )

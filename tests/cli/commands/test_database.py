@@ -95,7 +95,7 @@ def test_a_file_that_is_in_use_or_another_programs_is_not_adopted(
     make = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('CREATE TABLE notes (text)')"
     subprocess.run([sys.executable, "-c", make, str(file)], check=True)
     before = file.read_bytes()
-    assert adopt(url, marker) == 1
+    assert adopt(url, marker) == 2
     assert "another program" in capsys.readouterr().err
     assert file.read_bytes() == before
     assert (marker.read() or current(url)).installation_id == "ins_other"

@@ -43,20 +43,20 @@ def test_a_file_of_another_program_stays_as_it_is(
         command = ["census", f"{tmp_path}/urls.txt", "--contact", "mailto:a@b.example"]
     capsys.readouterr()
     before = file.read_bytes(), sorted(tmp_path.iterdir())
-    assert main([*command, "--database", f"sqlite:///{file}"]) == 1
+    assert main([*command, "--database", f"sqlite:///{file}"]) == 2
     told = capsys.readouterr().err
     assert "tables of another program: customers" in told
     assert (file.read_bytes(), sorted(tmp_path.iterdir())) == before
 
 
-def test_a_database_that_is_away_ends_with_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["migrate", "--database", "postgresql://ah:hunter2@127.0.0.1:1/ah"]) == 1
+def test_a_database_that_is_away_ends_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "--database", "postgresql://ah:hunter2@127.0.0.1:1/ah"]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "hunter2" not in told
 
 
-def test_a_file_that_is_no_database_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_database_ends_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.db").write_text("no database" * 1_000)
-    assert main(["migrate", "--database", f"sqlite:///{tmp_path}/a.db"]) == 1
+    assert main(["migrate", "--database", f"sqlite:///{tmp_path}/a.db"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -67,7 +67,7 @@ async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.C
         assert await recheck(server.url, "--database", database) == 1
         assert "too many requests: wait" in capsys.readouterr().err
         page = servers["page"]
-        assert await recheck(target_id(f"{page.url}/"), "--database", database, "--json") == 0
+        assert await recheck(target_id(f"{page.url}/"), "--database", database, "--json") == 1
         seen = json.loads(capsys.readouterr().out)
         assert (seen["url"], seen["result"]) == (f"{page.url}/", "not_an_agent")
 

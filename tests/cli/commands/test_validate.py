@@ -80,24 +80,24 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 @pytest.mark.parametrize("source", ["/nonexistent", "/", "\x00", "evil\x1b[2J"])
 def test_what_cannot_be_read_is_told(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", source]) == 1
+    assert main(["validate", source]) == 3
     told = capsys.readouterr().err
     assert "cannot be read" in told
     assert told[:-1].isprintable()
 
 
 def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "agent.example"]) == 1
+    assert main(["validate", "agent.example"]) == 3
     expected = "agent.example: cannot be read: no such file; a URL begins with http:// or https://\n"
     assert capsys.readouterr().err == expected
-    assert main(["validate", "me:hunter2@a.example"]) == 1
+    assert main(["validate", "me:hunter2@a.example"]) == 3
     assert capsys.readouterr().err.startswith("...@a.example: cannot be read")
     assert main(["validate", ""]) == 3
     assert capsys.readouterr().err.startswith("lifesign: FILE|URL|-: expected the path of a file, a URL")
 
 
 def test_what_cannot_be_read_is_told_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "--json", "/nonexistent"]) == 1
+    assert main(["validate", "--json", "/nonexistent"]) == 3
     assert "no such file" in json.loads(capsys.readouterr().out)["error"]
 
 
@@ -121,7 +121,7 @@ async def test_a_url_is_read_at_its_path_or_else_at_the_well_known_one(
 async def test_no_redirect_leads_to_another_host(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving({HEALTH_PATH: as_json(document())}, host="127.0.0.2") as elsewhere:
         ended = await validate_url(redirect(elsewhere.url + HEALTH_PATH), "")
-    assert (ended, elsewhere.heads) == (1, [])
+    assert (ended, elsewhere.heads) == (2, [])
     assert "redirected to another origin" in capsys.readouterr().err
 
 
@@ -137,7 +137,7 @@ async def test_a_wrong_content_type_is_a_warning(capsys: pytest.CaptureFixture[s
 async def test_an_address_that_gives_nothing_is_told(
     reply: Reply, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await validate_url(reply, "", "--timeout", str(SHORT_SECONDS)) == 1
+    assert await validate_url(reply, "", "--timeout", str(SHORT_SECONDS)) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 

@@ -96,7 +96,7 @@ async def test_json_is_one_object_per_line_without_any_key_until_it_is_terminate
     assert b"sesame" not in output + errors
 
 
-async def test_what_is_no_opencode_server_ends_with_one(
+async def test_what_is_no_opencode_server_ends_with_two(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
@@ -104,7 +104,7 @@ async def test_what_is_no_opencode_server_ends_with_one(
     async with opencode(ses_1="idle") as (fake, url):
         fake.instead["/global/event"] = answer(200, b"<html>", Content_Type="text/html")
         arguments = ["watch-activity", "opencode", url, "--map", "ses_1=a"]
-        assert await asyncio.to_thread(main, arguments) == 1
+        assert await asyncio.to_thread(main, arguments) == 2
     assert capsys.readouterr().err == (
         "lifesign: /global/event: HTTP 200: expected text/event-stream, got 'text/html': "
         "is there an opencode server at this URL?\n"

@@ -111,10 +111,6 @@ def list_agents(
       lifesign agents list --status all --json | jq -r .agents[].agent_id
 
     \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
-
-    \b
     Keys of --json:
       agents    as the registry lists them   total   how many match
       pool      with --pool: what it can take
@@ -232,10 +228,6 @@ def show_agent(
       lifesign agents show billing-1
       lifesign agents show https://agent.example
       lifesign agents show billing-1 --json | jq -r .status
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     shown, held = ask(
         lambda client: _shown(client, agent),
@@ -318,10 +310,6 @@ def register_agent(
     Examples:
       lifesign agents register billing-1 --pool billing --capability invoices --write-key billing.key
       lifesign agents register --card-url https://agent.example --monitoring probe
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     with new_key_file(write_key) as keep:
         shown = ask(
@@ -367,10 +355,6 @@ def drain_agent(
     \b
     Examples:
       lifesign agents drain billing-1 --drain-timeout 10m
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     check_id(agent_id)
     shown = ask(
@@ -396,10 +380,6 @@ def deregister_agent(
     \b
     Examples:
       lifesign agents deregister billing-1
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     check_id(agent_id)
     ask(
@@ -439,10 +419,6 @@ def send_command(
     \b
     Examples:
       lifesign agents command billing-1 drain --reason "new version"
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if command != "drain":
         raise InvalidValue("command", command, "drain")

@@ -49,10 +49,6 @@ def backup(
     \b
     Examples:
       lifesign backup /var/backups/registry.gz
-
-    \b
-    Exit codes:
-      0 it is written   1 it is not   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from functools import partial  # noqa: PLC0415
 
@@ -99,10 +95,6 @@ def restore(
     Examples:
       lifesign restore /var/backups/registry.gz
       lifesign restore registry.gz --database postgresql://ah@db/ah --force
-
-    \b
-    Exit codes:
-      0 it is restored   1 nothing was changed   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     import asyncio  # noqa: PLC0415 - see backup
     from functools import partial  # noqa: PLC0415

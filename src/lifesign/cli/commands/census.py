@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from lifesign.cli.commands.crawl import (
-    EXIT_FAILED,
-    EXIT_UNFINISHED,
     Moved,
     Workers,
     ended,
@@ -23,6 +21,7 @@ from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.client.environment import URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
@@ -121,13 +120,7 @@ def census(
       lifesign census census.db --json | jq .alive_ratio
       LIFESIGN_KEY=ahk_... lifesign census --registry https://registry.example
 
-    \b
-    Exit codes:
-      0 done   1 it could not be done, or not be stored   2 asked to end before all were probed
-      3 wrong usage
-      4 done, but the list could not be read: who it named before was asked, and the report says so
-
-    After 1 and 2 the same command goes on with those that are left.
+    After 1 and 4 the same command goes on with those that are left.
 
     \b
     The JSON is described by schemas/census.schema.json.
@@ -152,7 +145,7 @@ def census(
         )
         _write(_taken(place, None), place, form, output, as_json=as_json)
         return 0
-    code = 0
+    code = ExitCode.SUCCESS
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
@@ -160,7 +153,7 @@ def census(
         with options(contact=f"{source}: contact" if is_definition else "--contact"):
             crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
         code = ended(crawled, is_once=True)
-        if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
+        if code is ExitCode.FAILED or (code is ExitCode.INCOMPLETE and not _is_there(place)):
             return code
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)

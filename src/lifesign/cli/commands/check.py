@@ -81,10 +81,6 @@ def check(
       lifesign check https://agent.example --json | jq -r .decision.action
 
     \b
-    Exit codes, as of monitoring plugins:
-      0 healthy   1 degraded   2 unhealthy   3 unknown, or wrong usage
-
-    \b
     Keys of --json, always present; null is what is not known:
       url       as given; https:// before it if it has no scheme
       status    healthy, degraded, unhealthy or unknown, as a consumer must take it

@@ -10,6 +10,7 @@ from lifesign.cli.options.config_file import show_config as print_config
 from lifesign.cli.options.config_file import take_prober_config
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import PlainHttp, read_key
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from lifesign.prober.definition.models import ProbeDefinition
 
 MAX_PROCESSES = 64
-EXIT_FAILED = 1
-EXIT_UNFINISHED = 2
-EXIT_OLD_LIST = 4
-"""Done, with what a list said before: now it could not be read."""
 
 Workers = Annotated[
     int,
@@ -159,12 +156,6 @@ def crawl(
       lifesign crawl probes/directory.yml --check
       lifesign serve --database sqlite:///directory.db
       LIFESIGN_KEY=ahk_... lifesign crawl census.yml --once --registry https://registry.example
-
-    \b
-    Exit codes:
-      0 done, or asked to end where there is no end   1 it could not be done, or not be stored
-      2 asked to end before all were probed: the same command goes on   3 wrong usage
-      4 done once, but a list could not be read: who it named before was probed
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if show_config:
         return print_config(context, "prober", {})
@@ -305,11 +296,11 @@ def run_crawl(
         return run_loop(ran(progress))
 
 
-def ended(crawled: "Crawled", *, is_once: bool) -> int:
+def ended(crawled: "Crawled", *, is_once: bool) -> ExitCode:
     """Say how a crawl ended, and return the exit code for it."""
     if is_once and not crawled.is_done:
         sys.stderr.write("not all were probed: the same command goes on with those that are left\n")
-        return EXIT_UNFINISHED
+        return ExitCode.INCOMPLETE
     if crawled.failed and not crawled.probed:
-        return EXIT_FAILED
-    return EXIT_OLD_LIST if crawled.failed and is_once else 0
+        return ExitCode.FAILED
+    return ExitCode.NO_INPUT if crawled.failed and is_once else ExitCode.SUCCESS

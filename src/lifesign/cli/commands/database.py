@@ -58,10 +58,6 @@ def adopt(
       lifesign database adopt --database sqlite:////var/lib/lifesign/lifesign.db
 
     \b
-    Exit codes:
-      0 serve accepts the database now   1 nothing was changed   3 wrong usage
-
-    \b
     Keys of --json:
       adopted   whether the marker named another database
       epoch     epoch of the fencing tokens

@@ -54,10 +54,6 @@ def list_directories(
     Examples:
       lifesign directories list
       lifesign directories list --database sqlite:///census.db
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     found = _ask(
         lambda lists: lists.all(),
@@ -92,10 +88,6 @@ def confirm_directory(
     Examples:
       lifesign directories confirm example.org
       lifesign directories confirm agents.txt --database sqlite:///census.db
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     record = _ask(
         lambda lists: _confirm(lists, name),
@@ -124,10 +116,6 @@ def remove_directory(
     \b
     Examples:
       lifesign directories remove agents.txt --database sqlite:///census.db
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     record = _ask(
         lambda lists: _remove(lists, name),

@@ -8,6 +8,7 @@ import typer
 from lifesign.cli.options.agent_reference import check_id
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, write_page
 from lifesign.domain.net.peer_text import printable
@@ -41,10 +42,6 @@ def erase(
       lifesign agents erase billing-1 --yes --json
 
     \b
-    Exit codes:
-      0 done   1 refused by the registry, or by you   2 no usable answer   3 wrong usage
-
-    \b
     Keys of --json:
       agent_id   events    how many events lost their payload
       archived_sequence    up to here events are archived, and erased there within an hour; 0: none are
@@ -52,7 +49,7 @@ def erase(
     check_id(agent_id)
     if not is_sure and not _is_wanted(agent_id):
         sys.stderr.write("lifesign: nothing was erased\n")
-        return 1
+        return ExitCode.FAILED
     erased = ask(
         lambda client: client.agents.erase(agent_id),
         registry=registry,

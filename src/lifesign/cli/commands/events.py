@@ -15,8 +15,6 @@ from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.key_names import KeyNames
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
-    EXIT_REFUSED,
-    EXIT_UNREACHABLE,
     USUAL_IN_TABLE,
     KeyFile,
     Limit,
@@ -31,13 +29,13 @@ from lifesign.cli.options.server_database import (
     run_in_transaction,
 )
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.access.actor import spoken
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.tasks.task_states import end_text
 from lifesign.domain.text.pluralize import pluralize
-from lifesign.errors import InvalidValue, LifesignError
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -79,10 +77,6 @@ def list_events(
       lifesign events list --after 1200
       lifesign events list --type agent.lifecycle --agent billing-1
       lifesign events list --json | jq -r .events[].type
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
 
     \b
     Keys of --json:
@@ -154,11 +148,6 @@ def tail_events(
       lifesign events tail --json | jq -r .payload.new_status
 
     \b
-    Exit codes:
-      0 ended by Ctrl-C or SIGTERM   1 refused by the registry, or the key is not good any more
-      2 no usable answer for an hour, or at the beginning for 10 s   3 wrong usage
-
-    \b
     --json prints one event per line, as the registry sends it.
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from asyncio import CancelledError  # noqa: PLC0415 - `--help` need not load it
@@ -220,10 +209,6 @@ def verify_events(
       lifesign events verify --json | jq -r .checkpoint.hash
 
     \b
-    Exit codes:
-      0 all is as it was written   1 something is not   2 the database cannot be read   3 wrong usage
-
-    \b
     Keys of --json:
       good        whether nothing is wrong
       fault       what broke the chain, or null   differences  between the log and the stored states
@@ -244,7 +229,7 @@ def verify_events(
             })  # fmt: skip
         else:
             write_page(sys.stdout, _report(report), colours=has_colours(sys.stdout))
-    return 0 if report.is_good else EXIT_REFUSED
+    return ExitCode.SUCCESS if report.is_good else ExitCode.FAILED
 
 
 def _verified(url: str) -> "LogReport":
@@ -255,14 +240,7 @@ def _verified(url: str) -> "LogReport":
         schema.check(transaction)
         return verify_log(transaction)
 
-    try:
-        return run_in_transaction(url, look, is_write=False)
-    except InvalidValue:
-        raise
-    except LifesignError as error:
-        # Not read is not "changed".
-        sys.stderr.write(f"lifesign: {printable(str(error))}\n")
-        raise typer.Exit(EXIT_UNREACHABLE) from None
+    return run_in_transaction(url, look, is_write=False)
 
 
 def _report(report: "LogReport") -> Iterator[PageLine]:

@@ -45,10 +45,6 @@ def history(
       lifesign agents history billing-1 --json | jq '.half_hours[-1].latency_p99_ms.highest'
 
     \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
-
-    \b
     Keys of --json:
       half_hours   of the last 24 hours, the oldest first   days   of the last 30
       notes        what is not there, and why

@@ -88,10 +88,6 @@ def create(
     Examples:
       lifesign keys create --role admin --name alice
       lifesign keys create --role enroll --name fleet --expires-in 30d --write-key enroll.key
-
-    \b
-    Exit codes:
-      0 created   1 not created   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from lifesign.registry.keys.manage_keys import NewKey  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -125,10 +121,6 @@ def list_keys(
     Examples:
       lifesign keys list --role admin
       lifesign keys list --json | jq -r '.keys[] | select(.is_valid) | .key_id'
-
-    \b
-    Exit codes:
-      0 listed   1 the database cannot be read   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415
 
@@ -177,10 +169,6 @@ def rotate(
     \b
     Examples:
       lifesign keys rotate key_01hv... --overlap 1d
-
-    \b
-    Exit codes:
-      0 rotated   1 there is no such key, or it has ended   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from lifesign.registry.keys.manage_keys import KeyRotation  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -207,10 +195,6 @@ def limit(
     \b
     Examples:
       lifesign keys limit key_01hv... --max-workers 32
-
-    \b
-    Exit codes:
-      0 changed   1 there is no such key, or it has ended   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from lifesign.registry.keys.manage_keys import KeyLimits  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -238,10 +222,6 @@ def revoke(
     \b
     Examples:
       lifesign keys revoke key_01hv...
-
-    \b
-    Exit codes:
-      0 it is refused now   1 there is no such key   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     run_in_transaction(database, partial(_revoke, key_id=key_id))
     if as_json:

@@ -51,10 +51,6 @@ def maintenance(
       lifesign agents maintenance billing-1 --for 1h --reason "new disk"
       lifesign agents maintenance --pool billing --for 15m --reason deploy
       lifesign agents maintenance billing-1 --end
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (agent_id is None) == (pool is None):
         raise InvalidValue("AGENT_ID", agent_id, "either an agent or --pool")

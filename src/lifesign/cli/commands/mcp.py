@@ -13,6 +13,7 @@ import typer
 
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.secret_file import read_secret
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.client.environment import URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
@@ -103,10 +104,6 @@ def mcp(
       lifesign mcp
       lifesign mcp --registry https://registry.example --key-file key
       lifesign mcp --transport http --token-file token
-
-    \b
-    Exit codes:
-      0 its client has left, or over http it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # The SDK takes a second, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
@@ -135,7 +132,7 @@ def mcp(
     except KeyboardInterrupt:
         return 0
     except SystemExit as ended:
-        return 1 if ended.code else 0
+        return ExitCode.FAILED if ended.code else ExitCode.SUCCESS
     return 0
 
 

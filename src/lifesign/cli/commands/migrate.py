@@ -37,10 +37,6 @@ def migrate(
     Examples:
       lifesign migrate
       LIFESIGN_SERVER_DATABASE=postgresql://ah@db/ah lifesign migrate
-
-    \b
-    Exit codes:
-      0 it is of this version now   1 it cannot be   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     upgrade = _upgrade(database)
     if as_json:

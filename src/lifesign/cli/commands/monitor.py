@@ -43,10 +43,6 @@ def show_monitor(
     Examples:
       lifesign monitor show
       lifesign monitor show --json | jq .silent_classes
-
-    \b
-    Exit codes:
-      0 shown   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
 
     async def asked(client: "RegistryClient") -> "MonitorRecord":
@@ -82,10 +78,6 @@ def release_suspension(
     Examples:
       lifesign monitor release
       lifesign monitor release --track heartbeat
-
-    \b
-    Exit codes:
-      0 released   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if track not in {None, *TRACKS}:
         raise InvalidValue("--track", track, f"one of {', '.join(TRACKS)}")
@@ -126,10 +118,6 @@ def confirm_outage(
     Examples:
       lifesign monitor confirm --class 10.1.0.0/16
       lifesign monitor confirm --agent billing-1
-
-    \b
-    Exit codes:
-      0 confirmed   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (network_class is None) == (agent is None):
         raise InvalidValue("--class", network_class, "exactly one of --class and --agent")

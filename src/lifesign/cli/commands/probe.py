@@ -10,6 +10,7 @@ from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ AT_ONCE = 10
 MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 0.05, 120.0
 """Those of a phase of a request in a probe definition, which takes 200 ms to import."""
 
-EXIT_CODES = {"alive": 0, "not_alive": 1, "unknown": 2}
+EXIT_CODES = {
+    "alive": ExitCode.SUCCESS,
+    "not_alive": ExitCode.FAILED,
+    "unknown": ExitCode.NO_ANSWER,
+}
 """By the group of a probe's result; of several targets, the first of 1, 2 and 0 that occurs."""
 
 Timeout = Annotated[
@@ -79,10 +84,6 @@ def probe(
       lifesign probe https://agent.example --json | jq -r .targets[].result
 
     \b
-    Exit codes:
-      0 all of them are alive   1 one is not   2 none is down, but of one nothing is known   3 wrong usage
-
-    \b
     Keys of --json:
       targets   one for each URL, in their order; one that is given twice stands once:
         url          as it was understood     group     alive, not_alive or unknown
@@ -114,10 +115,10 @@ def probe(
     return exit_code([GROUPS[report.observation.result] for report in reports])
 
 
-def exit_code(groups: "Sequence[str]") -> int:
+def exit_code(groups: "Sequence[str]") -> ExitCode:
     """Return the exit code for what probes came to."""
     codes = {EXIT_CODES[group] for group in groups}
-    return next((code for code in (1, 2) if code in codes), 0)
+    return next((code for code in (ExitCode.FAILED, ExitCode.NO_ANSWER) if code in codes), ExitCode.SUCCESS)
 
 
 def _definition(

@@ -15,6 +15,7 @@ from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.schedule.no_prober_hint import NO_CRAWL, NO_PROBER, no_prober_text
@@ -28,8 +29,6 @@ POLL_SECONDS = 1.0
 """How often the result is looked for."""
 JOIN_SECONDS = 3.0
 """How long nobody is there to look before that is told: a crawl that begins is not there yet."""
-EXIT_NO_RESULT = 2
-"""Of a look that told nothing of whether it lives as of one that did not come, like `lifesign probe`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,13 @@ class RecheckResult:
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
 
     @property
-    def has_measured(self) -> bool:
-        """Whether that says if it lives: not if the prober was kept out, or held back."""
+    def exit_code(self) -> ExitCode:
+        """Whether it is alive; NO_ANSWER if it was not probed, or the prober was kept out or held back."""
         from lifesign.census.result_groups import Group, group_of  # noqa: PLC0415 - pydantic takes 60 ms
 
-        return self.has_new_result and group_of(self.target.result) is not Group.UNKNOWN
+        life = group_of(self.target.result) if self.has_new_result else Group.UNKNOWN
+        codes = {Group.ALIVE: ExitCode.SUCCESS, Group.NOT_ALIVE: ExitCode.FAILED}
+        return codes.get(life, ExitCode.NO_ANSWER)
 
 
 class _Targets(ListsTargets, Protocol):
@@ -93,12 +94,6 @@ def recheck(
       lifesign recheck https://agent.example --database sqlite:///directory.db
 
     \b
-    Exit codes:
-      0 it was looked at   1 refused by the registry
-      2 no usable answer, nobody has looked in time, or the look did not tell whether it lives: robots.txt
-        keeps us out, it asked us to slow down, its address is closed to us   3 wrong usage
-
-    \b
     The JSON is that of GET /api/v1/targets/{target_id}.
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if database is not None:
@@ -122,12 +117,12 @@ def recheck(
             write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
         else:
             _write(seen.target)
-    if seen.has_measured:
-        return 0
+    if seen.exit_code is not ExitCode.NO_ANSWER:
+        return seen.exit_code
     where = f"--registry {registry}" if database is None else f"--database {database}"
     what = "" if seen.has_new_result else "That is what was known before.\n"
     sys.stderr.write(f"{printable(_no_result_reason(seen, where, wait_seconds))}\n{what}")
-    return EXIT_NO_RESULT
+    return seen.exit_code
 
 
 def _no_result_reason(seen: RecheckResult, where: str, wait_seconds: float) -> str:

@@ -15,14 +15,13 @@ from lifesign.cli.options.duration import duration_option, format_duration
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import (
     DEFAULT_URL,
-    EXIT_REFUSED,
-    EXIT_UNREACHABLE,
     KeyFile,
     PlainHttp,
     RegistryUrl,
     read_key,
 )
 from lifesign.cli.options.task_id import read_task_id
+from lifesign.cli.output.exit_codes import ExitCode, exit_code_of
 from lifesign.client.environment import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
     from lifesign.adapter.tools.upstreams import Upstreams
     from lifesign.client.registry_errors import RegistryError
 
-EXIT_NO_RESULT: Final = 4
-"""The run ended, and not with a result that the registry took."""
-EXIT_NO_TASK: Final = 5
-"""None came in time."""
 UNPROCESSABLE: Final = 422
 """What the registry answers to who wants a task that is not for it."""
 
@@ -164,13 +159,6 @@ def run(  # noqa: PLR0913 - each option is one
       lifesign run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
 
     \b
-    Exit codes:
-      0 done, or drained   1 refused by the registry   2 no usable answer   3 wrong usage
-      4 the run (with --task or --once) ended without a result, or the command cannot be started,
-        or no workspace can be made for it
-      5 no task came within --wait
-
-    \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
       at    when   what  registered, waiting, granted, started, stopping, completed, asked, failed,
                          untold, registry, tools, pruned, left_out, leaving or left
@@ -194,7 +182,7 @@ def run(  # noqa: PLR0913 - each option is one
     from lifesign.agent.registration import RegistrySession  # noqa: PLC0415
     from lifesign.cli.output.run_lines import LogForwarder, event_writer  # noqa: PLC0415
     from lifesign.client import RegistryClient  # noqa: PLC0415
-    from lifesign.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
+    from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415
     from lifesign.serving.log_output import logging_to  # noqa: PLC0415
 
     grace_s = GRACE_SECONDS if grace is None else grace
@@ -265,7 +253,7 @@ def run(  # noqa: PLR0913 - each option is one
             stack.close()
             code = f" ({error.code})" if error.code else ""
             sys.stderr.write(f"lifesign: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n")
-            return EXIT_REFUSED if isinstance(error, RegistryRefusal) else EXIT_UNREACHABLE
+            return exit_code_of(error)
         finally:
             if agent_id is None:
                 # Nobody comes back as an agent whose name was made up.
@@ -328,9 +316,9 @@ def _upstreams_in(file: Path) -> "Upstreams":
 
 def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:
     if outcome is None:
-        return EXIT_NO_TASK if waits else 0
+        return ExitCode.NO_INPUT if waits else ExitCode.SUCCESS
     failed = not outcome.has_result if wanted_one else not outcome.could_start
-    return EXIT_NO_RESULT if failed else 0
+    return ExitCode.INCOMPLETE if failed else ExitCode.SUCCESS
 
 
 def _found(command: list[str], user: "AgentUser | None") -> list[str]:

@@ -287,10 +287,6 @@ def serve(  # noqa: PLR0913 - each setting is an option
       lifesign serve --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
       LIFESIGN_SERVER_DATABASE=postgresql://ah@db/ah lifesign serve --workers 4
       lifesign serve --config lifesign.toml --show-config
-
-    \b
-    Exit codes:
-      0 it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from lifesign.registry.marker.marker_file import state_directory  # noqa: PLC0415
     from lifesign.registry.run_server import TRUSTS_EVERYBODY, Listening, check, run_server  # noqa: PLC0415 - takes 500 ms

@@ -100,10 +100,6 @@ def list_targets(
       never_measured
 
     \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
-
-    \b
     Keys of --json:
       targets   as the registry lists them, and of each what it is: alive, not_alive or unknown
       total     how many match

@@ -99,10 +99,6 @@ def list_tasks(
       lifesign tasks list --status queued --json | jq -r .tasks[].task_id
 
     \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
-
-    \b
     Keys of --json:
       tasks    as the registry lists them   total   how many match
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
@@ -161,10 +157,6 @@ def show_task(
     Examples:
       lifesign tasks show task_01jd8w3q5t6v7x9zabcdefghjk
       lifesign tasks show task_01jd8w3q5t6v7x9zabcdefghjk --json | jq .latest_report
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     _done(
         lambda client: client.tasks.get(task_id),
@@ -236,10 +228,6 @@ def create_task(
     Examples:
       lifesign tasks create "Write the landing page" --pool writers --usd 1.50
       lifesign tasks create "Send the invoices" --capability invoicing --input june.json
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     members: dict[str, Any] = {
         "agent_id": agent,
@@ -278,10 +266,6 @@ def cancel_task(
     \b
     Examples:
       lifesign tasks cancel task_01jd8w3q5t6v7x9zabcdefghjk --reason "no longer needed"
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     _done(
         lambda client: client.tasks.cancel(task_id, reason=reason),
@@ -309,10 +293,6 @@ def review_task(
     Examples:
       lifesign tasks review task_01jd8w3q5t6v7x9zabcdefghjk accept
       lifesign tasks review task_01jd8w3q5t6v7x9zabcdefghjk reject --comment "last year's logo"
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if verdict not in {"accept", "reject"}:
         raise InvalidValue("verdict", verdict, "accept or reject")
@@ -346,10 +326,6 @@ def resolve_task(
     Examples:
       lifesign tasks list --status handoff
       lifesign tasks resolve task_01jd8w3q5t6v7x9zabcdefghjk requeue --comment "use logo-2026.svg"
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if resolution not in {"requeue", "done"}:
         raise InvalidValue("resolution", resolution, "requeue or done")
@@ -384,10 +360,6 @@ def top_up_task(
     \b
     Examples:
       lifesign tasks top-up task_01jd8w3q5t6v7x9zabcdefghjk --usd 0.50
-
-    \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not (tokens or usd):
         raise InvalidValue("--tokens, --usd", None, "one of them, above 0")

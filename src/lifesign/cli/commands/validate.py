@@ -12,6 +12,7 @@ from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.option_names import options
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
 from lifesign.domain.net.target_address import without_password
@@ -45,10 +46,6 @@ def validate(
       curl -s https://agent.example/.well-known/agent-health | lifesign validate -
 
     \b
-    Exit codes:
-      0 valid   1 invalid, or it cannot be read   3 wrong usage
-
-    \b
     Keys of --json, always present:
       source    as given, for a URL the place where it was read
       is_valid  true or false
@@ -72,7 +69,7 @@ def validate(
             write_page(sys.stderr, [PageLine("", f"{verdict.source}: {verdict.error}")], colours=False)
         else:
             write_page(sys.stdout, _page(verdict), colours=has_colours(sys.stdout))
-    return 0 if verdict.is_valid else 1
+    return verdict.exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +79,20 @@ class _Verdict:
     source: str
     error: str | None = None
     """Why it could not be read at all."""
+    is_remote: bool = False
+    """Whether the source is a URL."""
     faults: tuple["Finding", ...] = ()
     warnings: tuple["Finding", ...] = ()
 
     @property
     def is_valid(self) -> bool:
         return self.error is None and not self.faults
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.error is not None:
+            return ExitCode.NO_ANSWER if self.is_remote else ExitCode.USAGE
+        return ExitCode.FAILED if self.faults else ExitCode.SUCCESS
 
 
 def _validate_bytes(source: str, raw: bytes, warnings: tuple["Finding", ...] = ()) -> _Verdict:
@@ -127,7 +132,7 @@ async def _validate_url(url: str, timeout_seconds: float) -> _Verdict:
 
     answer, warnings = await fetch_document(url, timeout_seconds=timeout_seconds)
     if answer.reason:
-        return _Verdict(str(answer.url), error=f"cannot be read: {answer.reason}")
+        return _Verdict(str(answer.url), error=f"cannot be read: {answer.reason}", is_remote=True)
     return _validate_bytes(str(answer.url), answer.body, warnings)
 
 

@@ -71,11 +71,6 @@ def watch_opencode(
       lifesign watch-activity opencode http://127.0.0.1:4096 --key-file /etc/lifesign/keys --json
 
     \b
-    Exit codes:
-      0 ended by Ctrl-C or SIGTERM   1 no opencode server answers at URL, or refused by it or by the registry,
-      at the beginning: later it is told, and tried again   3 wrong usage
-
-    \b
     Keys of --json, one object per line:
       at    when   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
                          server_unreachable, server_reachable, registry_unreachable, registry_back,

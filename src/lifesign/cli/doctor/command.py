@@ -14,14 +14,13 @@ from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import KeyFile
 from lifesign.cli.options.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.client.environment import URL_VARIABLE
 
 if TYPE_CHECKING:
     from lifesign.cli.doctor.check_result import CheckResult
-
-EXIT_FAULTY = 1
 
 _COLOURS = {"ok": Colour.GREEN, "warning": Colour.YELLOW, "fault": Colour.RED, "skipped": Colour.FAINT}
 
@@ -86,10 +85,6 @@ def doctor(
       lifesign doctor --database sqlite:////var/lib/lifesign/registry.db
       lifesign doctor --registry https://registry.example --key-file reader.key
       lifesign doctor --definition probes/census.yml --json
-
-    \b
-    Exit codes:
-      0 nothing keeps it from working   1 something does   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # What they need takes 300 ms.
     from lifesign.cli.doctor import definition_checks, machine_checks, server_checks  # noqa: PLC0415
@@ -116,7 +111,7 @@ def doctor(
             )
         else:
             write_page(sys.stdout, _page(findings), colours=has_colours(sys.stdout))
-    return 0 if is_well else EXIT_FAULTY
+    return ExitCode.SUCCESS if is_well else ExitCode.FAILED
 
 
 def _page(findings: "Sequence[CheckResult]") -> Iterator[PageLine]:

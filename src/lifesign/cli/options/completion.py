@@ -31,10 +31,6 @@ def completion(
       lifesign completion bash > ~/.local/share/bash-completion/completions/lifesign
       lifesign completion zsh > "${fpath[1]}/_lifesign"
       lifesign completion fish > ~/.config/fish/completions/lifesign.fish
-
-    \b
-    Exit codes:
-      0 printed   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from typer._completion_shared import get_completion_script  # noqa: PLC0415 - `--help` needs it not
 

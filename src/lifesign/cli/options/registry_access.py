@@ -1,7 +1,6 @@
-"""How does a command ask the registry, and how does it end if the registry says no?"""
+"""Options of the commands that ask a registry, and the connection to it."""
 
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,18 +10,12 @@ import typer
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
-from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
 
 DEFAULT_URL = "http://127.0.0.1:8440"
-
-EXIT_REFUSED = 1
-"""The registry answered that it will not."""
-EXIT_UNREACHABLE = 2
-"""There is no usable answer."""
 
 RegistryUrl = Annotated[
     str, typer.Option("--registry", metavar="URL", envvar=URL_VARIABLE, help="Where the registry is.")
@@ -63,12 +56,11 @@ def ask(
     key_file: Path | None,
     allow_plain_http: bool,
 ) -> T:
-    """Return what the registry answers; else say why not, and end with the exit code for it."""
+    """Return what the registry answers; RegistryError."""
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
     from lifesign.client import RegistryClient  # noqa: PLC0415
-    from lifesign.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
 
     async def asked() -> T:
         async with RegistryClient(
@@ -76,13 +68,7 @@ def ask(
         ) as client:
             return await function(client)
 
-    try:
-        return asyncio.run(asked())
-    except RegistryError as error:
-        is_refusal = isinstance(error, RegistryRefusal)
-        code = f" ({error.code})" if error.code else ""
-        sys.stderr.write(f"lifesign: {printable(str(error))}{printable(code)}\n")
-        raise typer.Exit(EXIT_REFUSED if is_refusal else EXIT_UNREACHABLE) from None
+    return asyncio.run(asked())
 
 
 def read_key(file: Path | None) -> str:

@@ -9,9 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-EXIT_READER_LEFT = 141
-"""128 and the number of SIGPIPE, as a shell tells it."""
-
 
 @contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
