@@ -152,6 +152,8 @@ async def test_an_enrolling_key_sees_nobody(api: RegistryApi) -> None:
         ("limit=x", "/limit"),
         ("status=alive", "/status/0"),
         ("status=", "/status"),
+        ("status=active,,dead", "/status/1"),
+        ("capabilities=a,", "/capabilities/1"),
         ("health=fine", "/health/0"),
         ("sort=random", "/sort"),
         ("cursor=nonsense", "/cursor"),

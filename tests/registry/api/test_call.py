@@ -8,6 +8,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import PERMISSIONS, Role
+from lifesign.registry.events.stream_events import StreamQuery
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.storage.engine.database import Database
@@ -152,6 +153,26 @@ async def test_name_that_stands_in_a_query_twice_has_one_error(
     assert answer.status == 422
     faults = answer.json()["error"]["details"]["faults"]
     assert [(fault["pointer"], fault["name"]) for fault in faults] == [(f"/{name}", "repeated")]
+
+
+QUERY_NAMES = sorted({
+    (one.method, re.sub(r"{[^}]+}", "1", one.path), name)
+    for one in (*OPERATIONS, *DIALECT)
+    if one.query
+    for name in one.query.model_fields
+} | {("GET", "/api/v1/events/stream", name) for name in StreamQuery.model_fields})  # fmt: skip
+
+
+async def test_every_query_refuses_an_empty_value(api: RegistryApi) -> None:
+    roles = (Role.ADMIN, Role.PROBER, Role.READER)
+    for method, path, name in QUERY_NAMES:
+        answers = [await api.ask(method, f"{path}?{name}=", key=key) for key in roles]
+        allowed = [answer for answer in answers if answer.status != 403]
+        assert allowed, path
+        for answer in allowed:
+            assert answer.status == (400 if path.startswith("/dialects/") else 422), (path, name)
+            (fault,) = answer.json().get("errors") or answer.json()["error"]["details"]["faults"]
+            assert (fault["pointer"], fault["name"]) == (f"/{name}", "empty")
 
 
 async def test_every_operation_refuses_a_body_with_a_repeated_name(api: RegistryApi) -> None:

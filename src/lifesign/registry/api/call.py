@@ -316,12 +316,16 @@ def checked(model: type[BaseModel], given: object) -> BaseModel:
 
 
 def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
-    """Return the query as the model's instance; InvalidRequest, also for a name that stands there twice."""
+    """Return the query as the model's instance; InvalidRequest, also for a repeated or an empty member."""
     given = query_of(request)
     repeated = [name for name, value in given.items() if isinstance(value, list)][:MAX_FAULTS]
     if repeated:
         expected = "expected at most once; several values are separated by commas"
         raise InvalidRequest([Finding("repeated", json_pointer(name), expected) for name in repeated])
+    empty = [name for name in model.model_fields if given.get(name) == ""]
+    if empty:
+        expected = "expected a value; leave the name out if you have none"
+        raise InvalidRequest([Finding("empty", json_pointer(name), expected) for name in empty])
     return checked(model, given)
 
 

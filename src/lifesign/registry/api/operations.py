@@ -139,8 +139,8 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def _split(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 SEPARATED_BY_COMMAS = BeforeValidator(_split)
-"""Reads `a,b` in a query as two; spaces around a comma do not count, empty parts neither."""
+"""Reads `a,b` in a query as two; spaces around a comma do not count, an empty part is a value like others."""

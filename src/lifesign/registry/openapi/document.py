@@ -45,6 +45,7 @@ The registry of agents: who is there, who is well, who holds what, and everythin
 * Bodies are JSON in UTF-8. A member that is not described is refused, so that a misspelt one is not
   ignored, and so is a name that one object holds twice. Answers differ: a newer server may add members, and
   what does not exist is left out, never null.
+* A value of a query is never empty, nor is one between two commas: leave out the names that you do not need.
 * Lists come in pages: send the `cursor` of one page with the same query for the next one.
 * A refusal changes nothing. Its `error.code` is for programs and never changes its meaning, `message` is
   for people. 408, 429 and 503 may be tried again, after `Retry-After` if it is there.
