@@ -1,13 +1,19 @@
 """Reading a body up to a limit, from aiohttp's session or from a connection of the prober."""
 
-from typing import Protocol
+import zlib
+from typing import Final, Protocol
 
 import aiohttp
 
 from lifesign.http.answer import WithHeader
 from lifesign.http.byte_counter import ByteCounter
-from lifesign.http.failures import FAILURES, TooManyBytes
+from lifesign.http.failures import FAILURES, X_GZIP, TooManyBytes
 from lifesign.http.headers import whole_number
+
+_GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
+"""zlib's number for a gzip header and its largest window."""
+_GZIP_HEAD_BYTES: Final = 512
+"""Room for the header of gzip, which may name a file, and for its end."""
 
 
 class Received(WithHeader, Protocol):
@@ -20,9 +26,24 @@ class Received(WithHeader, Protocol):
 async def read_bounded(response: Received, max_bytes: int, counter: ByteCounter) -> bytes | None:
     """Return the body, or None as soon as it turns out larger than `max_bytes`.
 
-    The limit is on the body after decompression, which aiohttp does in pieces of bounded size; `counter`
+    The limit is on the body after decompression, which is done in pieces of bounded size; `counter`
     bounds what arrives besides. One of FAILURES if the body breaks off.
     """
+    if not _is_x_gzip(response):
+        return await _read_whole(response, max_bytes, counter)
+    # What does not compress is larger in gzip.
+    packed = await _read_whole(response, max_bytes + max_bytes // 1_000 + _GZIP_HEAD_BYTES, counter)
+    if packed is None:
+        return None
+    unpacked, is_part = _gunzip(packed, max_bytes + 1)
+    if len(unpacked) > max_bytes:
+        return None
+    if is_part:
+        raise aiohttp.ClientPayloadError("the gzip data ends early or has a second part")
+    return unpacked
+
+
+async def _read_whole(response: Received, max_bytes: int, counter: ByteCounter) -> bytes | None:
     length = response.headers.get("Content-Length", "")
     if "Content-Encoding" not in response.headers and (whole_number(length) or 0) > max_bytes:
         return None
@@ -45,6 +66,14 @@ async def read_beginning(response: Received, max_bytes: int, counter: ByteCounte
 
     One of FAILURES if nothing of it came.
     """
+    body, is_part = await _read_beginning(response, max_bytes, counter)
+    if not _is_x_gzip(response):
+        return body, is_part
+    unpacked, is_part_of_gzip = _gunzip(body, max_bytes)
+    return unpacked, is_part or is_part_of_gzip
+
+
+async def _read_beginning(response: Received, max_bytes: int, counter: ByteCounter) -> tuple[bytes, bool]:
     body = bytearray()
     try:
         while piece := await read_piece(response, counter):
@@ -71,3 +100,20 @@ async def read_piece(response: Received, counter: ByteCounter) -> bytes:
         raise TooManyBytes
     counter.take(len(piece))
     return piece
+
+
+def _is_x_gzip(response: Received) -> bool:
+    return response.headers.get("Content-Encoding", "").strip().lower() == X_GZIP
+
+
+def _gunzip(packed: bytes, max_bytes: int) -> tuple[bytes, bool]:
+    """Unpack gzip data up to `max_bytes`; return also whether there is more, or an end is missing.
+
+    aiohttp.ClientPayloadError for what is no gzip.
+    """
+    unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    try:
+        unpacked = unpacker.decompress(packed, max_bytes)
+    except zlib.error as error:
+        raise aiohttp.ClientPayloadError(str(error)) from None
+    return unpacked, not unpacker.eof or bool(unpacker.unused_data)

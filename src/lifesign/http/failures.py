@@ -17,8 +17,10 @@ from lifesign.http.redirects import MAX_SHOWN_CHARS
 MAX_HEADER_LINE_BYTES: Final = 8190
 """Of the status line, and of each header field."""
 MAX_HEADERS: Final = 128
-UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
-"""What aiohttp takes off, or says that it cannot, without a library for it."""
+X_GZIP: Final = "x-gzip"
+"""The alias of gzip (RFC 9110 8.4.1.3), which aiohttp leaves packed."""
+UNPACKED: Final = frozenset({"gzip", X_GZIP, "deflate", "br", "zstd"})
+"""What is taken off, or what aiohttp says that it cannot take off without a library for it."""
 
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
 # resolver accepts (UnicodeError) and headers that are no text reach us as they are.

@@ -116,12 +116,21 @@ def unfinished(body: bytes, *, is_held_open: bool) -> Reply:
     [
         answer(200, CLOSED + b"# more\n" * 150_000),
         answer(200, gzip.compress(CLOSED + b"# more\n" * 300_000), Content_Encoding="gzip"),
+        answer(200, gzip.compress(CLOSED + b"# more\n" * 300_000), Content_Encoding="x-gzip"),
         endless(b"# more\n"),
         endless(b"# more\n", Content_Encoding="gzip"),
         unfinished(CLOSED + b"# more", is_held_open=True),
         unfinished(CLOSED + b"# more", is_held_open=False),
     ],
-    ids=["a megabyte", "packed", "endless", "endless and packed", "too slow", "broken off"],
+    ids=[
+        "a megabyte",
+        "packed",
+        "packed by the alias",
+        "endless",
+        "endless and packed",
+        "too slow",
+        "broken off",
+    ],
 )
 @with_sockets_in_virtual_time
 async def test_of_a_file_that_cannot_be_read_whole_the_beginning_counts(robots: Reply) -> None:
