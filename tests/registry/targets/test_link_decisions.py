@@ -380,6 +380,24 @@ async def test_two_targets_of_one_agent_do_not_count_twice_in_its_record(
     assert (await api.record("agent-1"))["observed"]["failures_in_row"] == 1
 
 
+@pytest.mark.parametrize("monitoring", ["probe", "heartbeat"])
+async def test_recheck_of_a_linked_agent_probes_the_linked_target(api: RegistryApi, monitoring: str) -> None:
+    key = (await api.register("agent-1", monitoring=monitoring, card_url=CARD))["agent_key"]
+    await crawl(api, "agent-1")
+    assert await links(api) == [(TARGET, "linked")]
+    answer = await api.ask("POST", "/api/v1/targets/agent-1/probe", key=key)
+    assert (answer.status, answer.json()["target_id"]) == (202, TARGET)
+    shown = await api.ask("GET", f"/api/v1/targets/{TARGET}", key=key)
+    assert "recheck_at" in shown.json()
+    # Within a minute, under either name.
+    for name in ("agent-1", TARGET):
+        assert (await api.ask("POST", f"/api/v1/targets/{name}/probe", key=key)).status == 429
+    await api.register("agent-2", card_url="https://other.example/")
+    other = await api.add_agent_key("agent-2")
+    assert (await api.ask("GET", f"/api/v1/targets/{TARGET}", key=other)).status == 403
+    assert (await api.ask("POST", f"/api/v1/targets/{TARGET}/probe", key=other)).status == 403
+
+
 async def test_a_census_counts_a_url_once_linked_or_not(api: RegistryApi) -> None:
     await put(api, "list", "2", [CARD])
     await api.register("agent-1", card_url=CARD, monitoring="probe")

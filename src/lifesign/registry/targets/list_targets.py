@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError, from_json
 from sqlalchemy import Row
 
-from lifesign.domain.access.permissions import Permission, may, require
+from lifesign.domain.access.permissions import Permission, Principal, may, require
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.base import Body, moment
@@ -34,7 +34,7 @@ from lifesign.registry.targets.target_results import STORED_LAYERS, last_of
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ResultChange
-from lifesign.storage.targets import directories, target_search
+from lifesign.storage.targets import directories, target_links, target_search
 from lifesign.storage.targets.target_search import HostCursor, TargetFilter
 
 PATH = "/api/v1/targets"
@@ -154,7 +154,7 @@ def _place_in(cursor: str, order: TargetOrder) -> tuple[HostCursor, int]:
 def show_target(transaction: Transaction, call: Call) -> OperationReply:
     """Return one target, also one that is gone, with its last results and changes."""
     subject_id = call.path["target_id"]
-    require(call.caller, Permission.READ_TARGETS, subject_id)
+    require_for_target(transaction, call.caller, Permission.READ_TARGETS, subject_id)
     row = target_search.find_target(transaction, subject_id)
     if row is None:
         raise TargetNotFound(subject_id)
@@ -175,6 +175,15 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
         health_status=None if row.health is None else HealthStatus(row.health),
     )
     return OperationReply(content=answer)
+
+
+def require_for_target(
+    transaction: Transaction, caller: Principal, action: Permission, target_id: str
+) -> None:
+    """Raise NotAllowed unless the caller may do this to a target; an agent owns its linked ones."""
+    agent_id = caller.agent_id
+    is_own = agent_id is not None and target_links.agent_of(transaction, target_id) == agent_id
+    require(caller, action, agent_id if is_own else target_id)
 
 
 def _number_of(transaction: Transaction, name: str) -> int:

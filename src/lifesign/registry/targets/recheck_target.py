@@ -4,16 +4,16 @@ Nobody here probes: its prober is told that somebody wants to know, and looks wi
 the target has asked to be looked at again.
 """
 
-from lifesign.domain.access.permissions import Permission, require
+from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.targets import RecheckRecord
 from lifesign.domain.schedule.cadence import Cadence, retry_after_until_s
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TargetGone, TargetNotFound, TooManyRequests
 from lifesign.registry.targets.feed_targets import recalled
-from lifesign.registry.targets.list_targets import PATH
+from lifesign.registry.targets.list_targets import PATH, require_for_target
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.targets import target_rows, target_search
+from lifesign.storage.targets import target_links, target_rows, target_search
 
 RECHECK_SECONDS = Cadence().recheck_every_s
 """Between two of one target (protocol 3)."""
@@ -22,10 +22,12 @@ RECHECK_SECONDS = Cadence().recheck_every_s
 def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
     """Have a target probed out of turn; TooManyRequests within a minute of the last time.
 
+    For an agent that is linked to a crawled target, that target is probed, and the answer names it.
     TargetGone if it is not probed any more.
     """
-    subject_id = call.path["target_id"]
-    require(call.caller, Permission.RECHECK, subject_id)
+    named = call.path["target_id"]
+    require_for_target(transaction, call.caller, Permission.RECHECK, named)
+    subject_id = target_links.probed_for(transaction, named) or named
     if target_rows.find(transaction, subject_id) is None:
         raise TargetNotFound(subject_id)
     version = target_rows.next_version(transaction)

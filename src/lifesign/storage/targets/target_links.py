@@ -229,6 +229,20 @@ def links_to(transaction: Transaction, agent: int) -> list[StoredLink]:
     return [StoredLink(*row) for row in transaction.connection.execute(wanted)]
 
 
+def agent_of(transaction: Transaction, target_id: str) -> str | None:
+    """Return the id of the agent that a target is linked to."""
+    wanted = select(agents.c.agent_id).join(links, links.c.agent == agents.c.id)
+    named = wanted.join(targets, targets.c.id == links.c.target).where(targets.c.subject_id == target_id)
+    return transaction.connection.scalar(named)
+
+
+def probed_for(transaction: Transaction, agent_id: str) -> str | None:
+    """Return the id of the target whose results go into an agent's record: the linked one listed first."""
+    wanted = select(targets.c.subject_id).join(links, links.c.target == targets.c.id)
+    named = wanted.join(agents, agents.c.id == links.c.agent).where(agents.c.agent_id == agent_id)
+    return transaction.connection.scalar(named.order_by(links.c.target).limit(1))
+
+
 def all_links(transaction: Transaction, *, after: int, limit: int) -> list[Row[Any]]:
     """Return target's number, target's id and agent's id of links behind a target."""
     wanted = (
