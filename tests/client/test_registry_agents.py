@@ -252,3 +252,16 @@ async def test_an_agent_is_forgotten_for_ever(client: RegistryClient) -> None:
     assert (erased.agent_id, erased.events, erased.archived_sequence) == ("a", 3, 0)
     with pytest.raises(NotFound):
         await client.agents.erase("a")
+
+
+async def test_link_token_is_returned_again_for_a_listed_target(client: RegistryClient) -> None:
+    await client.directories.put("dir", ["https://agent.example/"])
+    await client.agents.register("a", card_url="https://agent.example/")
+    token = await client.agents.link("a", "https://agent.example")
+    assert token.token.startswith("ahl_")
+    assert (token.url, token.proven_at) == ("https://agent.example/", None)
+    assert token.proof_url == "https://agent.example/.well-known/lifesign-proof"
+    assert token.token not in repr(token)
+    assert (await client.agents.link("a", "https://agent.example/")).token == token.token
+    with pytest.raises(Unprocessable):
+        await client.agents.link("a", "https://other.example/")

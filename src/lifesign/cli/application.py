@@ -18,6 +18,7 @@ from lifesign.cli.commands.erase import erase
 from lifesign.cli.commands.events import events
 from lifesign.cli.commands.history import history
 from lifesign.cli.commands.keys import keys
+from lifesign.cli.commands.link import link
 from lifesign.cli.commands.maintenance import maintenance
 from lifesign.cli.commands.mcp import mcp
 from lifesign.cli.commands.migrate import migrate
@@ -146,6 +147,7 @@ _application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(history)
 agents.command()(maintenance)
+agents.command()(link)
 agents.command()(erase)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(tasks, context_settings=_CONTEXT)

@@ -39,6 +39,7 @@ from lifesign.domain.models.agents import (
 )
 from lifesign.domain.models.base import Body, Name
 from lifesign.domain.models.history import AgentHistory
+from lifesign.domain.models.links import LinkRequest, LinkToken
 from lifesign.errors import InvalidValue
 
 ANY_VERSION = "*"
@@ -263,6 +264,16 @@ class RegistryAgents:
             # The earlier try, whose answer was lost, has done it.
             if not (error.may_be_repeat and error.details.get("status") == Status.DEREGISTERED):
                 raise
+
+    async def link(self, agent_id: str, url: str) -> LinkToken:
+        """Get the token by which the origin of a crawled target proves that the target is this agent.
+
+        A repeated request returns the same token, and the registry looks for it at once.
+        """
+        body = body_of(LinkRequest, url=url)
+        path = path_of("agents", agent_id, "links")
+        question = Question(method="POST", path=path, body=body, may_repeat=True)
+        return await self._connection.ask_for(LinkToken, question)
 
     async def erase(self, agent_id: str, *, if_match: str | None = None) -> Erasure:
         """Forget an agent for ever; its id stays in the log, in which payloads give way to their hashes.

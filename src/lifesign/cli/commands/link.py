@@ -1,0 +1,70 @@
+"""`lifesign agents link`: get the token that links an agent to its listed record."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lifesign.cli.options.agent_reference import check_id
+from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.table import write_json
+from lifesign.cli.output.terminal import PageLine, write_page
+
+
+def link(
+    agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Agent that registered.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL of the agent, as the directory lists it.")],
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Get the token that proves that a listed agent is a registered one.
+
+    Serve the token in a line of its own at the shown address. The registry looks for it every ten minutes,
+    for a week. Once it is found, both are one record. Keep serving it: the link ends if it is gone. If you
+    repeat the command, you get the same token, and the registry looks for it at once.
+
+    The key must be the agent's own or that of an admin.
+
+    \b
+    Examples:
+      lifesign agents link billing-1 https://agent.example/
+      lifesign agents link billing-1 https://agent.example/ --json | jq -r .token
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      target_id   url        the listed agent
+      token       proof_url  what to serve, and where
+      requested_at    expires_at when the registry stops looking; absent once the token was found
+      checked_at  proven_at  when the registry last looked, and last found it
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    check_id(agent_id)
+    token = ask(
+        lambda client: client.agents.link(agent_id, url),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, token.model_dump(mode="json", exclude_none=True))
+        return 0
+    lines = [
+        PageLine("target", f"{token.target_id} ({token.url})"),
+        PageLine("token", token.token),
+        PageLine("serve it at", token.proof_url),
+    ]
+    if token.expires_at is not None:
+        lines.append(PageLine("expires", time_text(token.expires_at)))
+    lines.append(
+        PageLine("last looked", "never" if token.checked_at is None else time_text(token.checked_at))
+    )
+    lines.append(PageLine("found", "no" if token.proven_at is None else time_text(token.proven_at)))
+    write_page(sys.stdout, lines, colours=False)
+    return 0
