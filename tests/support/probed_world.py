@@ -103,13 +103,7 @@ class World:
             return ResultClass.TIMEOUT
         return ResultClass.DNS_FAILURE if self.has_no_names else self.ends.get(url, ResultClass.OK)
 
-    async def ask(
-        self,
-        urls: Sequence[str],
-        network_class: str,
-        timeout_s: float,
-        is_enough: Callable[[Sequence[WitnessReply]], bool],
-    ) -> Sequence[WitnessReply]:
+    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
         """Ask witnesses, as `WitnessRequester` does."""
         self.asked.append((self.clock.monotonic_s(), network_class, urls))
         results = [self.result_of(url) for url in urls]

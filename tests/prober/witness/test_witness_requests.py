@@ -15,7 +15,7 @@ from tests.support.servers import free_port
 from lifesign.domain.net.target_address import read_networks
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.witness.contact import NetworkClasses
-from lifesign.prober.witness.witness_requests import NOT_AWAITED, WitnessReply, WitnessRequests
+from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
 
 LOOPBACK = "127.0.0.0/8"
 SECONDS = 5.0
@@ -163,22 +163,3 @@ async def test_an_answer_that_is_no_http_is_none() -> None:
     async with accepting(babble, host="127.0.0.3") as port, requesting() as (requests, _):
         (reply,) = await ask(requests, f"http://127.0.0.3:{port}/", seconds=1.0)
         assert reply.status is None
-
-
-@on_both_loops
-async def test_late_witnesses_are_not_awaited_once_enough_have_answered() -> None:
-    async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    def is_enough(replies: Sequence[WitnessReply]) -> bool:
-        return any(reply.status is not None for reply in replies)
-
-    async with (
-        accepting(never, host="127.0.0.3") as port,
-        serving({}, host="127.0.0.2") as server,
-        requesting() as (requests, _),
-    ):
-        urls = [f"http://127.0.0.3:{port}/", f"{server.url}/"]
-        # Both would take an hour.
-        late, first = await requests.ask(urls, LOOPBACK, 3_600.0, is_enough)
-        assert (late, first.status) == (NOT_AWAITED, 404)

@@ -92,7 +92,6 @@ class Bench:
             interval_s=300.0,
             witnessed=intake.note_witnessed,
             unwitnessed=intake.note_unwitnessed,
-            chance=lambda: 0.0,
         )
 
     async def begin(self, ttl_s: float = 3_600.0) -> None:

@@ -85,7 +85,6 @@ class Desk:
             interval_s=300.0,
             witnessed=self.intake.note_witnessed,
             unwitnessed=self.intake.note_unwitnessed,
-            chance=lambda: 0.0,
         )
 
     def probed(

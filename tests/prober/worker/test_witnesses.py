@@ -1,7 +1,7 @@
 """The witnesses of one prober."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +31,6 @@ class Bench:
         self.silent: set[str] = set()
         self.statuses: dict[str, int] = {}
         self.is_looked_up = True
-        self.chance = 0.0
         self.defect: Exception | None = None
         self.connects_to: str | None = None
         self.witnessed: list[tuple[float, WaitingFailure]] = []
@@ -46,16 +45,9 @@ class Bench:
             interval_s=INTERVAL_S,
             witnessed=self._note_witnessed,
             unwitnessed=self._note_unwitnessed,
-            chance=lambda: self.chance,
         )
 
-    async def ask(
-        self,
-        urls: Sequence[str],
-        network_class: str,
-        timeout_s: float,
-        is_enough: Callable[[Sequence[WitnessReply]], bool],
-    ) -> Sequence[WitnessReply]:
+    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
         self.asked.append((self.loop.time(), network_class, urls))
         if self.connects_to is not None:
             admit(self.connects_to)
@@ -496,15 +488,3 @@ async def test_what_is_under_way_is_ended() -> None:
     await bench.witnesses.close()
     await asyncio.sleep(60)
     assert (bench.witnessed, bench.unwitnessed) == ([], [])
-
-
-@in_virtual_time
-async def test_rounds_keep_no_step_with_a_network_that_comes_and_goes() -> None:
-    bench = Bench(canaries={PUBLIC_IPV4: FIVE})
-    bench.chance = 0.8
-    began_s = bench.loop.time()
-    for _ in range(3):
-        bench.fail()
-        await asyncio.sleep(60)
-    # 5 s at most, and 30 s apart.
-    assert [at_s - began_s for at_s, _, _ in bench.asked] == pytest.approx([4.0, 64.0, 124.0])

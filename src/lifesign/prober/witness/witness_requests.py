@@ -1,7 +1,7 @@
 """Requests to witnesses: over new connections, by names that are looked up anew, within a few seconds."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -32,23 +32,11 @@ class WitnessReply:
     """Why no answer came, for people; empty if one did."""
 
 
-NOT_AWAITED: Final = WitnessReply(reason="not awaited: others have answered")
-
-
 class WitnessRequester(Protocol):
     """Sends requests to witnesses."""
 
-    async def ask(
-        self,
-        urls: Sequence[str],
-        network_class: str,
-        timeout_s: float,
-        is_enough: Callable[[Sequence[WitnessReply]], bool],
-    ) -> Sequence[WitnessReply]:
-        """Ask all of these at once, at addresses of one network class; return their replies in this order.
-
-        Replies that are late when the others are enough are NOT_AWAITED.
-        """
+    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
+        """Ask all of these at once, at addresses of one network class; return their replies in this order."""
         ...
 
 
@@ -72,37 +60,20 @@ class WitnessRequests:
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
 
-    async def ask(
-        self,
-        urls: Sequence[str],
-        network_class: str,
-        timeout_s: float,
-        is_enough: Callable[[Sequence[WitnessReply]], bool] = lambda _: False,
-    ) -> Sequence[WitnessReply]:
-        """Ask all of these at once, at addresses of one network class, until enough have answered."""
+    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
+        """Ask all of these at once, at addresses of one network class."""
         deadline_s = self._loop.time() + timeout_s
-        replies = [NOT_AWAITED] * len(urls)
         # A channel that is new has forgotten all names.
         with closing(open_channel(self._name_servers, timeout_s)) as channel:
 
-            async def ask_one(place: int, url: str) -> None:
+            async def ask_one(url: str) -> WitnessReply:
                 try:
-                    replies[place] = await self._ask_one(url, network_class, channel, deadline_s)
+                    return await self._ask_one(url, network_class, channel, deadline_s)
                 except (ValueError, IndexError) as error:
                     # What another prober reported may be no URL, for which yarl raises both.
-                    replies[place] = WitnessReply(reason=f"it cannot be asked: {error}")
+                    return WitnessReply(reason=f"it cannot be asked: {error}")
 
-            pending = {asyncio.ensure_future(ask_one(place, url)) for place, url in enumerate(urls)}
-            try:
-                while pending and not is_enough(replies):
-                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
-            finally:
-                for task in pending:
-                    task.cancel()
-                await asyncio.gather(*pending, return_exceptions=True)
-        return replies
+            return await asyncio.gather(*(ask_one(url) for url in urls))
 
     async def _ask_one(
         self, url: str, network_class: str, channel: DnsChannel, deadline_s: float

@@ -132,7 +132,6 @@ class ProbeWorker:
             interval_s=interval_s,
             witnessed=self._dispatch.intake.note_witnessed,
             unwitnessed=self._dispatch.intake.note_unwitnessed,
-            chance=chance,
         )
         self._feed = TargetFeed(
             ledger,

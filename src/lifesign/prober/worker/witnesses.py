@@ -24,7 +24,7 @@ from lifesign.domain.observation.witness_rule import (
 )
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import Answered, WitnessNews, WitnessReport
-from lifesign.prober.witness.witness_requests import NOT_AWAITED, WitnessReply, WitnessRequester
+from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequester
 from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailures
 
 MAX_KNOWN_HOSTS: Final = 16
@@ -93,12 +93,8 @@ class Witnesses:
         interval_s: float,
         witnessed: Callable[[Sequence[WaitingFailure]], None],
         unwitnessed: Callable[[Sequence[WaitingFailure], str], None],
-        chance: Callable[[], float],
     ) -> None:
-        """`class_names`: those that `networks.allow` divides addresses into; `asks`: None asks nobody.
-
-        `chance` returns numbers from 0 to 1: rounds keep no step with a network that comes and goes.
-        """
+        """`class_names`: those that `networks.allow` divides addresses into; `asks`: None asks nobody."""
         self.rounds = 0
         """How many rounds there were."""
         self.has_read_targets = False
@@ -110,7 +106,6 @@ class Witnesses:
         self._interval_s = interval_s
         self._witnessed = witnessed
         self._unwitnessed = unwitnessed
-        self._chance = chance
         names = dict.fromkeys([*class_names, *canaries])
         self._classes = {name: _Class(name, canaries.get(name, ())) for name in names}
         self._news = WitnessNews()
@@ -241,19 +236,17 @@ class Witnesses:
 
     async def _ask_for_failures(self, state: _Class) -> None:
         """Ask a witness of a class for the failures that wait, until none does."""
-        late_s = self._chance() * self._policy.next_answer_s
         try:
             while (first_s := self._failures.first_at_s(state.name)) is not None:
                 # In a busy prober another target answers before that.
                 due_s = first_s if state.canaries else first_s + self._policy.next_answer_s
                 if state.round_began_at_s is not None:
                     due_s = max(due_s, state.round_began_at_s + self._policy.round_s)
-                wait_s = due_s + late_s - self._clock.monotonic_s()
+                wait_s = due_s - self._clock.monotonic_s()
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
                 else:
                     await self._round(state)
-                    late_s = self._chance() * self._policy.next_answer_s
         finally:
             state.attending = None
 
@@ -287,7 +280,7 @@ class Witnesses:
             answer = _round_answer(state, replies, began_at_s)
             self._note_round(state, replies, is_reached=answer is not None)
             for url, reply in zip(urls, replies, strict=True):
-                if reply.status is None and reply is not NOT_AWAITED:
+                if reply.status is None:
                     state.note_unanswered(url)
             if answer is not None:
                 state.witnessed_at_s = began_at_s
@@ -299,13 +292,8 @@ class Witnesses:
     async def _ask_all(
         self, asks: WitnessRequester, urls: Sequence[str], state: _Class
     ) -> Sequence[WitnessReply]:
-        def is_enough(replies: Sequence[WitnessReply]) -> bool:
-            # The first round tells which canaries never answer. A name needs a witness that was looked up.
-            answer = None if state.is_reached is None else _round_answer(state, replies, 0.0)
-            return answer is not None and answer.is_looked_up
-
         try:
-            return await asks.ask(urls, state.name, self._policy.answer_s, is_enough)
+            return await asks.ask(urls, state.name, self._policy.answer_s)
         except Exception:  # noqa: BLE001 - a defect of ours is no evidence against anybody
             _log.exception("the witnesses of %s cannot be asked: a defect of this program", state.name)
             return [WitnessReply(reason="a defect of the prober") for _ in urls]
