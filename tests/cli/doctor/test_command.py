@@ -160,6 +160,36 @@ def test_probers_of_a_registry_are_examined(
         assert "2 h behind" in found.of("clock", "warning")[0] or "1 h 59" in found.of("clock", "warning")[0]
 
 
+def test_long_list_of_probers_is_read_whole(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry_server(tmp_path) as server:
+        monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+        classes = [f"10.{number // 250}.{number % 250}.0/24" for number in range(1_000)]
+        for number in range(8):
+            claim = {"worker": f"w{number}", "ttl_seconds": 60, "reached_classes": classes}
+            send(server, "/api/v1/shards/claim", claim, KEYS[Role.PROBER])
+        shards = http.fetch(f"{server.url}/api/v1/shards", KEYS[Role.READER])
+        assert shards is not None
+        assert len(shards[2]) == http.MAX_ANSWER_BYTES, "the test asks for too little"
+        found = examine(capsys, "--database", server.database_url, "--registry", server.url, "--port", port)
+        assert "of 8 probers" in found.of("probers", "ok")[0]
+
+
+def test_answer_that_cannot_be_read_is_a_warning(
+    port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+    with answering(200, b'{"tracks": {}}') as url:
+        found = examine(capsys, "--registry", url, "--port", port)
+    assert "/api/v1/monitor" in found.of("decisions", "warning")[0]
+    assert "/api/v1/shards" in found.of("probers", "warning")[0]
+    monkeypatch.setattr("lifesign.cli.doctor.registry_checks.MAX_LIST_BYTES", 10)
+    with answering(200, b'{"tracks": {}}') as url:
+        found = examine(capsys, "--registry", url, "--port", port)
+    assert "10 bytes" in found.of("decisions", "warning")[0]
+
+
 ASKED_AT_S = 1_764_000_000.0
 
 

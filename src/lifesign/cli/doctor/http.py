@@ -9,13 +9,17 @@ from lifesign.cli.doctor.check_result import ahead_s
 TIMEOUT_SECONDS: Final = 5.0
 """For one question to a registry."""
 MAX_ANSWER_BYTES: Final = 65_536
+MAX_LIST_BYTES: Final = 16 * 1024 * 1024
+"""Of the list of probers, and of the record of the monitor: what the registry's client reads, too."""
 
 
-def fetch(url: str, key: str = "") -> tuple[int, float | None, bytes] | None:
+def fetch(
+    url: str, key: str = "", max_bytes: int = MAX_ANSWER_BYTES
+) -> tuple[int, float | None, bytes] | None:
     """Return the status of an answer, how far its clock is ahead and the beginning of its body.
 
     None without an answer. The clock's seconds are None if the answer has no Date. The body is cut to
-    MAX_ANSWER_BYTES.
+    `max_bytes`.
     """
     import asyncio  # noqa: PLC0415 - with aiohttp it takes 200 ms
 
@@ -32,7 +36,7 @@ def fetch(url: str, key: str = "") -> tuple[int, float | None, bytes] | None:
             session.get(url, headers=headers, allow_redirects=False, auto_decompress=True) as answer,
         ):
             answered_s = time.time()
-            body, _ = await read_beginning(answer, MAX_ANSWER_BYTES, counter_of(answer))
+            body, _ = await read_beginning(answer, max_bytes, counter_of(answer))
             date = answer.headers.get("Date")
             told_s = None if date is None else parsedate_to_datetime(date).timestamp()
             apart_s = None if told_s is None else ahead_s(told_s, asked_s, answered_s)

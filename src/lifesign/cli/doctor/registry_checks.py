@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from lifesign.cli.doctor.check_result import CheckResult, of_the_clock, of_the_mode
-from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, fetch
+from lifesign.cli.doctor.http import MAX_ANSWER_BYTES, MAX_LIST_BYTES, fetch
 from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import looks_like_key
 from lifesign.domain.base.clock_skew import offset_text
@@ -118,7 +118,7 @@ def _has_code(body: bytes) -> bool:
 
 
 def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
-    asked = fetch(f"{url.rstrip('/')}/api/v1/monitor", key)
+    asked = fetch(f"{url.rstrip('/')}/api/v1/monitor", key, MAX_LIST_BYTES)
     status = None if asked is None else asked[0]
     if status == 401:
         yield CheckResult(
@@ -138,6 +138,7 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
     try:
         monitor = MonitorRecord.model_validate_json(answer)
     except ValidationError:
+        yield _unread("decisions", "/api/v1/monitor", len(answer))
         return
     yield from _of_its_decisions(monitor)
     lost = monitor.lost_evidence
@@ -152,11 +153,20 @@ def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
         yield CheckResult("evidence", "warning", fault.text, fault.hint)
 
 
+def _unread(about: str, path: str, size: int) -> CheckResult:
+    """Say that an answer was not read, and so not examined; `size` in bytes, MAX_LIST_BYTES if it was cut."""
+    if size >= MAX_LIST_BYTES:
+        summary = f"{path} was not examined: the answer has more than {MAX_LIST_BYTES:,} bytes"
+        return CheckResult(about, "warning", summary, "read it with curl")
+    summary = f"{path} was not examined: the answer is not as this version describes it"
+    return CheckResult(about, "warning", summary, "install the registry's version of lifesign here")
+
+
 def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
     """Say whether anybody probes, and whether the clocks of those who do are right."""
     root = url.rstrip("/")
     shards, targets = (
-        fetch(f"{root}/api/v1/shards", key),
+        fetch(f"{root}/api/v1/shards", key, MAX_LIST_BYTES),
         fetch(f"{root}/api/v1/targets?limit=1", key),
     )
     if shards is None or targets is None or (shards[0], targets[0]) != (200, 200):
@@ -165,6 +175,7 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
         living = ShardsShown.model_validate_json(shards[2]).probers
         count = TargetList.model_validate_json(targets[2]).total
     except ValidationError:
+        yield _unread("probers", "/api/v1/shards or /api/v1/targets", max(len(shards[2]), len(targets[2])))
         return
     if living:
         # The registry's clock wrote the times.
