@@ -275,6 +275,26 @@ async def test_offer_of_another_protocol_is_ignored_without_a_line_in_the_log(
     assert (answer.status, caplog.records) == (200, [])
 
 
+@on_both_loops
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"Content-Length: 2\r\n\r\n{}", 400),
+        (b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+        (b"Content-Length: 0\r\n\r\n", 200),
+    ],
+)
+async def test_offer_of_another_protocol_with_a_body_is_refused(body: bytes, status: int) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n"
+    async with served() as server:
+        caller = await server.connect(head + body)
+        answer = await caller.end()
+    assert answer.status == status
+    if status == 400:
+        assert told(answer) == (400, "upgrade_with_body")
+        assert "Upgrade" in json.loads(answer.body)["message"]
+
+
 def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
     watch = connection_limits._Watch(set())
     told = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]

@@ -141,6 +141,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             self._refuse(400, "invalid_host", "a request has one Host header")
             return
+        if self.parser.should_upgrade() and any(_announces_body(*field) for field in self.headers):
+            # httptools ends the request here: its body would be read as empty.
+            self._refuse(400, "upgrade_with_body", "a request with an Upgrade header cannot have a body")
+            return
         self._is_in_head = False
         super().on_headers_complete()
 
@@ -210,6 +214,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
+
+
+def _announces_body(name: bytes, value: bytes) -> bool:
+    return name == b"transfer-encoding" or (name == b"content-length" and value.strip(b" 0") != b"")
 
 
 class _Complaints(logging.LoggerAdapter[logging.Logger]):
