@@ -23,15 +23,15 @@ URLS = {V4: "https://four.example/", V6: "https://six.example/"}
 class Workers:
     """Workers of one key that claim shards, each with what it holds."""
 
-    def __init__(self, api: RegistryApi, key: Role = Role.PROBER) -> None:
+    def __init__(self, api: RegistryApi, key: Role | str = Role.PROBER) -> None:
         self._api = api
-        self._key = key
+        self.key = key
         self.held: dict[str, dict[int, int]] = {}
 
     async def ask(self, worker: str, **members: object) -> Any:
         held = {str(shard): token for shard, token in self.held.get(worker, {}).items()}
         body = {"worker": worker, "held": held, "interval_s": 300, "ttl_seconds": 300, **members}
-        return await self._api.ask("POST", f"{PATH}/claim", body, key=self._key)
+        return await self._api.ask("POST", f"{PATH}/claim", body, key=self.key)
 
     async def claim(self, worker: str, **members: object) -> dict[str, Any]:
         answer = await self.ask(worker, **members)
@@ -58,7 +58,7 @@ class Workers:
             "inconclusive_reason": inconclusive_reason,
         }
         shard = _shard(network_class)
-        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]}, key=self._key)
+        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]}, key=self.key)
         assert answer.status == 200, answer.body
         return str(answer.json()["results"][0]["outcome"])
 
@@ -232,6 +232,47 @@ async def test_a_key_that_asks_for_all_witnesses_leaves_some_to_another_key(
         await workers.claim("a")
     grant = await workers.claim("a", wanted_witnesses={V4: 3})
     assert {witness["network_class"] for witness in grant["witnesses"]} == {V4}
+
+
+async def report_answers(api: RegistryApi, workers: Workers, worker: str, urls: list[str]) -> None:
+    """Let a worker report that the targets of its shards among these answered."""
+    held = workers.held[worker]
+    mine = [url for url in urls if shard_of(host_of(url)) in held]
+    seen = [
+        {
+            "target_url": url,
+            "observed_at": api.time_text(),
+            "network_class": V4,
+            "address": f"192.0.2.{number}",
+            "discovery": {"result": "ok"},
+        }
+        for number, url in enumerate(mine)
+    ]
+    tokens = {str(shard): token for shard, token in held.items()}
+    assert (await api.report(*seen, tokens=tokens, key=workers.key)).status == 200
+
+
+async def test_a_key_that_reports_many_answers_is_not_the_only_source_of_witnesses(
+    api: RegistryApi, clock: WoundClock, workers: Workers
+) -> None:
+    urls = [f"https://host-{number}.example/{page}" for number in range(60) for page in range(4)]
+    await put(api, "more", "one", urls)
+    created = await api.ask("POST", "/api/v1/keys", {"name": "third", "role": "prober"})
+    hostile, third = Workers(api, Role.ADMIN), Workers(api, created.json()["key"])
+    for _ in range(2):
+        for each in (workers, hostile, third):
+            await each.claim("a")
+    await report_answers(api, workers, "a", urls[::4])
+    clock.advance(1)
+    await report_answers(api, hostile, "a", urls)
+    by_hostile = {host_of(url) for url in urls if shard_of(host_of(url)) in hostile.held["a"]}
+    for _ in range(3):
+        grant = await third.claim("a", wanted_witnesses={V4: 3})
+        hosts = [host_of(witness["url"]) for witness in grant["witnesses"]]
+        assert len(set(hosts)) == len(hosts) == 3
+        assert not set(hosts) <= by_hostile
+        assert not any(shard_of(host) in third.held["a"] for host in hosts)
+        clock.advance(61)
 
 
 @ON_ONE_DATABASE

@@ -1,10 +1,10 @@
 """Liveness of targets, as it is stored and counted."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
-from lifesign.domain.net.target import target_id
+from lifesign.domain.net.target import shard_of, target_id
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness
@@ -129,6 +129,30 @@ async def test_a_witness_is_handed_out_once_in_a_while_and_the_latest_answer_fir
     handed_out_s = await database.write(_hand_out([d]))
     assert await database.read(found()) == [b, a]
     assert await database.read(found(before_s=handed_out_s)) == [d, b, a]
+
+
+async def test_candidates_are_of_the_wanted_shards_and_prober_keys(database: Database) -> None:
+    numbers = await add_targets(database, 4)
+    keys = ("key:one", "key:two", "", "key:one")
+    known = [
+        LiveTarget(each, V4, f"192.0.2.{each}", NOW_S + place, key)
+        for place, (each, key) in enumerate(zip(numbers, keys, strict=True))
+    ]
+    await database.write(noting(answered=known))
+
+    def found(**members: Any) -> Callable[[Transaction], list[int]]:
+        return lambda transaction: [
+            candidate.target
+            for candidate in liveness.candidates(
+                transaction, V4, answered_since_s=0.0, handed_out_before_s=0.0, limit=10, **members
+            )
+        ]
+
+    a, b, c, d = numbers
+    assert await database.read(found(of_key="key:one")) == [d, a]
+    assert await database.read(found(not_of_keys=["key:one"])) == [c, b]
+    shard = shard_of("agent-0.example")
+    assert await database.read(found(not_in_shards=[shard])) == [d, c, b]
 
 
 def _hand_out(numbers: list[int]) -> Callable[[Transaction], float]:

@@ -10,8 +10,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
-from itertools import islice
-from typing import Any, Final
+from itertools import chain, islice, zip_longest
+from typing import Any, Final, NamedTuple
 
 from lifesign.domain.models.shards import MAX_CLASSES
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
@@ -33,6 +33,14 @@ MAX_KNOWN_HOSTS: Final = 16
 _log = logging.getLogger("lifesign.prober")
 
 
+class _KnownHost(NamedTuple):
+    at_s: float
+    """When it answered, since the epoch; 0 if it did not answer as a witness: others are asked before it."""
+    url: str
+    is_own: bool = False
+    """Whether it answered this worker."""
+
+
 class _Class:
     """What is known of the witnesses of one network class."""
 
@@ -41,11 +49,8 @@ class _Class:
         self.canaries = tuple(canaries)
         self.silent_canaries = {canary.url for canary in canaries}
         """Those that have never answered."""
-        self.known: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        """Hosts that answered, the last one last: when (since the epoch), and at which URL.
-
-        Of one that did not answer when it was asked as a witness it was at 0: others are asked before it.
-        """
+        self.known: OrderedDict[str, _KnownHost] = OrderedDict()
+        """Hosts that answered, the last one last."""
         self.handed_out: list[str] = []
         """URLs of other workers' targets, each to be asked once."""
         self.witnessed_at_s: float | None = None
@@ -62,16 +67,28 @@ class _Class:
 
     def note_unanswered(self, url: str) -> None:
         """Ask other targets first from now on."""
-        for host, (_, known_url) in self.known.items():
-            if known_url == url:
-                self.known[host] = (0.0, url)
+        for host, known in self.known.items():
+            if known.url == url:
+                self.known[host] = _KnownHost(0.0, url)
+
+    @property
+    def own_answers(self) -> int:
+        """How many known hosts answered this worker itself."""
+        return sum(known.is_own for known in self.known.values())
 
     def candidates(self) -> list[str]:
-        """Return the URLs of targets to ask: those that answered last, else those that were handed out."""
-        known = sorted(self.known.values(), reverse=True)[:MAX_ASKED_TARGETS]
-        room = MAX_ASKED_TARGETS - len(known)
-        handed_out, self.handed_out = self.handed_out[:room], self.handed_out[room:]
-        return [url for _, url in known] + handed_out
+        """Return the URLs of targets to ask: those that answered this worker last, if there are such ones.
+
+        Others come from two sources in turn, as what one prober reported may be invented: targets that were
+        handed out, and those of this worker's shards that answered another worker.
+        """
+        known = sorted(self.known.values(), reverse=True)
+        own = [each.url for each in known if each.is_own][:MAX_ASKED_TARGETS]
+        reported = [each.url for each in known if not each.is_own]
+        in_turn = chain.from_iterable(zip_longest(self.handed_out, reported))
+        others = [url for url in in_turn if url is not None][: MAX_ASKED_TARGETS - len(own)]
+        self.handed_out = [url for url in self.handed_out if url not in others]
+        return own + others
 
 
 class Witnesses:
@@ -153,7 +170,7 @@ class Witnesses:
         state = self._classes.get(answered.network_class)
         if state is None or state.canaries:
             return
-        state.known[host] = (self._clock.wall_s(), answered.url)
+        state.known[host] = _KnownHost(self._clock.wall_s(), answered.url, is_own=True)
         state.known.move_to_end(host)
         if len(state.known) > MAX_KNOWN_HOSTS:
             state.known.popitem(last=False)
@@ -169,7 +186,7 @@ class Witnesses:
             return
         if len(state.known) >= MAX_KNOWN_HOSTS or host in state.known:
             return
-        state.known[host] = (min(alive_at_s, self._clock.wall_s()), url)
+        state.known[host] = _KnownHost(min(alive_at_s, self._clock.wall_s()), url)
         state.known.move_to_end(host, last=False)
 
     def note_failure(self, host: str, network_class: str) -> None:
@@ -199,9 +216,9 @@ class Witnesses:
             await asyncio.gather(*(self._find_out(state) for state in self._classes.values()))
         states = self._classes.values()
         wanted = {
-            state.name: MAX_ASKED_TARGETS - len(state.known)
+            state.name: MAX_ASKED_TARGETS - state.own_answers
             for state in states
-            if not state.canaries and len(state.known) < MAX_ASKED_TARGETS
+            if not state.canaries and state.own_answers < MAX_ASKED_TARGETS
         }
         reached = [state.name for state in states if state.is_reached]
         is_known = self.has_read_targets and any(state.is_reached is not None for state in states)

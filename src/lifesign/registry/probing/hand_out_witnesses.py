@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from itertools import zip_longest
 
 from pydantic import TypeAdapter
 
@@ -16,11 +18,14 @@ from lifesign.registry.targets.feed_targets import recalled
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness
+from lifesign.storage.probing.liveness import Candidate
 
 MAX_CLASSES_SERVED = 16
 """Of those that one claim wants witnesses of."""
 CANDIDATES = 48
-"""Targets of one class of which it is looked whether they may be handed out."""
+"""Targets of one class, and of one prober key, of which it is looked whether they may be handed out."""
+MAX_OTHER_KEYS = 4
+"""Prober keys besides the caller's whose targets are handed out with one claim; they take turns."""
 TURN_FACTOR = 2
 """A key's turn is so many times as long as a target that was handed out rests: it always gets some of it."""
 LATELY_INTERVALS = 2
@@ -89,7 +94,8 @@ def hand_out(
     """Return targets that the caller may ask once as witnesses; each goes to one prober at a time.
 
     Only targets of other shards that answered lately, that want to be asked, that no prober got for a while,
-    and whose turn it is for the caller's key.
+    and whose turn it is for the caller's key. They come from several hosts, and from several prober keys in
+    turn, the caller's own key first: what one key reports may be invented.
     """
     now_s = transaction.now_s
     interval_s = request.interval_s or DEFAULT_INTERVAL_S
@@ -98,24 +104,42 @@ def hand_out(
     wanted = [name for name in sorted(request.wanted_witnesses) if name not in silent_classes]
     for name in wanted[:MAX_CLASSES_SERVED]:
         left = min(request.wanted_witnesses[name], MAX_WITNESSES)
-        for candidate in liveness.candidates(
-            transaction,
-            name,
-            answered_since_s=now_s - LATELY_INTERVALS * interval_s,
-            handed_out_before_s=now_s - policies.witness_seconds,
-            limit=CANDIDATES,
-        ):
+        hosts: set[str] = set()
+        for candidate in _candidates(transaction, name, recipient, interval_s, policies):
             memory = recalled(candidate.url, candidate.memory)
             is_due = has_turn(
                 candidate.target, recipient.key, recipient.keys, now_s, TURN_FACTOR * policies.witness_seconds
             )
-            is_elsewhere = candidate.shard not in recipient.shards
-            if left and is_due and is_elsewhere and accepts_witness_requests(memory, now_s):
+            if left and is_due and candidate.host not in hosts and accepts_witness_requests(memory, now_s):
                 left -= 1
+                hosts.add(candidate.host)
                 handed_out.append(candidate.target)
                 found.append(HandedOutWitness(url=candidate.url, network_class=name))
     liveness.hand_out(transaction, handed_out)
     return found
+
+
+def _candidates(
+    transaction: Transaction, network_class: str, recipient: Recipient, interval_s: float, policies: Policies
+) -> list[Candidate]:
+    """Return targets that answered lately, one of each prober key in turn."""
+    now_s = transaction.now_s
+    others = sorted(set(recipient.keys) - {recipient.key})
+    first = int(now_s // policies.witness_seconds) % max(1, len(others))
+    in_turn = [recipient.key, *(others[first:] + others[:first])[:MAX_OTHER_KEYS]]
+    wanted = partial(
+        liveness.candidates,
+        transaction,
+        network_class,
+        answered_since_s=now_s - LATELY_INTERVALS * interval_s,
+        handed_out_before_s=now_s - policies.witness_seconds,
+        not_in_shards=recipient.shards,
+        limit=CANDIDATES,
+    )
+    found = [wanted(of_key=key) for key in in_turn]
+    # What keys without a living worker reported before they left.
+    found.append(wanted(not_of_keys=[recipient.key, *others]))
+    return [one for turn in zip_longest(*found) for one in turn if one is not None]
 
 
 def accepts_witness_requests(memory: ProbeMemory | None, now_s: float) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, text, true, update
 
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
 
     target: int
     url: str
-    shard: int
+    host: str
     memory: str | None
     """What its last probe left, as JSON."""
 
@@ -143,14 +143,21 @@ def candidates(
     *,
     answered_since_s: float,
     handed_out_before_s: float,
+    not_in_shards: Collection[int] = (),
+    of_key: str | None = None,
+    not_of_keys: Collection[str] = (),
     limit: int,
 ) -> list[Candidate]:
-    """Return targets that answered lately and were not handed out since then, the latest answer first."""
+    """Return targets that answered lately and were not handed out since then, the latest answer first.
+
+    `of_key`: only those whose last answer this prober key reported; `not_of_keys`: none of these keys did.
+    """
+    reported_by = func.coalesce(liveness.c.prober_key, "")
     was_not_handed_out = liveness.c.handed_out_at_s.is_(None) | (
         liveness.c.handed_out_at_s <= handed_out_before_s
     )
     wanted = (
-        select(targets.c.id, targets.c.url, targets.c.shard, probe_results.c.memory)
+        select(targets.c.id, targets.c.url, targets.c.host, probe_results.c.memory)
         .select_from(liveness)
         .join(targets, targets.c.id == liveness.c.target)
         .outerjoin(probe_results, probe_results.c.target == liveness.c.target)
@@ -160,6 +167,9 @@ def candidates(
             liveness.c.answered_at_s >= answered_since_s,
             was_not_handed_out,
             targets.c.gone_at_s.is_(None),
+            targets.c.shard.not_in(sorted(not_in_shards)),
+            reported_by.not_in(sorted(not_of_keys)),
+            true() if of_key is None else reported_by == of_key,
         )
         .order_by(liveness.c.answered_at_s.desc())
         .limit(limit)
