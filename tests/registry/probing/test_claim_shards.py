@@ -99,9 +99,13 @@ async def test_the_sweep_ends_what_is_over_with_few_events(api: RegistryApi, clo
 async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(api: RegistryApi) -> None:
     body = {"worker": "a", "companions": 2}
     first = (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).json()
-    assert (len(first["shards"]), first["workers"], first["share"]) == (342, 1, 342)
+    # One lives, so that one companion counts.
+    assert (len(first["shards"]), first["workers"], first["share"]) == (512, 1, 512)
     second = (await api.ask("POST", f"{PATH}/claim", body | {"worker": "b"}, key=Role.PROBER)).json()
     assert (len(second["shards"]), second["workers"], second["share"]) == (342, 2, 342)
+    held = {str(shard["shard"]): shard["fencing_token"] for shard in first["shards"]}
+    first = (await api.ask("POST", f"{PATH}/claim", body | {"held": held}, key=Role.PROBER)).json()
+    assert (len(first["shards"]), first["share"]) == (342, 342)
     # Whoever is one of more than it knows of has no more than its fair share.
     for worker in "cd":
         await claim(api, worker)
@@ -111,6 +115,20 @@ async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(ap
     refused = await api.ask("POST", f"{PATH}/claim", body | {"companions": SHARDS}, key=Role.PROBER)
     assert refused.status == 422
     await assert_log_is_good(api)
+
+
+async def test_companions_that_never_come_hold_few_shards_back_and_not_for_long(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    body = {"worker": "a", "companions": SHARDS - 1, "ttl_seconds": 300}
+    held: dict[str, int] = {}
+    shares = []
+    for _ in range(3):
+        answer = await api.ask("POST", f"{PATH}/claim", body | {"held": held}, key=Role.PROBER)
+        held = {str(shard["shard"]): shard["fencing_token"] for shard in answer.json()["shards"]}
+        shares.append((answer.json()["share"], len(held)))
+        clock.advance(31)
+    assert shares == [(SHARDS // 2,) * 2, (SHARDS // 2,) * 2, (SHARDS,) * 2]
 
 
 async def test_who_leaves_gives_all_back_at_once(api: RegistryApi) -> None:

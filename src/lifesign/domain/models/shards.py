@@ -36,7 +36,8 @@ class ShardClaimRequest(Body):
     held: Annotated[dict[Shard, Token], Field(max_length=SHARDS, default_factory=dict)]
     """The shards that it believes to hold, each with its fencing token."""
     companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), INTEGRAL_FLOAT] = 0
-    """How many others begin at the same time: their share is left to them though they do not live yet."""
+    """How many others begin at the same time: their share is left to them though they do not live yet.
+    It counts for a minute, up to the number of the key's living workers."""
     reached_classes: Annotated[list[NetworkClassName], Field(max_length=MAX_CLASSES)] | None = None
     """Network classes in which a witness answered this worker within its last interval."""
     wanted_witnesses: dict[NetworkClassName, Annotated[int, Field(ge=1, le=MAX_WITNESSES)]] = Field(

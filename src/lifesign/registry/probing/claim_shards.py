@@ -71,6 +71,8 @@ PATH = "/api/v1/shards"
 MAX_PROBERS = SHARDS
 """That live at a time: more would have nothing to do."""
 MAX_SHOWN = MAX_PROBERS
+COMPANIONS_S = 60.0
+"""After a worker joined, for which its companions count: those that begin with it have joined by then."""
 MAX_CLAIM_BYTES = 131_072
 """Of a body that names all shards."""
 
@@ -129,8 +131,9 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
 
     A shard that the worker holds by our books and does not name, or with another token, is one that it
     has lost track of: it is ended, and may be granted anew. Companions that are still to come count as if
-    they lived: else the first would have all, and each of them wait for its part. TooMany if too many
-    workers live, of all keys or of this one.
+    they lived: else the first would have all, and each of them wait for its part. They count for a minute,
+    and at most as many of them as workers of the key live. TooMany if too many workers live, of all keys or
+    of this one.
     """
     body = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, body.worker)
@@ -146,7 +149,9 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     for shard, claim in shards.claims.items():
         if claim.holder == holder and (reason is not None or shard not in held):
             shards.end(shard, EndReason.RELEASED, now_s)
-    share = _fair_share(workers, key_of(holder), body.companions, now_s)
+    joined_at_s = next(prober.joined_at_s for prober in living if prober.holder == holder)
+    is_new = now_s - joined_at_s <= COMPANIONS_S
+    share = _fair_share(workers, key_of(holder), body.companions if is_new else 0, now_s)
     if reason is None:
         free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
         division = divide(held, free, share)
@@ -223,9 +228,13 @@ def show_shards(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _fair_share(workers: Mapping[str, LivingWorker], key: str, companions: int, now_s: float) -> int:
-    """Return how many shards a worker of a key may have, if so many others of the key begin with it."""
+    """Return how many shards a worker of a key may have, if so many others of the key begin with it.
+
+    A key that names companions that never come holds back no more than half of its part.
+    """
     sharers = count_sharers(list(workers.values()), now_s)
-    return fair_share(max(sharers[key], companions + 1), len(sharers.keys() | {key}))
+    awaited = min(companions + 1, 2 * sharers[key])
+    return fair_share(max(1, sharers[key], awaited), len(sharers.keys() | {key}))
 
 
 def _locked(transaction: Transaction) -> _ShardLeases:
