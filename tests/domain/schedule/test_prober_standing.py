@@ -95,8 +95,9 @@ def test_classes_in_which_no_target_is_expected_to_answer_are_not_compared() -> 
         (600, INTERVAL_S, 10, False),
         (601, INTERVAL_S, 301, False),  # the other one makes no progress either
         (601, INTERVAL_S, 300, True),
-        (7_201, 86_400.0, 10, True),  # it says that it probes seldom
-        (7_200, 86_400.0, 10, False),
+        (4_501, 86_400.0, 10, True),  # it says that it probes seldom
+        (4_500, 86_400.0, 10, False),
+        (4_501, 3_600.0, 10, True),
         (21, 10.0, 10, True),
     ],
 )

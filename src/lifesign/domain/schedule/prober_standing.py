@@ -21,7 +21,12 @@ DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
 
 
 MAX_INTERVAL_S = 3_600.0
-"""A worker that says that it probes less often is measured by this interval."""
+"""A worker that says that it probes less often has reported lately for no longer than this."""
+MAX_IDLE_S = 4_500.0
+"""A worker without a result for so long makes no progress, whatever interval it names.
+
+Longer than one `MAX_INTERVAL_S`: a worker with a single target that it probes every hour is no idle one.
+"""
 HOLDER_SEPARATOR = "/"
 """Between a key and the worker's own name."""
 
@@ -124,7 +129,7 @@ def makes_no_progress(
     How often the other one probes does not matter: a hostile key that says that it probes every 10 s would
     bar all workers that probe less often.
     """
-    limit_s = NO_PROGRESS_INTERVALS * min(interval_s, MAX_INTERVAL_S)
+    limit_s = min(NO_PROGRESS_INTERVALS * interval_s, MAX_IDLE_S)
     return idle_s > limit_s and _does_another_report(others, now_s)
 
 
