@@ -36,7 +36,7 @@ async def test_a_shard_tells_its_targets_with_what_their_last_probe_left(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", URLS[:2])
-    memory = {"probed_at_s": 1.5, "result": "refused", "failures_in_row": 3, "card_etag": 'W/"\\u0000"'}
+    memory = {"probed_at_s": 1.5, "result": "refused", "failures_in_row": 3}
     await report(api, clock, URLS[0], memory)
     whole = await feed(api, SHARD)
     first, second = sorted(whole["targets"], key=lambda target: str(target["url"]))
@@ -48,6 +48,31 @@ async def test_a_shard_tells_its_targets_with_what_their_last_probe_left(
     }
     assert second == {"subject_id": target_id(URLS[1]), "url": URLS[1], "version": whole["version"]}
     assert whole["gone"] == []
+
+
+async def test_card_that_another_key_read_is_read_again(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS[:1])
+    memory = {
+        "card_url": URLS[0],
+        "card_etag": 'W/"\\u0000"',
+        "card_digest": "0" * 64,
+        "interface_url": "https://invented.example/",
+        "card_read_at_s": 1.5,
+    }
+    seen = {
+        "target_url": URLS[0],
+        "network_class": "public_ipv4",
+        "address": "192.0.2.1",
+        "discovery": {"result": "ok"},
+    }
+    found = {**seen, "observed_at": moment(clock.at_s).isoformat()}
+    answer = await api.report(found, memories=[memory])
+    assert answer.json()["counts"] == {"accepted": 1}
+    (target,) = (await feed(api, SHARD))["targets"]
+    assert target["memory"].keys() >= memory.keys()
+    answer = await api.ask("GET", f"{SHARDS}/{SHARD}/targets", key=Role.ADMIN)
+    (target,) = answer.json()["targets"]
+    assert memory.keys() - target["memory"].keys() == {"card_etag", "card_digest"}
 
 
 async def test_a_memory_that_cannot_be_read_is_left_out(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
+from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
@@ -58,9 +59,10 @@ def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
         transaction, shard, after=query.after_version, until=until, place=place, limit=query.limit + 1
     )
     page = found[: query.limit]
+    prober_key = f"{KEY_ACTOR_PREFIX}{call.caller.key_id}"
     # As `ShardTargets`; made by hand, since a shard may hold thousands.
     answer: dict[str, Any] = {
-        "targets": [_shown(row) for row in page if not row.is_gone],
+        "targets": [_shown(row, prober_key) for row in page if not row.is_gone],
         "gone": [row.subject_id for row in page if row.is_gone],
         "version": until,
     }
@@ -78,10 +80,13 @@ def _shard_in(call: Call) -> int:
     return int(text)
 
 
-def _shown(row: FeedRow) -> dict[str, Any]:
+def _shown(row: FeedRow, prober_key: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
     memory = remembered(row)
     if memory is not _NO_MEMORY:
+        if row.reported_by != prober_key:
+            # Another key may have invented what the card says, such as an interface: the card is read again.
+            memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
         shown["recheck_at"] = moment(row.recheck_at_s)

@@ -87,6 +87,8 @@ class FeedRow:
     """Silence after which a registered agent is unhealthy, and dead; None: the defaults of probing."""
     alive_at_s: float | None = None
     """When its agent was last measured, or became what it is, if it is alive; None: no agent lives."""
+    reported_by: str | None = None
+    """Prober key that reported its last answer or failure; None if it never answered."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -118,6 +120,7 @@ _OF_AGENTS = f"""
 """
 _WITH_AGENTS = """
     LEFT JOIN probe_results ON probe_results.target = targets.id
+    LEFT JOIN liveness ON liveness.target = targets.id
     LEFT JOIN links ON links.target = targets.id
     LEFT JOIN agents AS named ON links.target IS NULL AND named.agent_id = targets.subject_id
     LEFT JOIN agents ON agents.id = coalesce(links.agent, named.id)
@@ -126,7 +129,7 @@ _WITH_AGENTS = """
 # Two looks, since an index leads to either; the second one finds next to nothing.
 _FEED = f"""
     SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {{is_gone}} AS is_gone,
-        confirmed_at_s, {_OF_AGENTS}
+        confirmed_at_s, {_OF_AGENTS}, liveness.prober_key
     FROM targets {_WITH_AGENTS}
     WHERE {{column}} = :shard AND targets.version > :after AND targets.version <= :until
         AND (targets.version, targets.id) > (:place_version, :place_id) AND {{condition}}
@@ -143,7 +146,7 @@ _FEED_CHANGES = text(
 )
 _OF_SHARDS = f"""
     SELECT targets.shard, targets.version, targets.id, subject_id, url, memory, recheck_at_s, false,
-        confirmed_at_s, {_OF_AGENTS}
+        confirmed_at_s, {_OF_AGENTS}, liveness.prober_key
     FROM targets {_WITH_AGENTS}
     WHERE {{is_given}} AND gone_at_s IS NULL ORDER BY targets.shard, targets.version, targets.id
 """  # noqa: S608 - constants only
@@ -384,7 +387,7 @@ def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, li
 
 
 def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
-    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s, alive_at_s = value
+    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s, alive_at_s, reported_by = value
     unhealthy_after_s, dead_after_s = after_s
     return FeedRow(
         TargetCursor(version, number),
@@ -396,6 +399,7 @@ def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
         confirmed_at_s,
         None if dead_after_s is None else (unhealthy_after_s, dead_after_s),
         alive_at_s,
+        reported_by,
     )
 
 
