@@ -30,6 +30,7 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "directories remove": ("a",),
     "agents show": ("a",),
     "agents drain": ("a",),
+    "agents link": ("a", "https://agent.example/"),
     "agents deregister": ("a",),
     "agents command": ("a", "drain"),
     "agents history": ("a",),

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from lifesign.cli.options.agent_reference import check_id
-from lifesign.cli.options.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from lifesign.cli.options.json_option import AsJson
+from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp, RegistryUrl, ask
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, write_page
@@ -20,7 +21,7 @@ def link(
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
-) -> int:
+) -> None:
     """Get the token that proves that a listed agent is a registered one.
 
     Serve the token in a line of its own at the shown address. The registry looks for it every ten minutes,
@@ -35,14 +36,11 @@ def link(
       lifesign agents link billing-1 https://agent.example/ --json | jq -r .token
 
     \b
-    Exit codes:
-      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
-
-    \b
     Keys of --json:
       target_id   url        the listed agent
       token       proof_url  what to serve, and where
-      requested_at    expires_at when the registry stops looking; absent once the token was found
+      requested_at
+      expires_at  when the registry stops looking; absent once the token was found
       checked_at  proven_at  when the registry last looked, and last found it
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     check_id(agent_id)
@@ -54,7 +52,7 @@ def link(
     )
     if as_json:
         write_json(sys.stdout, token.model_dump(mode="json", exclude_none=True))
-        return 0
+        return
     lines = [
         PageLine("target", f"{token.target_id} ({token.url})"),
         PageLine("token", token.token),
@@ -67,4 +65,3 @@ def link(
     )
     lines.append(PageLine("found", "no" if token.proven_at is None else time_text(token.proven_at)))
     write_page(sys.stdout, lines, colours=False)
-    return 0

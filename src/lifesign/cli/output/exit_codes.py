@@ -113,6 +113,7 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
     "agents command": _REGISTRY,
     "agents history": _REGISTRY,
     "agents maintenance": _REGISTRY,
+    "agents link": _REGISTRY,
     "agents erase": _row(
         "erased", "refused by the registry, or not confirmed", "no usable answer from the registry"
     ),
