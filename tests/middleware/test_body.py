@@ -205,7 +205,7 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
     assert answer(EVENTS, *parts) == Outcome.SERVER_FAULT
 
 
-@pytest.mark.parametrize(("declared", "is_whole"), [("6", True), ("7", False), ("x", False), ("", False)])
+@pytest.mark.parametrize(("declared", "is_complete"), [("6", True), ("7", False), ("x", False), ("", False)])
 def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_complete: bool) -> None:  # noqa: FBT001
     body = StreamedBody(start(headers={"content-length": declared}), "other", 100)
     body.append(b"abc")

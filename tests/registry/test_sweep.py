@@ -234,7 +234,7 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("heartbeats", [0, 1])
+@pytest.mark.parametrize("beats", [0, 1])
 async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryApi, beats: int) -> None:
     """A loop registers agents that never beat, or once: a victim is missed all the same."""
     quick = {"interval_seconds": 1, "unhealthy_after_seconds": 3, "dead_after_seconds": 6}

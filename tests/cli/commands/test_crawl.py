@@ -406,7 +406,7 @@ def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         ([], "FILE"),
         (["none.yml"], "none.yml"),

@@ -10,7 +10,7 @@ from lifesign.cli.doctor.check_result import of_the_directory
 
 
 @pytest.mark.parametrize(
-    ("free", "verdict", "told"),
+    ("free", "verdict", "summary"),
     [
         (52_400_000_000, "ok", "52.4 GB are free in "),
         (999_000_000, "warning", "999.0 MB are free in "),

@@ -205,7 +205,7 @@ def prober(joined_s: float, reported_s: float | None = None) -> LivingProber:
 
 
 @pytest.mark.parametrize(
-    ("living", "verdict", "told"),
+    ("living", "verdict", "summary"),
     [
         ([prober(900, 50)], "warning", "the last result came 50 s ago"),
         (
@@ -342,7 +342,7 @@ def held_by_another(file: Path, statement: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "told"),
+    ("prepare", "summary"),
     [
         (lambda file: file.touch(0o600), "is empty"),
         (lambda file: customers(file, "DELETE"), "customers"),
@@ -402,7 +402,7 @@ def test_who_keeps_a_database_locked_is_told_of(
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "summary"),
     [
         ("sqlite:///nowhere/x.db", "mkdir -p nowhere"),
         ("postgresql://u:hunter2@127.0.0.1:1/x", "is PostgreSQL running"),
