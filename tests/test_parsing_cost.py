@@ -25,6 +25,7 @@ import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 from starlette.requests import Request
 from tests.support import long_inputs as inputs
+from tests.support.definitions import definition_of
 from tests.support.long_inputs import UNITS, repeated
 from yarl import URL
 
@@ -49,7 +50,6 @@ from lifesign.domain.text.safe_text import harmless
 from lifesign.http.failures import classify_failure
 from lifesign.http.headers import max_age_seconds, media_type, retry_after_seconds, status_links
 from lifesign.http.redirects import joined
-from lifesign.prober.definition.file import read_definition
 from lifesign.prober.directories.formats import BUILT_IN, describe, format_of
 from lifesign.prober.directories.gathered import Gathered
 from lifesign.prober.directories.page import DirectoryPage, Document, Listed
@@ -215,7 +215,7 @@ def answer(content_type: str, body: bytes) -> None:
 
 
 def definition(text: str) -> None:
-    read_definition(text, file=Path("x.yml"))
+    definition_of(text)
 
 
 PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]]] = {

@@ -4,13 +4,13 @@ import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
+from tests.support.definitions import definition_of
 from tests.support.properties import examples
 from tests.support.spoiled import cut_and_joined, spoiled, spoiled_once
 from tests.support.stranger_samples import (
@@ -52,7 +52,6 @@ from lifesign.domain.text.safe_text import harmless
 from lifesign.errors import InvalidValue
 from lifesign.http.headers import max_age_seconds, status_links
 from lifesign.http.redirects import joined, refusal
-from lifesign.prober.definition.file import read_definition
 from lifesign.prober.directories.formats import BUILT_IN, describe
 from lifesign.prober.directories.gathered import Gathered, TooManyEntries
 from lifesign.prober.directories.page import Document, NotReadable
@@ -183,7 +182,7 @@ READERS: dict[str, Reader] = {
         refusal_of_registry, [{"error": {"code": "agent_gone", "message": "m", "details": {"a": 1}}}]
     ),
     "a definition": Reader(
-        text(lambda given: read_definition(given, file=Path("x.yml"))), [DEFINITION.encode()], (InvalidFile,)
+        text(definition_of), [DEFINITION.encode()], (InvalidFile,)
     ),
     "a workflow": Reader(text(read_workflow), [WORKFLOW.encode()], (InvalidFile,)),
     "a URL": Reader(

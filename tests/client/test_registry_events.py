@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from tests.support.event_logs import verify
 from tests.support.hostile_server import HostileServer, Reply, answer, as_json, serving, silence
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
@@ -21,7 +22,7 @@ from lifesign.client.registry_errors import (
 )
 from lifesign.client.registry_events import LoggedEvent
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.events.chain import GENESIS, read_event, verify
+from lifesign.domain.events.chain import GENESIS, read_event
 from lifesign.errors import InvalidValue
 
 STREAM = "/api/v1/events/stream"

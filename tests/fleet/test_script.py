@@ -10,8 +10,7 @@ from tests.fleet.hosts import CANARIES, CLASS
 from tests.fleet.scenarios import FACTORS, all_scripts, covering
 from tests.fleet.script import INTERVAL_S, Action, Agent, Change, Expected, Outcome, Script, What, outcome_of
 from tests.fleet.settings import definition
-
-from lifesign.prober.definition.file import read_definition
+from tests.support.definitions import definition_of
 
 AGENTS = (Agent(number=0), Agent(number=1))
 
@@ -90,7 +89,7 @@ def test_script_survives_its_json() -> None:
 @pytest.mark.parametrize("has_canaries", [True, False])
 def test_probers_take_the_definition_of_a_script(tmp_path: Path, *, has_canaries: bool) -> None:
     text = definition(script(has_canaries=has_canaries), 30.0)
-    read = read_definition(text, file=tmp_path / "fleet.yml")
+    read = definition_of(text, tmp_path / "fleet.yml")
     canaries = {name: len(urls) for name, urls in read.canaries_by_class.items()}
     assert canaries == ({CLASS: len(CANARIES)} if has_canaries else {})
 

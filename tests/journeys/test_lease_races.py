@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.databases import create_tables, empty_url
+from tests.support.event_logs import verify
 from tests.support.lease_racer import PATIENCE_SECONDS, RESOURCES, key_of_racer, race
 from tests.support.registry_api import RegistryApi
 from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of
-from lifesign.domain.events.chain import verify
 from lifesign.domain.events.replay import Replay
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.transaction import Transaction

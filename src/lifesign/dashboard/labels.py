@@ -4,7 +4,7 @@ Four things look alike to a hurried reader and are not: down, gated, unknown, ne
 word and its own mark, so that colour is never all that tells them apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -249,8 +249,3 @@ def safe_link(url: str | None) -> str | None:
     except ValueError:
         return None
     return url if parts.scheme in {"http", "https"} and parts.netloc else None
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as one says them."""
-    return ", ".join(names)

@@ -16,7 +16,6 @@ from lifesign.errors import InvalidValue
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
 
 DEFAULT_DATABASE = "sqlite:///lifesign.db"
-DEFAULT_PORT = 8440
 DAY_SECONDS = 86_400
 MAX_RETENTION_SECONDS = 36_500 * DAY_SECONDS
 _MASS_EXIT = DEFAULT_POLICIES.mass_exit

@@ -22,7 +22,6 @@ MAX_LINE_CHARACTERS = 8_000
 """Of one record, its traceback included; the middle is left out."""
 MAX_MEMBERS: Final = 32
 """Of a record, beside its text."""
-FORMATS: Final = ("console", "json")
 
 LogFormat = Literal["console", "json"]
 

@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from tests.support.crawling import Shown
+from tests.support.definitions import definition_of
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, serving
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
@@ -25,7 +26,7 @@ from lifesign.crawl.run import Crawl, Crawled, stopped_by_signals
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import SHARDS, target_id
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.definition.file import read_definition, read_definition_file
+from lifesign.prober.definition.file import read_definition_file
 from lifesign.prober.definition.models import Timeouts
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import open_database
@@ -201,7 +202,7 @@ async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
-    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    definition = definition_of(DEFINITION, tmp_path / "mixed.yml")
     shown = Shown()
 
     async def full(_database: SqliteDatabase, _function: object) -> None:
@@ -259,7 +260,7 @@ async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_thro
 
     async with serving({CARD_PATH: stop_and_answer}) as server:
         (tmp_path / "agents.txt").write_text(server.url)
-        definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+        definition = definition_of(DEFINITION, tmp_path / "mixed.yml")
         async with open_local_backend("sqlite:///mixed.db") as home:
             crawled = await Crawl(definition, home, shown, stop).once(processes=1)
             assert (crawled.is_done, crawled.probed) == (True, 1)
@@ -292,7 +293,7 @@ async def test_a_crawl_that_is_stopped_before_its_list_was_read_does_not_say_tha
     tmp_path: Path,
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/")
-    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    definition = definition_of(DEFINITION, tmp_path / "mixed.yml")
     stop, shown = asyncio.Event(), Shown()
     stop.set()
     before = shown.state
@@ -306,7 +307,7 @@ async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: p
     (tmp_path / "agents.txt").write_text(
         "".join(f"http://127.0.0.1:1/{number}\n" for number in range(20_000))
     )
-    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    definition = definition_of(DEFINITION, tmp_path / "mixed.yml")
     stop, shown = asyncio.Event(), Shown()
     async with open_local_backend("sqlite:///mixed.db") as home:
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
@@ -318,7 +319,7 @@ async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: p
 
 async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
-    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    definition = definition_of(DEFINITION, tmp_path / "mixed.yml")
     source = definition.directories[0].model_copy(update={"refresh_seconds": 1.0})
     definition = definition.model_copy(update={"directories": (source,)})
     stop, shown = asyncio.Event(), Shown()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.crawling import Shown
+from tests.support.definitions import definition_of
 from tests.support.hostile_server import CARD_PATH, HostileServer, answer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
@@ -24,7 +25,6 @@ from lifesign.domain.models.directories import ImportPage
 from lifesign.domain.models.shards import ShardClaimRequest
 from lifesign.domain.models.targets import TargetRecord
 from lifesign.domain.net.target import target_id
-from lifesign.prober.definition.file import read_definition
 from lifesign.registry.probing.claim_shards import claim_shards
 
 SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")
@@ -41,7 +41,7 @@ async def watched(directory: Path, text: str = SELDOM) -> AsyncIterator[tuple[st
     """Watch a directory whose agents are hardly ever due; gives the database, and the agents."""
     database = f"sqlite:///{directory}/mixed.db"
     async with mixed_directory(directory) as servers, open_local_backend(database) as home:
-        definition = read_definition(text, file=directory / "mixed.yml")
+        definition = definition_of(text, directory / "mixed.yml")
         stop, shown = asyncio.Event(), Shown()
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
         await shown.until(lambda state: sum(state.results.values()) == 6)

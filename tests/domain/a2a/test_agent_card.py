@@ -48,7 +48,7 @@ def test_a_proper_card_of_each_generation_has_nothing_odd_in_it(generation: str)
     assert card.description == "Adds numbers"
     assert card.skill_ids == ("add",)
     assert card.interfaces[0].url == "https://sums.test/a2a"
-    assert card.is_usable
+    assert card.interfaces[0].is_callable
     assert card.health is None
 
 
@@ -180,7 +180,7 @@ def test_every_oddity_is_named_and_placed(odd: object, expected: list[str]) -> N
 def test_what_is_not_json_is_told_apart(raw: bytes, name: str) -> None:
     card = read_agent_card(raw)
     assert (card.kind, findings(card)) == (CardKind.NOT_JSON, [name])
-    assert not card.is_usable
+    assert not card.interfaces
 
 
 def test_a_byte_order_mark_is_forgiven() -> None:

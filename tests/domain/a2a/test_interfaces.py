@@ -82,13 +82,13 @@ def test_a_url_that_is_not_absolute_is_kept_but_never_called(url: str) -> None:
     card = interpret_agent_card(CARD_01 | {"url": url})
     assert findings(card)[0] == "url_not_absolute /url"
     assert len(card.interfaces) == 1
-    assert not card.is_usable
+    assert not card.interfaces[0].is_callable
 
 
 def test_a_finding_about_credentials_does_not_repeat_them() -> None:
     card = interpret_agent_card(CARD_01 | {"url": "https://me:secret@sums.test/"})
     assert "secret" not in str(card.findings)
-    assert not card.is_usable
+    assert not card.interfaces[0].is_callable
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
+from tests.support.event_logs import verify
 
 from lifesign.domain.errors import BrokenChain, InvalidEvent
 from lifesign.domain.events.agent_payloads import AgentLifecycle
@@ -36,7 +37,6 @@ from lifesign.domain.events.chain import (
     payload_hash,
     payload_of,
     read_event,
-    verify,
 )
 from lifesign.domain.events.event import PAYLOADS, EventDraft
 from lifesign.domain.events.event_type import EventType

@@ -11,7 +11,6 @@ from yarl import URL
 
 from lifesign.domain.observation.probe_memory import (
     MAX_IN_ROW,
-    MAX_MEMORY_BYTES,
     MAX_MOMENT_S,
     ProbeMemory,
 )
@@ -86,7 +85,7 @@ def test_the_longest_memory_of_real_urls_fits() -> None:
         protocol_version="v" * 64,
         health_url=url,
     )
-    assert len(longest.to_json().encode()) <= MAX_MEMORY_BYTES
+    assert len(longest.to_json().encode()) <= 16_384
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,12 @@ from lifesign.domain.tasks.task_states import (
     HELD,
     MAX_BACKOFF_SECONDS,
     MOST_ATTEMPTS,
-    TOLD_BY_HOLDER,
     TRANSITIONS,
     ExitReason,
     RetryPolicy,
     TaskSignal,
     TaskStatus,
     after_failure,
-    ends_run,
     exit_reason_of,
     is_lost,
     is_never_queued_again,
@@ -102,11 +100,9 @@ def test_every_signal_leads_somewhere_and_all_but_the_finished_are_left() -> Non
     assert {status for status, _ in TRANSITIONS} == set(TaskStatus) - FINISHED
 
 
-def test_only_a_grant_leads_to_a_holder_and_every_other_signal_but_a_report_ends_the_run() -> None:
+def test_only_a_grant_leads_to_a_holder() -> None:
     into = {signal for (status, signal), after in TRANSITIONS.items() if after in HELD and status not in HELD}
     assert into == {TaskSignal.GRANTED}
-    going_on = {signal for signal in TaskSignal if not ends_run(signal)}
-    assert going_on == {TaskSignal.GRANTED, TaskSignal.REPORTED}
 
 
 def test_a_queued_task_is_never_taken_away_but_by_who_cancels_it() -> None:
@@ -116,10 +112,6 @@ def test_a_queued_task_is_never_taken_away_but_by_who_cancels_it() -> None:
 
 def test_every_end_of_a_lease_is_the_end_of_a_run() -> None:
     assert {exit_reason_of(reason) for reason in EndReason} == {ExitReason.KILLED, ExitReason.LEASE_EXPIRED}
-
-
-def test_an_adapter_tells_of_what_it_alone_can_know() -> None:
-    assert set(ExitReason) - TOLD_BY_HOLDER == {ExitReason.COMPLETED, ExitReason.LEASE_EXPIRED}
 
 
 def test_a_crash_waits_twice_as_long_each_time_and_ends_with_people() -> None:

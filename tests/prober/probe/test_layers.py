@@ -37,7 +37,7 @@ from tests.support.probing import (
 from tests.support.properties import examples
 from yarl import URL
 
-from lifesign.domain.observation.probe_memory import MAX_MEMORY_BYTES, ProbeMemory
+from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.probe.layers import Prober
@@ -329,7 +329,7 @@ async def test_whatever_peers_answer_there_is_an_observation_and_a_memory_that_c
     assert Observation.model_validate_json(observation.model_dump_json()) == observation
     text = report.memory.to_json()
     assert ProbeMemory.from_json(text) == report.memory
-    assert len(text.encode()) <= MAX_MEMORY_BYTES
+    assert len(text.encode()) <= 16_384
     assert chance.requests == report.requests <= 20
     assert (
         "a defect of the prober" not in layer(observation.discovery).reason if observation.discovery else True

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import func, insert, select
 from tests.support.databases import KINDS, WoundClock, bare_url, migrated_url
 from tests.support.directory_api import claim, put, upload
+from tests.support.event_logs import read_archive, verify
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import Worker, create, steer
 
-from lifesign.domain.events.chain import Event, agent_of, verify
+from lifesign.domain.events.chain import Event, agent_of
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.replay import Replay
 from lifesign.domain.lifecycle.agent_history import HistorySlot, KeptHistory, packed
@@ -30,7 +31,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
-from lifesign.storage.events.event_archive import files_in, read_archive
+from lifesign.storage.events.event_archive import files_in
 from lifesign.storage.keys import sessions
 from lifesign.storage.keys.sessions import StoredSession
 from lifesign.storage.maintenance import all_rows

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 from tests.registry.events.test_verify_events import execute, live_a_little, report
+from tests.support.event_logs import read_archive, verify
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.domain.errors import BrokenChain, InvalidEvent
-from lifesign.domain.events.chain import verify
+from lifesign.domain.errors import BrokenChain
 from lifesign.registry.events import archive_events
 from lifesign.registry.events.archive_events import Archivist, archive, archive_directory
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.tables import events
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_archive, event_log
-from lifesign.storage.events.event_archive import Archived, read_archive
+from lifesign.storage.events.event_archive import Archived
 
 DAY_S = 86_400.0
 
@@ -188,17 +188,6 @@ async def test_what_is_erased_while_it_is_archived_is_erased_in_the_file(
     (file,) = files_in(tmp_path)
     assert all(event.is_erased for event in read_archive(file) if event.type == "agent.lifecycle")
     assert (await report(api)).is_good
-
-
-@pytest.mark.parametrize("line", ["{", "{}", "null", '{"sequence": 1}', "[" * 100_000])
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "events.jsonl"
-    file.write_text(f"{line}\n")
-    with pytest.raises(InvalidEvent):
-        [*read_archive(file)]
-    file.write_text(line)
-    with pytest.raises(InvalidEvent):
-        [*read_archive(file)]
 
 
 async def test_archives_stand_beside_an_sqlite_file_unless_told_otherwise(

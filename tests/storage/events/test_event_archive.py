@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 from tests.storage.events.test_event_log import draft, written
+from tests.support.event_logs import read_archive, verify
 
 from lifesign.domain.errors import InvalidEvent
-from lifesign.domain.events.chain import GENESIS, Event, agent_of, chain, verify
+from lifesign.domain.events.chain import GENESIS, Event, agent_of, chain
 from lifesign.domain.events.event import EventDraft
 from lifesign.storage.events.event_archive import (
     Archived,
@@ -13,7 +14,6 @@ from lifesign.storage.events.event_archive import (
     alone_in,
     erase_in,
     files_in,
-    read_archive,
 )
 
 FIRST = 5
@@ -92,6 +92,7 @@ DAMAGE: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "one is missing": lambda lines: [*lines[:1], *lines[2:], lines[-1]],
     "others in their places": lambda lines: lines[::-1],
     "no event": lambda lines: [*lines[:1], b'{"agent_id": "agent_1"}\n', *lines[2:]],
+    "deep JSON": lambda lines: [*lines[:-1], b"[" * 100_000 + b"\n"],
     "no JSON": lambda lines: [*lines[:-1], b"{\n"],
 }
 

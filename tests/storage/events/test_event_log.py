@@ -3,9 +3,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from tests.support.databases import WoundClock, empty_postgresql
+from tests.support.event_logs import verify
 
 from lifesign.domain.events.agent_payloads import DriftWarning
-from lifesign.domain.events.chain import GENESIS, verify, written_time
+from lifesign.domain.events.chain import GENESIS, written_time
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.lease_payloads import StateWritten

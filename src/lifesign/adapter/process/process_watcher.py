@@ -41,8 +41,6 @@ STATUS_FD_AT: Final = 1
 """In the arguments: the descriptor to which the warden writes."""
 LIFETIME_FD_INDEX: Final = 2
 """And the one that the keeper alone holds, and to which nobody writes."""
-MARK_AT: Final = 3
-"""And of which run they are, for whoever looks for them: an environment that is hidden tells nobody."""
 KILL_AGAIN_SECONDS: Final = 0.02
 """Who is killed may have forked just before."""
 KILLS_AT_ONCE: Final = 100

@@ -139,11 +139,6 @@ class AgentCard:
     findings: tuple[Finding, ...] = ()
     """In the order of reading, at most MAX_FINDINGS."""
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether there is at least one absolute http(s) URL to call."""
-        return any(interface.is_callable for interface in self.interfaces)
-
 
 class _NoNumber(ValueError):
     """NaN or an infinity, which the parser would take."""

@@ -5,7 +5,7 @@ hash: an erased event, whose payload gave way to that hash, stays in the chain.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
@@ -182,17 +182,6 @@ def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkp
     if agent_id not in {agent_of(event), _named(event)}:
         raise BrokenChain(event.sequence, "it is stored under another agent_id than it names")
     return checkpoint
-
-
-def verify(events: Iterable[Event], after: Checkpoint = GENESIS) -> Checkpoint:
-    """Return where the chain stands after these events, read one at a time; BrokenChain at the first fault.
-
-    A chain alone cannot tell that its end is missing, or that all of it was written anew: compare what
-    is returned with a checkpoint that is kept elsewhere.
-    """
-    for event in events:
-        after = link(after, event)
-    return after
 
 
 def erased(event: Event) -> Event:

@@ -108,11 +108,6 @@ class EventStreamReader:
         return len(self._rest)
 
     @property
-    def is_decided(self) -> bool:
-        """Whether nothing that follows can change the outcome."""
-        return self._error is not None
-
-    @property
     def shape(self) -> Shape | None:
         """The shape of events that need not be given to `append`, as long as it is not None."""
         return None if self._rest or self._is_skipping else self._shape

@@ -50,17 +50,16 @@ TIME_PATTERN = (
     r"[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?"
     r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])(?!\n)$"
 )
-# Semantic Versioning 2.0.0, of any major version and of the one that we read.
-_SEMVER = (
-    r"\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
+# Semantic Versioning 2.0.0.
+_VERSION_PATTERN = (
+    r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
     r"(-(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?"
     r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(?!\n)$"
 )
-VERSION_PATTERN = r"^0" + _SEMVER
 EXTENSION_KEY_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)+(?!\n)$"
 
 _TIME = re.compile(TIME_PATTERN)
-_ANY_VERSION = re.compile(r"^(0|[1-9][0-9]*)" + _SEMVER)
+_ANY_VERSION = re.compile(_VERSION_PATTERN)
 _EXTENSION_KEY = re.compile(EXTENSION_KEY_PATTERN)
 
 _T = TypeVar("_T")

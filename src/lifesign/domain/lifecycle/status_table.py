@@ -133,11 +133,6 @@ def status_after(status: Status, signal: Signal) -> Status:
         raise InvalidTransition(status, signal) from None
 
 
-def is_possible(status: Status, signal: Signal) -> bool:
-    """Whether the table has a status that follows."""
-    return (status, signal) in TRANSITIONS
-
-
 def reason_of(signal: Signal) -> Reason:
     """Return what an event gives as the reason of this signal's transition."""
     return Reason.OPERATOR_OVERRIDE if signal in _DECLARATIONS else Reason(signal.value)

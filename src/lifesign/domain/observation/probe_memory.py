@@ -24,9 +24,6 @@ from lifesign.domain.observation.results import (
 )
 
 MAX_IN_ROW: Final = 1000
-MAX_MEMORY_BYTES: Final = 16_384
-"""As JSON."""
-
 MAX_MOMENT_S: Final = 2.0**33
 """In the year 2242. With larger numbers the arithmetic of ticks is no longer exact."""
 

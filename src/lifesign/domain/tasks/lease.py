@@ -194,15 +194,6 @@ def kind_of(resource: str) -> ResourceKind:
     return _KINDS.get(beginning + colon, ResourceKind.OTHER)
 
 
-def is_resource(text: str) -> bool:
-    """Whether `read_resource` takes it."""
-    try:
-        read_resource(text)
-    except InvalidResource:
-        return False
-    return True
-
-
 def intent_scope_resource(intent_id: str, scope: str) -> str:
     """Name the resource of an intent's scope; InvalidResource if they do not make one.
 

@@ -124,14 +124,6 @@ class ExitReason(StrEnum):
     """The agent was refused what it needs: a key is wrong, and stays so however often it is tried."""
 
 
-TOLD_BY_HOLDER = frozenset({
-    ExitReason.CRASH,
-    ExitReason.TIMEOUT,
-    ExitReason.NO_PROGRESS,
-    ExitReason.KILLED,
-    ExitReason.AUTH,
-})  # fmt: skip
-"""What an adapter may say; the others the registry finds out itself."""
 _BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS})
 """After these the task itself is suspected; a lost holder is not its fault, and others may go on at once."""
 _LOST = frozenset({ExitReason.LEASE_EXPIRED, ExitReason.KILLED})
@@ -178,11 +170,6 @@ def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:
         return TRANSITIONS[status, signal]
     except KeyError:
         raise InvalidTaskTransition(status, signal) from None
-
-
-def ends_run(signal: TaskSignal) -> bool:
-    """Whether the lease, if one runs, ends in the same transaction."""
-    return not {following for (_, named), following in TRANSITIONS.items() if named is signal} & HELD
 
 
 def is_never_queued_again(status: TaskStatus) -> bool:

@@ -39,11 +39,6 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     return definition
 
 
-def read_definition(text: str, *, file: Path) -> ProbeDefinition:
-    """Read the text of a definition that stands, or would stand, in `file`; InvalidDefinition."""
-    return _read(text, file)[1]
-
-
 def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     refuse = partial(InvalidDefinition, file=str(file))
     document = YamlDocument(text, expected="expected a mapping with the key name", refuse=refuse)

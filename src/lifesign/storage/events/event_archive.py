@@ -130,11 +130,6 @@ class ArchiveFile:
             self._draft.unlink()
 
 
-def read_archive(path: Path) -> Iterator[Event]:
-    """Read an archived file, one event at a time; InvalidEvent for a line that is none."""
-    return map(_read, _lines(path))
-
-
 def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
     """Put its hash in place of the payload of each event of these agents; return how many there were.
 

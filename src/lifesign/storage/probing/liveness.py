@@ -184,12 +184,6 @@ def hand_out(transaction: Transaction, numbers: Collection[int]) -> None:
         transaction.connection.execute(changed.values(handed_out_at_s=transaction.now_s))
 
 
-def forget(transaction: Transaction, numbers: Collection[int]) -> None:
-    """Expect no answer of these targets any more."""
-    if numbers:
-        transaction.connection.execute(liveness.delete().where(liveness.c.target.in_(sorted(numbers))))
-
-
 def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
     """Expect no answer of these agents any more, nor of the targets that are linked to them."""
     if agent_ids:

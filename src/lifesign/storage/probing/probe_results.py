@@ -149,13 +149,6 @@ _STORE_POSTGRESQL = _store_from(
 _LAST: tuple[Any, ...] = (probe_results.c.result, probe_results.c.result_since_s, probe_results.c.observed)
 
 
-def lock(transaction: Transaction, subject_ids: Sequence[str]) -> None:
-    """Keep others from storing results of these targets; on SQLite every write does so by itself."""
-    if transaction.is_postgresql:
-        wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids)).order_by(targets.c.id)
-        transaction.connection.execute(wanted.with_for_update(key_share=True))
-
-
 def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subject]:
     """Return what is known of these, each named once, also of those who are no targets."""
     if transaction.is_postgresql:
