@@ -54,7 +54,7 @@ format: .venv/.test ## put the code into shape
 schemas: .venv/.test ## write the schemas and reference pages that are made of the code anew
 	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new
 	@mv schemas/openapi.json.new schemas/openapi.json
-	@$(BIN)/python tests/domain/events/test_event.py
+	@$(BIN)/python -m tests.domain.events.test_event
 	@$(BIN)/python tests/test_schemas.py
 	@$(BIN)/python tests/test_reference.py
 

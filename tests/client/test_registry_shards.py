@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.support.hostile_server import accepting, answer, as_json, serving
+from tests.support.hostile_server import accepting, as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.reporting import report
 
@@ -15,7 +15,6 @@ from lifesign.client import RegistryClient, registry_shards
 from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.observation_batch import ReportOutcome
-from lifesign.domain.models.shards import ShardClaimRequest
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -62,22 +61,6 @@ async def test_the_share_of_companions_is_left_to_them(prober: RegistryClient) -
     assert [len(each.grant.shards) for each in (first, second)] == [SHARDS // 2] * 2
     for worker in ("one", "two"):
         await prober.shards.leave(worker)
-
-
-async def test_an_older_registry_is_told_what_it_knows() -> None:
-    refusal = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}')
-    known = {"worker", "ttl_seconds", "held"}
-    length = len(ShardClaimRequest(worker="w", held={}).model_dump_json(include=known))
-
-    async def older(writer: asyncio.StreamWriter, head: str) -> None:
-        is_known = f"content-length: {length}\r\n" in head.lower()
-        await (as_json({"shards": [], "workers": 1, "share": SHARDS}) if is_known else refusal)(writer, head)
-
-    async with serving({"/api/v1/shards/claim": older}) as server:
-        async with RegistryClient(server.url, key="k") as client:
-            for _ in range(2):
-                assert (await client.shards.claim("w", held={}, companions=3)).grant.workers == 1
-        assert len(server.heads) == 3, "it is told once"
 
 
 async def test_a_shard_is_read_a_page_at_a_time(

@@ -135,28 +135,3 @@ async def test_the_same_path_is_the_same_place_on_every_machine(fleet: Fleet, tm
     fleet.has("one", "b.example", "c.example")
     await fleet.crawls("one")
     assert await fleet.size() == 2
-
-
-@pytest.mark.parametrize(
-    ("stored", "is_same"),
-    [
-        ("agents.txt", True),
-        ("lists/agents.txt", True),
-        ("lists/Agents.txt", False),
-        ("/elsewhere/agents.txt", False),
-        ("https://a.example/agents.txt", False),
-    ],
-)
-async def test_what_an_earlier_version_told_a_registry_is_known_by_its_name(
-    stored: str, fleet: Fleet, *, is_same: bool
-) -> None:
-    page = ImportPage(urls=["https://x.example/"], source=stored)
-    await fleet.lists.put_page("agents.txt", "one", 1, page)
-    while (await fleet.lists.apply("agents.txt", "one", pages=1)).is_under_way:
-        pass
-    fleet.has("one", "a.example")
-    if is_same:
-        await fleet.crawls("one")
-    else:
-        with pytest.raises(InvalidValue, match="--moved says"):
-            await fleet.crawls("one")

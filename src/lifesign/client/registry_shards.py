@@ -1,12 +1,10 @@
 """Requests of a prober to a registry: claims of shards, their targets, and results (protocol 8)."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from lifesign.client.older_registry import UnknownMembers
 from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
@@ -15,7 +13,7 @@ from lifesign.client.registry_connection import (
     query_of,
     read_answer,
 )
-from lifesign.client.registry_errors import InvalidAnswer, Unprocessable
+from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.models.observation_batch import ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import (
     TTL_SECONDS,
@@ -63,9 +61,6 @@ class RegistryShards:
     def __init__(self, connection: RegistryConnection, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
         self._wall_s = wall_s
-        self.left_out = UnknownMembers()
-        """What is not reported, since this registry does not know it."""
-        self._is_older = False
 
     async def claim(
         self,
@@ -82,8 +77,8 @@ class RegistryShards:
 
         `companions` begin at the same time, and are left theirs. `reached_classes` are network classes in
         which a witness answered within the last interval, `wanted_witnesses` those in which more are wanted.
-        An older registry knows none of these, and is not told. Tried again if no answer comes: what was
-        granted in between is granted anew, with a new token.
+        The claim is repeated if no answer comes. What was granted in between is granted again, with a new
+        token.
         """
         sent_at_s = 0.0
         body = made(
@@ -99,20 +94,12 @@ class RegistryShards:
 
         def written() -> bytes:
             nonlocal sent_at_s
-            if self._is_older:
-                return body.model_dump_json(include={"worker", "ttl_seconds", "held"}).encode()
             sent_at_s = self._wall_s()
             sent = body.model_copy(update={"sent_at": datetime.fromtimestamp(sent_at_s, UTC)})
             return sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
 
         question = Question(method="POST", path=path_of("shards", "claim"), body=written, may_repeat=True)
-        try:
-            reply = await self._connection.ask(question)
-        except Unprocessable:
-            if self._is_older:
-                raise
-            self._is_older = True
-            reply = await self._connection.ask(question)
+        reply = await self._connection.ask(question)
         grant = read_answer(ShardGrant, reply)
         offset_s = grant.clock_offset_s
         return HeldShards(
@@ -169,8 +156,7 @@ class RegistryShards:
 
         `tokens` has the fencing token of each shard that the results are of. `ages_s` and `numbers` belong to
         the observations, `interval_s` is that of the crawl: see `ObservationBatch`. A function that returns
-        the ages is called for each try. An observation that is sent again counts once. What an older registry
-        does not know of what was seen is left out: see `left_out`.
+        the ages is called for each try. An observation that is sent again counts once.
         """
         batch = made(
             ObservationBatch,
@@ -181,28 +167,16 @@ class RegistryShards:
             numbers=list(numbers),
             interval_s=interval_s,
         )
-        now_s = asyncio.get_running_loop().time()
 
         def written() -> bytes:
             sent = batch
             if callable(ages_s):
                 sent_at = datetime.fromtimestamp(self._wall_s(), UTC)
                 sent = batch.model_copy(update={"ages_s": _listed(ages_s), "sent_at": sent_at})
-            body = sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
-            return self.left_out.without(body, now_s)
+            return sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
 
-        while True:
-            question = Question(
-                method="POST",
-                path=path_of("observations"),
-                body=written,
-                may_repeat=True,
-            )
-            try:
-                return await self._connection.ask_for(ObservationAnswer, question)
-            except Unprocessable as refusal:
-                if not self.left_out.note(refusal, now_s):
-                    raise
+        question = Question(method="POST", path=path_of("observations"), body=written, may_repeat=True)
+        return await self._connection.ask_for(ObservationAnswer, question)
 
 
 def _listed(ages_s: Sequence[float] | Callable[[], Sequence[float]] | None) -> list[float] | None:

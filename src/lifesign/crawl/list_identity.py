@@ -87,11 +87,7 @@ def _came_from(stored: str, source: DirectorySource) -> bool:
     if source.file is not None and kept is not None:
         return kept["digest"] == _place_digest(source.file)
     if source.file is not None:
-        # A registry was told of files by earlier versions as their definitions call them.
-        is_complete = Path(stored).is_absolute() or "://" in stored
-        return absolute_path(Path(stored)) == absolute_path(source.file) or (
-            not is_complete and Path(stored).name == source.file.name
-        )
+        return stored == str(absolute_path(source.file))
     url, asked = urlsplit(stored), urlsplit(source.url or "")
     if asked.path == "/" and not asked.query:
         # A host alone was asked at several places, and one of them had the list: elsewhere is another one.

@@ -25,7 +25,6 @@ from lifesign.domain.access.permissions import (
     with_earlier_end,
 )
 from lifesign.domain.errors import ACTION_PHRASES, NotAllowed
-from lifesign.domain.net.target import target_id
 from lifesign.errors import InvalidValue
 
 READING = {
@@ -242,12 +241,6 @@ def test_a_rotated_key_is_valid_until_the_overlap_ends() -> None:
     rotated = replace(STORED, expires_at_s=2000.0)
     assert is_valid(rotated, digest_of(KEY), 1999.999)
     assert not is_valid(rotated, digest_of(KEY), 2000.0)
-
-
-@pytest.mark.parametrize("role", [Role.AGENT, Role.COORDINATOR])
-def test_what_probers_find_is_nobodys_own(role: Role) -> None:
-    found = replace(STORED, role=role, agent_id=target_id("https://agent.example/"))
-    assert not is_valid(found, digest_of(KEY), 1000.0)
 
 
 @pytest.mark.parametrize("now_s", [999.0, 1500.0, 5000.0])

@@ -501,14 +501,12 @@ def test_a_step_of_the_chain_can_be_taken_alone() -> None:
     assert caught.value.sequence == 1
 
 
-def test_an_agent_that_was_called_like_a_part_of_the_registry_before_it_was_one_keeps_its_events() -> None:
-    payload = DRAFT.payload.model_copy(update={"agent_id": "monitor"})
-    (event,) = chained(EventDraft(type=DRAFT.type, actor="x", payload=payload))
-    assert agent_of(event) is None
-    for agent_id in (None, "monitor"):
-        assert link_stored(GENESIS, event, agent_id) == event.checkpoint
-    with pytest.raises(BrokenChain, match="stored under another agent_id"):
-        link_stored(GENESIS, event, "agent_billing_01")
+def test_event_must_be_stored_under_the_agent_that_it_names() -> None:
+    (event,) = chained(DRAFT)
+    assert link_stored(GENESIS, event, agent_of(event)) == event.checkpoint
+    for agent_id in (None, "another"):
+        with pytest.raises(BrokenChain, match="stored under another agent_id"):
+            link_stored(GENESIS, event, agent_id)
 
 
 if __name__ == "__main__":

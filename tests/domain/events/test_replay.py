@@ -26,7 +26,6 @@ from lifesign.domain.events.agent_payloads import (
 from lifesign.domain.events.chain import GENESIS, Event, chain, erased, link, read_event
 from lifesign.domain.events.event import PAYLOADS, EventDraft
 from lifesign.domain.events.event_type import EventType
-from lifesign.domain.events.key_state import KeyState
 from lifesign.domain.events.lease_payloads import (
     EpochRaised,
     LeaseAcquired,
@@ -598,22 +597,8 @@ def test_keys_are_compared_until_their_agent_is_erased() -> None:
     assert replay.differences([A], [], keys=[key]) == []
     assert replay.differences([A], [], keys=[key, ghost]) == ["key key_2: in the store, not in the log"]
     assert replay.differences([A], []) == ["key key_1: in the log, not in the store"]
-    assert replay.uncovered_keys == 0
     replay.forget("a")
     assert replay.differences([], []) == []
-
-
-def test_what_older_versions_archived_is_no_reason_to_doubt_the_keys() -> None:
-    states = json.loads(Replay().to_json())
-    del states["has_all_keys"]
-    states["keys"] = [{"key_id": "key_1", "role": "agent", "agent_id": None}]
-    replay = Replay.from_json(json.dumps(states))
-    stored = KeyState(
-        key_id="key_1", role="agent", agent_id=None, name="n", is_revoked=True, fingerprint="f" * 64
-    )
-    assert replay.differences([], [], keys=[stored, replace(stored, key_id="key_2")]) == []
-    assert replay.uncovered_keys == 2
-    assert not Replay.from_json(replay.to_json()).has_all_keys
 
 
 @pytest.mark.parametrize(("token", "is_told"), [(4, True), (5, False), (6, False)])

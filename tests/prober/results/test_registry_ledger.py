@@ -16,13 +16,11 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import RegistryRefusal, Unprocessable
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.models.agents import HeartbeatConfig
-from lifesign.domain.models.observation_batch import ObservationBatch
 from lifesign.domain.net.target import SHARDS, host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.results.ledger import Ledger, LedgerRefused, LedgerUnreachable, ProbeReport, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
 from lifesign.storage.engine.transaction import Transaction
@@ -156,58 +154,6 @@ async def test_a_shard_that_is_lost_is_told_and_others_are_taken(
     assert found[URLS[0]].failures_in_row == 1
     (untouched,) = (await ledger.targets(THERE, None)).entries
     assert untouched.memory == ProbeMemory()
-
-
-class NewerDocument(ProbedDocument):
-    mood: str = "fine"
-    tides: int = 3
-
-
-class NewerObservation(Observation):
-    document: NewerDocument | None = None
-
-
-class NewerMemory(ProbeMemory):
-    luck: float = 0.5
-
-
-class NewerBatch(ObservationBatch):
-    observations: list[NewerObservation]  # type: ignore[assignment]
-    memories: list[NewerMemory] | None = None  # type: ignore[assignment]
-
-
-async def test_what_an_older_registry_does_not_know_is_left_out_and_told_once(
-    ledger: RegistryLedger,
-    client: RegistryClient,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("lifesign.client.registry_shards.ObservationBatch", NewerBatch)
-    await client.directories.put("dir", URLS)
-    held = await claims(ledger)
-    reports = []
-    for url in URLS:
-        now = datetime.now(UTC)
-        seen = NewerObservation(
-            target_url=url,
-            observed_at=now,
-            readiness=LayerResult(result=ResultClass.OK),
-            # What has its default does not travel, and so is not refused.
-            document=NewerDocument(status=HealthStatus.HEALTHY, timestamp=now, mood="odd", tides=4),
-        )
-        memory = NewerMemory(probed_at_s=1.0, luck=0.25)
-        reports.append(ProbeReport(subject_id=target_id(url), observation=seen, memory=memory))
-    for number, report in enumerate(reports, 1):
-        batch = batch_of(held[SHARD], [report], first=number)
-        assert (await ledger.report([batch], 300.0)).lost == set()
-    entries = (await ledger.targets(SHARD, None)).entries
-    assert [entry.memory.probed_at_s for entry in entries] == [1.0] * len(URLS)
-    agents = (await client.agents.list()).agents
-    assert {agent.health for agent in agents} == {HealthStatus.HEALTHY}
-    (told,) = [record.getMessage() for record in caplog.records if "older" in record.getMessage()]
-    assert told.endswith(
-        "it is not told memories.luck, observations.document.mood, observations.document.tides"
-    )
 
 
 async def test_more_than_the_registry_takes_at_once_goes_in_parts(

@@ -201,24 +201,6 @@ async def test_whoever_comes_of_those_that_begin_together_has_its_share_at_once(
 
 
 @in_virtual_time
-async def test_where_a_ledger_knows_of_no_companions_nothing_of_theirs_is_begun_with() -> None:
-    class Older(MemoryLedger):
-        async def claim(
-            self,
-            worker: str,
-            ttl_s: float,
-            held: Mapping[int, int],
-            companions: int = 0,
-            witness_report: WitnessReport = NO_WITNESS_REPORT,
-        ) -> Granted:
-            return await super().claim(worker, ttl_s, held)
-
-    keeping = Keeping(Older(virtual_loop().clock), companions=2)
-    async with keeping.going_on():
-        assert sorted(keeping.holdings.shards) == list(range(342))
-
-
-@in_virtual_time
 async def test_the_share_of_a_companion_that_never_comes_is_taken_in_the_end() -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     keeping = Keeping(ledger, companions=1)

@@ -267,21 +267,6 @@ async def test_made_up_id_is_not_found_by_the_holder_either(api: RegistryApi) ->
     assert await _held(api, "task:1") == [lease]
 
 
-async def test_lease_that_was_granted_before_the_upgrade_is_renewed_and_released(api: RegistryApi) -> None:
-    mine, other = await _agent(api), await _agent(api, "agent-2")
-    lease = await _lease(api, "task:1", mine)
-    older = lease["lease_id"].rpartition("_")[0]
-    await execute(api, update(leases).values(lease_id=older, id_secret=None))
-    lease["lease_id"] = older
-    await _refused_alike(api, older, lease["fencing_token"], other)
-    assert (await _renew(api, lease, mine)).status == 200
-    assert (await _release(api, lease, mine)).status == 204
-    following = await _lease(api, "task:1", mine)
-    assert following["lease_id"].count("_") == 3
-    # Nothing in the row tells any more whose it was.
-    assert _told(await _renew(api, lease, mine)) == (404, "lease_not_found")
-
-
 async def test_ids_of_one_resource_tell_nothing_of_each_other(api: RegistryApi) -> None:
     key = await _agent(api)
     proofs = set()

@@ -10,11 +10,9 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.mass_silence import ClassCounts
-from lifesign.domain.models.agents import DeclaredAgent
 from lifesign.domain.models.base import moment, moment_text
 from lifesign.domain.net.target import shard_of, target_id
 from lifesign.domain.observation.evidence_age import Evidence
-from lifesign.registry.agents.register_agent import add_agent
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import Database
 from lifesign.storage.probing import liveness
@@ -244,40 +242,6 @@ async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_regis
     assert (await api.record(target_id(CARD)))["target_url"] == CARD
 
 
-async def _squat(api: RegistryApi, **members: object) -> str:
-    """Register by a target's id as could be done until such ids were reserved, and return the key."""
-    agent_id = target_id(CARD)
-    body = DeclaredAgent.model_validate({"name": "squatter", "metadata": {"public_status": True}, **members})
-    await api.database.write(lambda transaction: add_agent(transaction, agent_id, body, "key:enroll"))
-    return await api.add_agent_key(agent_id)
-
-
-async def test_who_took_a_targets_id_before_makes_room_at_its_first_liveness_signal(
-    api: RegistryApi, clock: WoundClock
-) -> None:
-    await _squat(api)
-    await put(api, "directory", "first", [CARD])
-    clock.advance(1)
-    assert await outcomes(api, failure(clock, target_url=CARD)) == ["accepted"]
-    assert (await api.record(target_id(CARD)))["name"] == "squatter"
-    clock.advance(1)
-    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
-    record = await api.record(target_id(CARD))
-    assert (record["monitoring"], record["target_url"], record["metadata"]) == ("probe", CARD, {})
-    assert record.get("name") is None
-    steps = [
-        ("registering", "active", "registered"),
-        ("active", "deregistered", "superseded"),
-        ("deregistered", "active", "re_registered"),
-    ]
-    assert await api.lifecycle(target_id(CARD)) == steps
-    listed = (await api.ask("GET", f"/api/v1/targets/{target_id(CARD)}")).json()
-    assert (listed["url"], listed.get("gone_at"), listed["agent_status"]) == (CARD, None, "active")
-    clock.advance(1)
-    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
-    assert await api.lifecycle(target_id(CARD)) == steps
-
-
 async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -297,23 +261,6 @@ async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
         "operator_override",
         2,
     )
-
-
-async def test_what_names_no_url_moves_nobody_from_a_targets_id(api: RegistryApi, clock: WoundClock) -> None:
-    await _squat(api)
-    assert await outcomes(api, seen(clock, agent_id=target_id(CARD))) == ["unknown"]
-    assert (await api.record(target_id(CARD)))["name"] == "squatter"
-
-
-async def test_the_key_of_who_took_a_targets_id_is_refused(api: RegistryApi) -> None:
-    key = await _squat(api)
-    path = f"/api/v1/agents/{target_id(CARD)}"
-    assert (await api.send_heartbeat(target_id(CARD), key)).status == 401
-    for method, body in (("GET", None), ("DELETE", None), ("POST", {"status": "draining"})):
-        where = "/api/v1/agents" if method == "POST" else path
-        assert (await api.ask(method, where, body, key=key)).status == 401
-    shown = (await api.ask("GET", "/api/v1/keys?role=agent")).json()["keys"]
-    assert [each["is_valid"] for each in shown] == [False]
 
 
 async def test_two_probers_that_find_a_target_at_once_find_one_agent(

@@ -213,7 +213,6 @@ def verify_events(
       good        whether nothing is wrong
       fault       what broke the chain, or null   differences  between the log and the stored states
       events, erased, agents, leases, tasks, keys how many there are
-      uncovered_keys                              of which older versions have logged too little
       archive_erasures                            erased agents of whom archived files may still tell
       archived, checkpoint                        sequence and hash where the database begins and ends
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
@@ -224,7 +223,7 @@ def verify_events(
                 "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
                 "events": report.events, "erased": report.erased, "agents": report.agents,
                 "leases": report.leases, "tasks": report.tasks, "keys": report.keys,
-                "uncovered_keys": report.uncovered_keys, "archive_erasures": report.archive_erasures,
+                "archive_erasures": report.archive_erasures,
                 "archived": asdict(report.archived), "checkpoint": asdict(report.last),
             })  # fmt: skip
         else:
@@ -257,11 +256,6 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
         "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,
     }  # fmt: skip
     yield PageLine("tell of", ", ".join(pluralize(count, noun) for noun, count in numbers.items()))
-    if report.uncovered_keys:
-        text = (
-            f"of {pluralize(report.uncovered_keys, 'key')} the log does not tell all: older versions wrote it"
-        )
-        yield PageLine("not proven", text)
     if report.archived.sequence:
         yield PageLine("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:

@@ -161,8 +161,7 @@ async def _recheck(
         # In this order: who leaves as soon as it has looked has left its result.
         is_probed = await has_prober()
         found = await targets.get(asked.target_id)
-        # A registry of an earlier version tells both by one name.
-        is_new = (found.probed_at or found.observed_at) != asked.observed_at
+        is_new = found.probed_at != asked.observed_at
         now_s = loop.time()
         if is_probed:
             last_there_s = now_s

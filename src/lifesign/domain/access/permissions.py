@@ -14,7 +14,6 @@ from hashlib import sha256
 from types import MappingProxyType
 
 from lifesign.domain.errors import NotAllowed
-from lifesign.domain.net.target import is_target_id
 from lifesign.errors import InvalidValue
 
 KEY_PREFIX = "ahk_"
@@ -262,13 +261,9 @@ def is_valid(stored: StoredKey, digest: bytes, now_s: float) -> bool:
 
 
 def is_current(stored: StoredKey, now_s: float) -> bool:
-    """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over.
-
-    What probers find is nobody's own: a key that was made for it before such ids were reserved is refused.
-    """
+    """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over."""
     is_unexpired = stored.expires_at_s is None or now_s < stored.expires_at_s
-    is_somebodys = stored.agent_id is None or not is_target_id(stored.agent_id)
-    return is_unexpired and stored.revoked_at_s is None and is_somebodys
+    return is_unexpired and stored.revoked_at_s is None
 
 
 def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:

@@ -174,12 +174,9 @@ def link(after: Checkpoint, event: Event) -> Checkpoint:
 
 
 def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkpoint:
-    """As `link`; BrokenChain too if it is stored as another agent's than it names, which no hash covers.
-
-    An agent whose id became a name of the registry's own later on stays whose event it was.
-    """
+    """As `link`; BrokenChain too if it is stored as another agent's than it names, which no hash covers."""
     checkpoint = link(after, event)
-    if agent_id not in {agent_of(event), _named(event)}:
+    if agent_id != agent_of(event):
         raise BrokenChain(event.sequence, "it is stored under another agent_id than it names")
     return checkpoint
 
@@ -191,13 +188,9 @@ def erased(event: Event) -> Event:
 
 def agent_of(event: Event) -> str | None:
     """Return the agent whose event it is, with whom it is erased; None for nobody's and once erased."""
-    agent_id = _named(event)
-    return None if agent_id is None or is_reserved(agent_id) else agent_id
-
-
-def _named(event: Event) -> str | None:
     named = (event.payload.get(member) for member in _MEMBERS_OF_WHOM)
-    return next((name for name in named if isinstance(name, str)), None)
+    agent_id = next((name for name in named if isinstance(name, str)), None)
+    return None if agent_id is None or is_reserved(agent_id) else agent_id
 
 
 def read_event(members: object) -> Event:

@@ -7,8 +7,7 @@ from lifesign.domain.lifecycle.mass_exit import MonitorChange, MonitorState, Tra
 class MonitorStateChanged(Payload):
     """Verdicts by silence are suspended on one track, or believed again; the event's type says which."""
 
-    track: Track | None = None
-    """Absent from what older versions have written."""
+    track: Track
     previous: MonitorState
     cause: MonitorChange
     exits: Number
@@ -16,7 +15,7 @@ class MonitorStateChanged(Payload):
     limit: Number
     """How many exits in one cadence would have been believed."""
     unwitnessed: Number | None = None
-    """How many of the exits no request of any agent bears out; absent from older events."""
+    """How many of the exits no request of any agent bears out."""
 
 
 class MonitorDowntime(Payload):

@@ -28,10 +28,10 @@ class KeyChanged(Payload):
     role: Word
     agent_id: AgentId | None = None
     """Whose own it is."""
-    fingerprint: Hash | None = None
-    """SHA-256 of what is stored of the key; absent from what older versions have written."""
+    fingerprint: Hash
+    """SHA-256 of what is stored of the key."""
     expires_at: Moment | None = None
-    """When it ends, after the change; absent: it stays, or there is no fingerprint either."""
+    """When it ends, after the change; absent: it stays."""
     max_workers: Positive | None = None
     """How many workers may probe with it at a time, after the change; absent: the server's setting."""
 

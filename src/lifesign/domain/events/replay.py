@@ -26,7 +26,7 @@ from lifesign.domain.events.agent_payloads import (
 from lifesign.domain.events.chain import Event, payload_of
 from lifesign.domain.events.consistency import differences
 from lifesign.domain.events.event_type import EventType
-from lifesign.domain.events.key_state import KeyComparison, KeyState, after_event
+from lifesign.domain.events.key_state import KeyState, after_event
 from lifesign.domain.events.lease_payloads import (
     EpochRaised,
     LeaseAcquired,
@@ -134,18 +134,13 @@ class _Snapshot:
     erased_events: int
     agents: tuple[AgentState, ...]
     leases: tuple[LeaseState, ...]
-    tasks: tuple[TaskState, ...] = ()
-    """Absent from what was archived before there were any."""
-    keys: tuple[KeyState, ...] = ()
-    """Absent from what was archived before they were compared."""
-    has_all_keys: bool = False
-    """Absent from the same."""
-    links: tuple[ReplayedLink, ...] = ()
-    """Absent from what was archived before there were any."""
+    tasks: tuple[TaskState, ...]
+    keys: tuple[KeyState, ...]
+    links: tuple[ReplayedLink, ...]
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState, TaskState, ReplayedLink)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState, KeyState, ReplayedLink)
 
 
 class Replay:
@@ -165,10 +160,6 @@ class Replay:
         self.keys: dict[str, KeyState] = {}
         self.links: dict[str, ReplayedLink] = {}
         """By the target's id."""
-        self.has_all_keys = True
-        """Whether every key has its event; not if some were archived before keys were compared."""
-        self.uncovered_keys = 0
-        """Stored keys of which the log tells too little, as `differences` has found."""
 
     def apply(self, event: Event) -> None:
         """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
@@ -212,11 +203,7 @@ class Replay:
         *,
         limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
-        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees.
-
-        Keys are compared as far as the log tells of them; `uncovered_keys` counts those of which it does not
-        tell all.
-        """
+        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees."""
         found: list[str] = []
         for difference in self._all_differences(agents, leases, tasks, keys, links):
             found.append(difference)
@@ -234,7 +221,6 @@ class Replay:
             leases=tuple(self.leases.values()),
             tasks=tuple(self.tasks.values()),
             keys=tuple(self.keys.values()),
-            has_all_keys=self.has_all_keys,
             links=tuple(self.links.values()),
         )
         return _SNAPSHOT.dump_json(snapshot).decode()
@@ -251,7 +237,6 @@ class Replay:
         replay.leases = {lease.resource: lease for lease in snapshot.leases}
         replay.tasks = {task.task_id: task for task in snapshot.tasks}
         replay.keys = {key.key_id: key for key in snapshot.keys}
-        replay.has_all_keys = snapshot.has_all_keys
         replay.links = {link.target_id: link for link in snapshot.links}
         return replay
 
@@ -428,9 +413,11 @@ class Replay:
             missing.discard(link.target_id)
             yield from _compared(f"link of {link.target_id}", self.links.get(link.target_id), link)
         yield from (f"link of {target_id}: in the log, not in the store" for target_id in sorted(missing))
-        comparison = KeyComparison(self.keys, tells_all=self.has_all_keys)
-        yield from comparison.differences(keys)
-        self.uncovered_keys = comparison.uncovered
+        missing = set(self.keys)
+        for key in keys:
+            missing.discard(key.key_id)
+            yield from _compared(f"key {key.key_id}", self.keys.get(key.key_id), key)
+        yield from (f"key {key_id}: in the log, not in the store" for key_id in sorted(missing))
 
     def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
         replayed = self.leases.get(stored.resource)

@@ -254,7 +254,7 @@ class Observation(_Wire):
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
-    """Why nothing was measured; given if and only if `result` is inconclusive, absent from older probers."""
+    """Why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the reason."""
     network_class: NetworkClassName | None = None
     """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
     address: Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")] | None = None

@@ -2,7 +2,7 @@
 
 `lease_<number>_<token>_<proof>`: the number of the resource's row, the fencing token of the grant, and 128
 bits that follow from both, the holder and a secret of the row. Nobody can guess an id, and a former holder's
-id is recognized although the row holds a later grant. Ids of older versions have no proof.
+id is recognized although the row holds a later grant.
 """
 
 import hmac
@@ -14,7 +14,7 @@ SECRET_BYTES: Final = 16
 """Of a row's secret, which is stored in hexadecimal."""
 PROOF_BYTES: Final = 16
 
-_ID = re.compile(r"lease_([1-9][0-9]{0,17})_([1-9][0-9]{0,18})(?:_[a-z2-7]{26})?")
+_ID = re.compile(r"lease_([1-9][0-9]{0,17})_([1-9][0-9]{0,18})_[a-z2-7]{26}")
 
 
 def lease_id_of(number: int, token: int, holder: str, secret: str) -> str:
@@ -39,7 +39,7 @@ def token_in(lease_id: str) -> int | None:
 def was_granted_to(holder: str, lease_id: str, secret: str | None) -> bool:
     """Whether the registry gave this id to this holder, at any time; compared in constant time.
 
-    `secret` is that of the row which the id leads to; None: it has none, since its grants are older.
+    `secret` is that of the row which the id leads to; None: the row was never granted.
     """
     parts = _ID.fullmatch(lease_id)
     if parts is None or secret is None:

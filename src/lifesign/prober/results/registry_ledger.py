@@ -57,7 +57,6 @@ class RegistryLedger:
         """The newest version of each shard that was told of."""
         self._looked_up_to = 0
         """The version up to which all changes are in there."""
-        self._left_out = 0
         """How many members it does not know were told of."""
 
     async def claim(
@@ -142,7 +141,6 @@ class RegistryLedger:
             lost.update(answer.lost)
             news = news_of(answer.silent_classes, answer.confirmed_classes)
             self._warn_of_ignored(answer.counts.get(ReportOutcome.IGNORED, 0), len(reports))
-            self._log_omitted()
         return ReportAnswer(lost=lost, news=news)
 
     def _warn_of_ignored(self, ignored: int, reported: int) -> None:
@@ -151,13 +149,6 @@ class RegistryLedger:
         if is_all and not self._has_warned_of_ignored:
             _log.warning("the registry ignores results: all %d of a batch count as repeated or late", ignored)
         self._has_warned_of_ignored = is_all
-
-    def _log_omitted(self) -> None:
-        """Say once what this registry does not know of what is found."""
-        names = self._client.shards.left_out.names
-        if len(names) > self._left_out:
-            self._left_out = len(names)
-            _log.warning("the registry is older than this prober: it is not told %s", ", ".join(names))
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. LedgerUnreachable."""

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 from lifesign.domain.base.backoff import Backoff
-from lifesign.domain.schedule.shard_share import fair_share
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.prober.network.clock import Clock, LedgerClock
 from lifesign.prober.results.ledger import (
@@ -21,7 +20,6 @@ from lifesign.prober.results.ledger import (
     Ledger,
     LedgerUnreachable,
     Outage,
-    ShardClaim,
     WitnessNews,
     WitnessReport,
     outage_text,
@@ -142,7 +140,7 @@ class ClaimRenewer:
         self._take_time(granted, requested_at_s)
         self._take_reason(granted.reason)
         self._news(granted.news)
-        held, lost = self._owned_shards.take(_leave_room(granted.claims, companions))
+        held, lost = self._owned_shards.take(granted.claims)
         if self._owned_shards.tokens() != before:
             self._settling_s = FIRST_RETRY_SECONDS
             _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
@@ -175,10 +173,3 @@ class ClaimRenewer:
     def _awaited(self) -> int:
         """Return how many companions may still be about to join."""
         return self._companions if asyncio.get_running_loop().time() < self._joined_by_s else 0
-
-
-def _leave_room(claims: Sequence[ShardClaim], companions: int) -> Sequence[ShardClaim]:
-    """Leave to companions what an older registry grants for all that: the highest numbers."""
-    return (
-        sorted(claims, key=lambda claim: claim.shard)[: fair_share(companions + 1)] if companions else claims
-    )

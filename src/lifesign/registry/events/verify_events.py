@@ -27,8 +27,6 @@ class LogReport:
     tasks: int
     keys: int
     """How many the log knows of."""
-    uncovered_keys: int
-    """Stored keys of which older versions have logged too little to compare all of them; 0 after a fault."""
     archived: Checkpoint
     """Where the archived files end and the database begins."""
     last: Checkpoint
@@ -82,7 +80,6 @@ def verify_log(transaction: Transaction) -> LogReport:
         leases=len(replay.leases),
         tasks=len(replay.tasks),
         keys=len(replay.keys),
-        uncovered_keys=replay.uncovered_keys,
         archived=head.archived,
         last=checkpoint,
         fault=fault,

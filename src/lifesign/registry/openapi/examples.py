@@ -8,7 +8,7 @@ EXAMPLES_IN_PATH = MappingProxyType({
     "agent_id": "agent_billing_01",
     "intent_id": "intent_42",
     "scope": "research",
-    "lease_id": "lease_1_4294967297",
+    "lease_id": "lease_1_4294967297_abcdefghijklmnopqrstuvwxyz",
     "key_id": "key_01jd0000000000000000000000",
     "role_id": "billing-processor",
     "webhook_id": "webhook_01jd0000000000000000000000",

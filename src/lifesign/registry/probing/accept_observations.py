@@ -339,16 +339,11 @@ def _find_agents(
     known: _LockedSubjects,
     cards: Mapping[str, str | None],
 ) -> None:
-    """Give each target a record that shows its first sign of life, be it the first of its next life.
-
-    Who had registered by a target's id, before such ids were reserved, makes room for it.
-    """
+    """Give each target a record that shows its first sign of life, be it the first of its next life."""
     alive: dict[str, Observation] = {}
     for each in taken:
         agent = known.agents.get(each.subject_id)
         is_there = agent is not None and agent.status != Status.DEREGISTERED
-        if agent is not None and _blocks_target_id(agent):
-            is_there = False
         if known.subjects[each.subject_id].is_linked:
             # Its agent may have left a moment ago; the link ends by itself then.
             continue
@@ -373,15 +368,10 @@ def _find_agents(
         if (agent := known.agents.get(subject_id)) is None:
             new[subject_id] = body
         else:
-            known.agents[subject_id] = begin_incarnation(transaction, agent, body, MONITOR, supersede=True)
+            known.agents[subject_id] = begin_incarnation(transaction, agent, body, MONITOR, supersede=False)
     if new:
         added = add_agents(transaction, new, MONITOR, "its first sign of life")
         known.agents.update((agent.agent_id, agent) for agent in added)
-
-
-def _blocks_target_id(agent: StoredAgent) -> bool:
-    """Whether a record by a target's id began with what somebody said, and not with what a prober found."""
-    return agent.target_url is None and is_target_id(agent.agent_id)
 
 
 def _url_of(transaction: Transaction, subject_id: str) -> str | None:
