@@ -85,7 +85,7 @@ async def test_who_has_to_register_again_or_is_not_known_is_refused(registry: Re
 async def test_a_registry_that_does_not_answer_drops_the_heartbeat(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat_sink, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat_sink, "INTERVAL_SECONDS", 0.2)
     async with RegistryHeartbeatSink(registry.url, {"a": ADMIN_KEY}) as heart:
         await asyncio.to_thread(registry.stop)
         assert isinstance(await heart.send_heartbeat(due("a")), Dropped)

@@ -103,7 +103,7 @@ async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World
 async def test_of_the_time_that_the_registry_gives_the_grace_is_a_part(world: World) -> None:
     async with world.adapting(*shell("exec sleep 1000"), grace_s=10.0) as adapter:
         await adapter.until("started")
-        adapter.adapter.drain_asked("a new version", 60.0)
+        adapter.adapter.on_drain_requested("a new version", 60.0)
         assert (await adapter.until("leaving")).text.endswith("50 s to end, and 10 s once it is asked to")
 
 

@@ -46,7 +46,7 @@ class Living:
             **{"chance": lambda: 0.5, **settings},
         )
 
-    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+    def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         self.told.append(("drain", why, timeout_s))
         self.loop.begin_drain()
 

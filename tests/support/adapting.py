@@ -80,7 +80,7 @@ class Adapting:
             wanted=wanted,
             settings=given,
             workspaces=self.workspaces,
-            tell=self._take,
+            emit=self._take,
             open_tools=open_tools,
             drain_s=drain_s,
             # Waits between tries are as short as they may be.

@@ -39,13 +39,13 @@ class WatchEvent:
     session_id: str | None = None
 
 
-Tell = Callable[[WatchEvent], None]
+Emit = Callable[[WatchEvent], None]
 
 
 class Once:
     """Tells the same about the same only once, until it is otherwise; remembers what it is asked about."""
 
-    def __init__(self, emit: Tell) -> None:
+    def __init__(self, emit: Emit) -> None:
         self._tell = emit
         self._last: dict[tuple[str, str | None], str] = {}
 

@@ -18,7 +18,7 @@ from lifesign.http.counted_sessions import CountingConnector, counting_session
 if TYPE_CHECKING:
     import aiohttp
 
-BEAT_SECONDS: Final = 4.0
+INTERVAL_SECONDS: Final = 4.0
 """For one heartbeat with all its tries: less than the time to the next one."""
 
 
@@ -76,7 +76,7 @@ class RegistryHeartbeatSink:
                 self._clients[agent_id] = RegistryClient(
                     self._url,
                     key=key,
-                    timeout_seconds=BEAT_SECONDS,
+                    timeout_seconds=INTERVAL_SECONDS,
                     session=self._session,
                     allow_plain_http=self._allow_plain_http,
                 )

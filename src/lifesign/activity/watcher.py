@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, Protocol
 
-from lifesign.activity.activity_events import Once, Tell, WatchEvent, WatchEventKind
+from lifesign.activity.activity_events import Emit, Once, WatchEvent, WatchEventKind
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
 from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStatus
 from lifesign.domain.base.backoff import Backoff
@@ -67,7 +67,7 @@ class Watcher:
         server: ActivityServer,
         heart: HeartbeatSink,
         mapped: Mapping[str, Collection[str]],
-        emit: Tell,
+        emit: Emit,
         *,
         chance: Callable[[], float],
     ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lifesign.adapter.process.orphan_cleanup import end_left
-from lifesign.adapter.run_events import RunEvent, RunEventKind, Tell
+from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
 from lifesign.adapter.task_run import OpenTools, RunOutcome, RunSettings, TaskRun
 from lifesign.adapter.workspaces import RETENTION_SECONDS, Workspaces
 from lifesign.agent.drain import DrainContext, leave
@@ -64,7 +64,7 @@ class Adapter:
         wanted: TaskSelection,
         settings: RunSettings,
         workspaces: Workspaces,
-        tell: Tell,
+        emit: Emit,
         open_tools: OpenTools | None = None,
         keep_s: float = RETENTION_SECONDS,
         drain_s: float = DRAIN_SECONDS,
@@ -75,7 +75,7 @@ class Adapter:
         self._wanted = wanted
         self._settings = settings
         self._workspaces = workspaces
-        self._tell = tell
+        self._emit = emit
         self._open_tools = open_tools
         self._keep_s = keep_s
         self._drain_s = drain_s
@@ -135,11 +135,11 @@ class Adapter:
             self._say(RunEventKind.LEAVING, f"ends at once: {why}")
             self._hurry.set()
         else:
-            self.drain_asked(why, None)
+            self.on_drain_requested(why, None)
 
     # What the registry says, by way of the heartbeat loop.
 
-    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+    def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave; within the time that the registry gives, if it says so: the grace is part of that."""
         if not self._leaves.is_set():
             grace_s = self._settings.grace_s
@@ -178,7 +178,7 @@ class Adapter:
                 granted,
                 self._settings,
                 self._workspaces,
-                self._tell,
+                self._emit,
                 open_tools=self._open_tools,
                 incarnation=self._place.incarnation,
                 hurry=self._hurry,
@@ -322,12 +322,12 @@ class Adapter:
             waiting.cancel()
 
     def _say(self, what: RunEventKind, text: str) -> None:
-        self._tell(RunEvent(what=what, text=text))
+        self._emit(RunEvent(what=what, text=text))
 
     def _say_granted(self, granted: GrantedTask) -> None:
         task, token = granted.task, granted.lease.fencing_token
         goes_on = "" if granted.latest_report is None else ", goes on from its latest report"
-        self._tell(
+        self._emit(
             RunEvent(
                 what=RunEventKind.GRANTED,
                 text=f"{task.title} (attempt {task.attempts}, token {token}{goes_on})",

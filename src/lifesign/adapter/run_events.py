@@ -50,7 +50,7 @@ class RunEvent:
     workspace: str | None = None
 
 
-Tell = Callable[[RunEvent], None]
+Emit = Callable[[RunEvent], None]
 
 SPOKEN_WITH: Final[ContextVar[str]] = ContextVar("SPOKEN_WITH", default="")
 """The server of tools that is spoken with here: a library that does so has no name for it in its log."""

@@ -21,7 +21,7 @@ from lifesign.adapter.process.lease_environment import ToolProxyAddress, environ
 from lifesign.adapter.process.lease_timer import LeaseTimer
 from lifesign.adapter.process.output import OutputCopy
 from lifesign.adapter.process.progress_watch import ProgressWatch
-from lifesign.adapter.run_events import RunEvent, RunEventKind, Tell
+from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
@@ -120,7 +120,7 @@ class TaskRun:
         granted: GrantedTask,
         settings: RunSettings,
         workspaces: Workspaces,
-        tell: Tell,
+        emit: Emit,
         *,
         open_tools: OpenTools | None = None,
         incarnation: int | None = None,
@@ -131,7 +131,7 @@ class TaskRun:
         self._granted = granted
         self._settings = settings
         self._workspaces = workspaces
-        self._tell = tell
+        self._emit = emit
         self._open_tools = open_tools
         self._hurry = hurry or asyncio.Event()
         self._chance = chance
@@ -439,7 +439,7 @@ class TaskRun:
         workspace: Workspace | None = None,
     ) -> None:
         run = self._run
-        self._tell(
+        self._emit(
             RunEvent(
                 what=what,
                 text=text,

@@ -146,7 +146,7 @@ class AgentLink:
 
     # What the registry says, by way of the heartbeat loop.
 
-    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+    def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave the registry; the server goes on."""
         if not self._leaves.is_set():
             _log.warning("%s: leaves the registry: %s; it is served as before", self.profile.agent_id, why)
@@ -188,7 +188,7 @@ class AgentLink:
         try:
             self._crew = self._join()
             if await self._has_lead():
-                await self._beat_until_left()
+                await self._heartbeat_until_left()
             # Who has left the registry stays among the workers: nobody is to register the agent again.
             await self._ends.wait()
             await self._be_idle()
@@ -225,7 +225,7 @@ class AgentLink:
                 return False
         return True
 
-    async def _beat_until_left(self) -> None:
+    async def _heartbeat_until_left(self) -> None:
         """Beat until this worker has to leave; take the agent off the list unless another one goes on."""
         incarnation = None if self._crew is None else self._crew.incarnation()
         if incarnation is not None and incarnation == HAS_LEFT:

@@ -29,10 +29,10 @@ from lifesign.client.registry_errors import (
 )
 from lifesign.domain.lifecycle.heartbeat_interval import (
     clock_differs_by_s,
-    first_beat_at_s,
+    first_heartbeat_at_s,
     is_adrift,
-    next_beat_at_s,
     next_claim_at_s,
+    next_heartbeat_at_s,
     next_try_at_s,
 )
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
@@ -48,7 +48,7 @@ _log = logging.getLogger("lifesign.agent")
 class OnRegistryReply(Protocol):
     """Who is told what the registry said. Must return at once and never raise."""
 
-    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+    def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """The registry wants the agent to leave; told once for each command."""
 
     def on_registered(self, incarnation: int) -> None:
@@ -154,7 +154,7 @@ class HeartbeatLoop:
     async def _turn(self) -> float:
         """Register or beat; return when the next turn is."""
         if self._place.incarnation is not None:
-            due_s = await self._beat()
+            due_s = await self._send_one()
         elif self.is_draining:
             # There is nothing to leave, and nobody begins a life to end it.
             self.has_left.set()
@@ -182,7 +182,7 @@ class HeartbeatLoop:
         self.is_registered.set()
         _log.info("%s: registered, life %s", self._place.agent_id, record.incarnation)
         self._told.on_registered(record.incarnation)
-        return first_beat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
+        return first_heartbeat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
 
     def _stand_aside(self) -> float:
         if not self.is_displaced:
@@ -195,7 +195,7 @@ class HeartbeatLoop:
             self._told.stood_aside()
         return next_claim_at_s(_now_s(), self._rhythm.dead_after_seconds, self._chance())
 
-    async def _beat(self) -> float:
+    async def _send_one(self) -> float:
         sent_at_s, sent_s, was_draining = _now_s(), self._wall_s(), self.is_draining
         try:
             reply = await self._place.send_heartbeat(self._load(), is_draining=was_draining, client_s=sent_s)
@@ -205,7 +205,7 @@ class HeartbeatLoop:
         self._obey(reply)
         if self.is_draining and not was_draining:
             return _now_s()
-        return next_beat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
+        return next_heartbeat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
 
     async def _lose_incarnation(self, error: RegistryError) -> float:
         """Give up what is in progress (RFC-0016 4.6), and register again unless the agent is to leave."""
@@ -215,7 +215,7 @@ class HeartbeatLoop:
         if was_drained:
             self.is_draining = True
             self._told.on_incarnation_lost(str(error))
-            self._told.drain_asked("the registry drained this agent before it could tell", None)
+            self._told.on_drain_requested("the registry drained this agent before it could tell", None)
         if self.is_draining:
             self.has_left.set()
             return _now_s()
@@ -244,7 +244,7 @@ class HeartbeatLoop:
                 self._commands.append(command.id)
                 self._carry_out(command)
         if reply.agent_status is Status.DRAINING and not self.is_draining:
-            self._told.drain_asked("the registry says that this agent drains", None)
+            self._told.on_drain_requested("the registry says that this agent drains", None)
 
     def _carry_out(self, command: PendingCommand) -> None:
         if command.command == RENEW_LEASES:
@@ -255,7 +255,7 @@ class HeartbeatLoop:
             _log.warning("%s: unknown command %a is ignored", self._place.agent_id, command.command[:80])
             return
         why = f"asked by the registry: {command.reason}" if command.reason else "asked by the registry"
-        self._told.drain_asked(why, command.drain_timeout_seconds)
+        self._told.on_drain_requested(why, command.drain_timeout_seconds)
 
     def _compare_clocks(self, sent_s: float, reply: HeartbeatReply) -> None:
         differs_s = clock_differs_by_s(sent_s, self._wall_s(), reply.server_timestamp.timestamp())

@@ -239,7 +239,7 @@ class AgentRunner:
 
     # What the registry says, by way of the heartbeat loop.
 
-    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+    def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave; within the time that the registry gives, if it says so."""
         if not self._leaves.is_set():
             self._drain_s = self._drain_s if timeout_s is None else timeout_s

@@ -97,7 +97,7 @@ class WorkLoop:
             if doing.dropped_because is None:
                 doing.call = asyncio.create_task(call(handler, assignment.task))
                 await asyncio.wait([doing.call])
-            await self._tell(assignment, doing)
+            await self._report_end(assignment, doing)
         except Exception:  # noqa: BLE001 - one piece of work must not end the others
             _log.exception("%s: what became of work could not be told", self._agent_id)
         finally:
@@ -106,7 +106,7 @@ class WorkLoop:
             if not self._in_progress:
                 self._is_idle.set()
 
-    async def _tell(self, assignment: Assignment, doing: "_Doing") -> None:
+    async def _report_end(self, assignment: Assignment, doing: "_Doing") -> None:
         ended = doing.call
         failure = None if ended is None or ended.cancelled() else ended.exception()
         if ended is None or ended.cancelled() or doing.dropped_because is not None:

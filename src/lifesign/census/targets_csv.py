@@ -13,7 +13,7 @@ HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
 """As `GET /api/v1/targets` calls them; `is` follows from the result."""
 
 
-def life_group(target: TargetSummary, *, is_continuous: bool) -> Group:
+def alive_group(target: TargetSummary, *, is_continuous: bool) -> Group:
     """Return whether a target is alive, not alive or unknown.
 
     `is_continuous`: it is probed all the time, so that a result which is too old says nothing any more.
@@ -34,7 +34,7 @@ def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
     times = (target.result_since, target.observed_at)
     return (
         cell(target.url),
-        life_group(target, is_continuous=is_continuous),
+        alive_group(target, is_continuous=is_continuous),
         Group.NEVER_MEASURED if target.result is None else target.result,
         *("" if at is None else utc_text(at, "seconds") for at in times),
         cell(target.why or ""),

@@ -188,7 +188,9 @@ class LeaseKeeper:
         try:
             while self._loss is None:
                 requested_at_s = self._deadline_s - self._window_s
-                await self._wait_doubted_until(renewal_due_s(requested_at_s, self._window_s, self._chance()))
+                await self._wait_uncertain_until(
+                    renewal_due_s(requested_at_s, self._window_s, self._chance())
+                )
                 await self._renew(give_up_s)
                 give_up_s = self._notice_at_s()
         except Exception as error:  # noqa: BLE001 - whoever works under it must hear of its loss
@@ -254,7 +256,7 @@ class LeaseKeeper:
             self._renewed(self._deadline_s)
         return None
 
-    async def _wait_doubted_until(self, due_s: float) -> None:
+    async def _wait_uncertain_until(self, due_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due_s):
                 await self._is_doubted.wait()

@@ -149,14 +149,14 @@ def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str
     )
 
 
-Tell = Callable[[str, WorkerStatus], None]
+Report = Callable[[str, WorkerStatus], None]
 """Takes what a worker says, by its name."""
 
 
 async def probe_all(
     shares: Sequence[WorkerConfig],
     stop: asyncio.Event,
-    report: Tell,
+    report: Report,
     died: Callable[[str], None],
     main: Callable[[WorkerConfig, Connection], None] = run_worker_process,
 ) -> bool:
@@ -183,7 +183,7 @@ class _ProcessSlot:
     def __init__(
         self,
         share: WorkerConfig,
-        report: Tell,
+        report: Report,
         died: Callable[[str], None],
         main: Callable[[WorkerConfig, Connection], None],
     ) -> None:

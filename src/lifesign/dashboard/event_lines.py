@@ -116,11 +116,11 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
         members["explanation"] = ""
     subject, where = _subject(members, agent_id)
     subject = names.get(subject, subject)
-    tell = _TEXTS.get(event.type)
+    describe = _TEXTS.get(event.type)
     text = (
         "its payload was erased"
         if event.is_erased
-        else brief(_facts(members) if tell is None else tell(members))
+        else brief(_facts(members) if describe is None else describe(members))
     )
     return EventLine(
         sequence=event.sequence,
@@ -184,14 +184,14 @@ def _moment(text: str) -> str:
 
 
 def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
-    def tell(payload: Mapping[str, Any]) -> str:
+    def describe(payload: Mapping[str, Any]) -> str:
         if "until" not in payload:
             return f"{what} ended"
         reason = f": {payload['reason']}" if "reason" in payload else ""
         status = f" {payload['status']}" if "status" in payload else ""
         return f"{what}{status} until {_moment(payload['until'])}{reason}"
 
-    return tell
+    return describe
 
 
 _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({

@@ -16,7 +16,7 @@ from lifesign.dashboard.pages import agent, events, pool_maintenance, targets, t
 from lifesign.dashboard.pages.agents import AgentsTable
 from lifesign.dashboard.pages.census import CensusPage
 from lifesign.dashboard.pages.log_in import LogIn
-from lifesign.dashboard.pages.overview import Overview, release_hold
+from lifesign.dashboard.pages.overview import Overview, release_suspension
 from lifesign.dashboard.pages.public_status import PublicStatus
 from lifesign.dashboard.responses import load
 from lifesign.registry.app import Registry
@@ -51,7 +51,7 @@ class Dashboard:
         public = PublicStatus(desk)
         yield Route("/status/{agent_id}", public.show, methods=["GET"])
         yield Route("/badge/{agent_id}.svg", public.badge, methods=["GET"])
-        yield Route("/monitor/release", desk.done(release_hold), methods=["POST"])
+        yield Route("/monitor/release", desk.done(release_suspension), methods=["POST"])
         yield Route("/login", log_in.show, methods=["GET"])
         yield Route("/login", log_in.log_in, methods=["POST"])
         yield Route("/logout", log_in.log_out, methods=["POST"])

@@ -83,7 +83,7 @@ class Unreplayable(LifesignError):
 ACTION_PHRASES: Final[Mapping[str, str]] = MappingProxyType({
     "register": "register agents",
     "re-register": "begin a new life of an agent",
-    "beat": "send heartbeats",
+    "heartbeat": "send heartbeats",
     "drain": "drain agents",
     "deregister": "deregister agents",
     "update": "change what agents say of themselves",
@@ -95,7 +95,7 @@ ACTION_PHRASES: Final[Mapping[str, str]] = MappingProxyType({
     "recheck": "have a target probed out of turn",
     "manage_opt_outs": "manage opt-outs",
     "override": "declare an agent's status",
-    "release_hold": "end a hold",
+    "release_suspension": "end a suspension of verdicts",
     "erase": "erase agents",
 })  # fmt: skip
 """What somebody wants to do, by `access.Action`, where its name is no sentence for people."""

@@ -138,7 +138,7 @@ class MiddlewareSettings(_DescribedSettings):
         return self
 
     @model_validator(mode="after")
-    def _numbers_tell_no_more(self) -> Self:
+    def _check_metrics_path(self) -> Self:
         if self.metrics_path is None:
             return self
         is_installed = importlib.util.find_spec("prometheus_client") is not None

@@ -9,10 +9,10 @@ from lifesign.domain.lifecycle.heartbeat_interval import (
     MAX_RETRY_AFTER_S,
     MAX_WAIT_S,
     clock_differs_by_s,
-    first_beat_at_s,
+    first_heartbeat_at_s,
     is_adrift,
-    next_beat_at_s,
     next_claim_at_s,
+    next_heartbeat_at_s,
     next_try_at_s,
 )
 
@@ -25,7 +25,7 @@ WAITS = st.floats(0, 1_000_000)
 def test_a_beat_comes_within_its_interval_and_not_much_too_early(
     interval_s: float, chance: float, sent_at_s: float
 ) -> None:
-    due_s = next_beat_at_s(sent_at_s, sent_at_s, interval_s, chance)
+    due_s = next_heartbeat_at_s(sent_at_s, sent_at_s, interval_s, chance)
     assert (1 - EARLY_RATIO) * interval_s <= due_s - sent_at_s + 1e-6
     assert due_s - sent_at_s <= interval_s + 1e-6
 
@@ -34,18 +34,18 @@ def test_a_beat_comes_within_its_interval_and_not_much_too_early(
 def test_after_a_late_answer_the_next_beat_is_soon_but_not_at_once(
     interval_s: float, chance: float, late_s: float
 ) -> None:
-    due_s = next_beat_at_s(0.0, late_s, interval_s, chance)
+    due_s = next_heartbeat_at_s(0.0, late_s, interval_s, chance)
     assert late_s < due_s <= max(interval_s, late_s + 0.1 * interval_s)
 
 
 @given(INTERVALS, CHANCES)
 def test_the_first_beat_is_spread_over_the_interval(interval_s: float, chance: float) -> None:
-    assert 0 < first_beat_at_s(0.0, interval_s, chance) <= interval_s
+    assert 0 < first_heartbeat_at_s(0.0, interval_s, chance) <= interval_s
 
 
 def test_agents_that_registered_together_do_not_beat_together() -> None:
     chances = [number / 100 for number in range(100)]
-    due = sorted(first_beat_at_s(0.0, 30.0, chance) for chance in chances)
+    due = sorted(first_heartbeat_at_s(0.0, 30.0, chance) for chance in chances)
     assert sum(at_s < 15 for at_s in due) == 50
 
 

@@ -14,9 +14,9 @@ from lifesign.prober.definition.values import (
     FORMS,
     MAX_NAME_CHARS,
     NAME_PATTERN,
-    AskedPath,
     Contact,
     Format,
+    HealthPath,
     Host,
     Name,
     NetworkName,
@@ -158,7 +158,7 @@ def test_whatever_gives_a_name_gives_one_that_may_be_written_too(text: str) -> N
     [
         (Host, [".example.org", "example.org", "127.0.0.1", "::1"], ["", ".", "a b", "*.example"]),
         (
-            AskedPath,
+            HealthPath,
             ["/", "/ping", "/a/b?c=d", "/a//b", "/x?to=//b/../c", "/...", "/.well-known/x"],
             ["", "ping", "?a", "/a b", "/{x}", "/x#y", "/\\x", "/\n", "/x\n", "/\x00", "/\x7f", "/\u2028"],
         ),
@@ -189,7 +189,7 @@ def test_a_value_is_taken_or_refused(kind: Any, good: list[object], bad: list[ob
 )
 def test_a_path_that_leads_elsewhere_than_it_says_is_refused_with_the_reason(path: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
-        TypeAdapter(AskedPath).validate_python(path)
+        TypeAdapter(HealthPath).validate_python(path)
 
 
 def test_a_target_is_spelled_as_everywhere_else() -> None:
@@ -200,7 +200,7 @@ def test_what_stands_there_twice_is_taken_once_and_the_order_stays() -> None:
     assert take_unique(("b", "a", "b")) == ("b", "a")
 
 
-@pytest.mark.parametrize("kind", [Name, Contact, Format, AskedPath, Host])
+@pytest.mark.parametrize("kind", [Name, Contact, Format, HealthPath, Host])
 def test_every_pattern_is_told_in_words(kind: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(kind).validate_python("?")

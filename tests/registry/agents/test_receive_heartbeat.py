@@ -37,8 +37,8 @@ async def test_what_a_heartbeat_does_not_say_stays(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.send_heartbeat("agent-1", key, current_load=3, tasks_in_progress=["t"])
     await api.send_heartbeat("agent-1", key)
-    said = (await api.record("agent-1"))["reported"]
-    assert (said["current_load"], said["tasks_in_progress"]) == (3, ["t"])
+    heartbeat = (await api.record("agent-1"))["reported"]
+    assert (heartbeat["current_load"], heartbeat["tasks_in_progress"]) == (3, ["t"])
 
 
 async def test_heartbeats_that_arrive_together_are_each_answered(api: RegistryApi) -> None:
@@ -63,8 +63,8 @@ async def test_two_heartbeats_of_one_agent_at_once_leave_what_either_said(api: R
         api.send_heartbeat("agent-1", key),
     )
     assert [answer.status for answer in answers] == [200] * 3
-    said = (await api.record("agent-1"))["reported"]
-    assert (said["current_load"], said["tasks_in_progress"]) == (2, ["t"])
+    heartbeat = (await api.record("agent-1"))["reported"]
+    assert (heartbeat["current_load"], heartbeat["tasks_in_progress"]) == (2, ["t"])
 
 
 @pytest.mark.parametrize("role", [Role.ENROLL, Role.READER, Role.PROBER, Role.COORDINATOR])

@@ -1,7 +1,7 @@
 """When, at the earliest, was sent what arrives now?"""
 
 from lifesign.registry.api.stall_detector import (
-    BEAT_SECONDS,
+    INTERVAL_SECONDS,
     MAX_STALLS,
     MIN_PAUSE_SECONDS,
     SETTLE_SECONDS,
@@ -18,7 +18,7 @@ def beating(*times_s: float) -> StallDetector:
 
 def test_while_it_beats_nothing_has_waited() -> None:
     assert StallDetector().sent_after_s(5.0) == 5.0
-    pauses = beating(*(number * BEAT_SECONDS for number in range(100)))
+    pauses = beating(*(number * INTERVAL_SECONDS for number in range(100)))
     assert pauses.sent_after_s(25.0) == 25.0
 
 

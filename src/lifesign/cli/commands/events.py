@@ -235,11 +235,11 @@ def _verified(url: str) -> "LogReport":
     from lifesign.registry.events.verify_events import verify_log  # noqa: PLC0415 - SQLAlchemy takes 150 ms
     from lifesign.storage.engine import schema  # noqa: PLC0415 - see above
 
-    def look(transaction: "Transaction") -> "LogReport":
+    def verify(transaction: "Transaction") -> "LogReport":
         schema.check(transaction)
         return verify_log(transaction)
 
-    return run_in_transaction(url, look, is_write=False)
+    return run_in_transaction(url, verify, is_write=False)
 
 
 def _report(report: "LogReport") -> Iterator[PageLine]:

@@ -45,10 +45,10 @@ def show_monitor(
       lifesign monitor show --json | jq .silent_classes
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
 
-    async def asked(client: "RegistryClient") -> "MonitorRecord":
+    async def get(client: "RegistryClient") -> "MonitorRecord":
         return await client.monitor.get()
 
-    record = ask(asked, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    record = ask(get, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
     _write_record(record, as_json=as_json)
     return 0
 

@@ -201,8 +201,8 @@ def run(  # noqa: PLR0913 - each option is one
     )
     process_watcher.hide_memory()
     with ExitStack() as stack:
-        tell = stack.enter_context(event_writer(as_json=as_json))
-        stack.enter_context(logging_to(LogForwarder(tell)))
+        emit = stack.enter_context(event_writer(as_json=as_json))
+        stack.enter_context(logging_to(LogForwarder(emit)))
         open_tools, hidden = _tools(tools)
         places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
         own_key = agent_key_file(places.root, profile.agent_id)
@@ -238,7 +238,7 @@ def run(  # noqa: PLR0913 - each option is one
                 wanted=wanted,
                 settings=settings,
                 workspaces=places,
-                tell=tell,
+                emit=emit,
                 open_tools=open_tools,
                 keep_s=RETENTION_SECONDS if keep is None else keep,
                 drain_s=drain_s,

@@ -187,7 +187,7 @@ async def _pages(
 
 async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
     """Write one object, each target on a line of its own as it comes."""
-    from lifesign.census.targets_csv import life_group  # noqa: PLC0415 - see _classes
+    from lifesign.census.targets_csv import alive_group  # noqa: PLC0415 - see _classes
 
     total, separator = 0, "\n"
     sys.stdout.write('{"targets": [')
@@ -195,7 +195,7 @@ async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool
         total = total or page.total
         for target in page.targets:
             sys.stdout.write(separator)
-            life = life_group(target, is_continuous=is_continuous)
+            life = alive_group(target, is_continuous=is_continuous)
             shown = target.model_dump(mode="json", exclude_none=True) | {"is": life}
             write_json(sys.stdout, shown, indent=None)
             separator = ","
@@ -218,11 +218,11 @@ async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: boo
 
 def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
     from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
-    from lifesign.census.targets_csv import life_group  # noqa: PLC0415 - see _classes
+    from lifesign.census.targets_csv import alive_group  # noqa: PLC0415 - see _classes
 
     return (
         target.url,
-        GROUP_WORDS[life_group(target, is_continuous=is_continuous)],
+        GROUP_WORDS[alive_group(target, is_continuous=is_continuous)],
         NEVER_MEASURED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.evidence_at is None else time_text(target.evidence_at),

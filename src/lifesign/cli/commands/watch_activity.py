@@ -114,13 +114,13 @@ def watch_opencode(
 def _event_writer(*, as_json: bool) -> Callable[["WatchEvent"], None]:
     from datetime import UTC, datetime  # noqa: PLC0415 - not needed for `--help`
 
-    def tell(event: "WatchEvent") -> None:
+    def emit(event: "WatchEvent") -> None:
         at = utc_text(datetime.now(UTC), "milliseconds")
         sys.stdout.write(_json_line(at, event) if as_json else _line(at, event))
         # Whoever reads through a pipe wants it now.
         sys.stdout.flush()
 
-    return tell
+    return emit
 
 
 def _json_line(at: str, event: "WatchEvent") -> str:

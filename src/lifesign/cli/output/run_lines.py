@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind, Tell
+from lifesign.adapter.run_events import SPOKEN_WITH, Emit, RunEvent, RunEventKind
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.domain.text.times import utc_text
@@ -31,7 +31,7 @@ _KEPT: Final = frozenset({RunEventKind.HELP_REQUESTED, RunEventKind.FAILED, RunE
 
 
 @contextmanager
-def event_writer(*, as_json: bool) -> Iterator[Tell]:
+def event_writer(*, as_json: bool) -> Iterator[Emit]:
     """Yield what writes each thing that is told: JSON to standard output, else lines to standard error.
 
     It returns at once, whoever reads. At the end of the block what waits has FLUSH_SECONDS to be read.
@@ -94,9 +94,9 @@ def _omitted_text(lines: int) -> str:
 class LogForwarder(logging.Handler):
     """Tells what is logged."""
 
-    def __init__(self, write_event: Tell) -> None:
+    def __init__(self, write_event: Emit) -> None:
         super().__init__(logging.WARNING)
-        self._tell = write_event
+        self._emit = write_event
         self._said: tuple[str, str] | None = None
         self._said_at_s = 0.0
 
@@ -113,7 +113,7 @@ class LogForwarder(logging.Handler):
         if (server := SPOKEN_WITH.get()) and not _is_lifesign_record(record):
             text = f"{server}: {text}"
         if not self._is_repeated(record, text):
-            self._tell(RunEvent(what=RunEventKind.TOOLS if is_of_tools else RunEventKind.REGISTRY, text=text))
+            self._emit(RunEvent(what=RunEventKind.TOOLS if is_of_tools else RunEventKind.REGISTRY, text=text))
 
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
         """Whether a library said the same just before: it may ask a server several times at once."""

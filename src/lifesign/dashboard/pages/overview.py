@@ -89,13 +89,13 @@ def _read(context: RequestContext) -> Mapping[str, Any]:
         "troubles": troubles,
         "monitor": monitor,
         "monitor_words": monitor_words(monitor),
-        "may_release": monitor.state == "suspended" and context.visitor.may(Permission.RELEASE_HOLD),
+        "may_release": monitor.state == "suspended" and context.visitor.may(Permission.RELEASE_SUSPENSION),
         "position": event_log.last_sequence(transaction),
         "now_s": transaction.now_s,
     }
 
 
-def release_hold(context: RequestContext, _request: Request, _form: Mapping[str, str]) -> str:
+def release_suspension(context: RequestContext, _request: Request, _form: Mapping[str, str]) -> str:
     """Believe silence again."""
     context.ask("POST", "/api/v1/monitor/release")
     return ""

@@ -23,7 +23,7 @@ MAX_RETRY_AFTER_S: Final = 300.0
 MAX_DOUBLINGS: Final = 16
 
 
-def first_beat_at_s(registered_at_s: float, interval_s: float, chance: float) -> float:
+def first_heartbeat_at_s(registered_at_s: float, interval_s: float, chance: float) -> float:
     """Return when the first beat after a registration is due: at any time within the interval.
 
     `chance` is from 0 to 1. To register is a sign of life, so that the first interval may be shortened
@@ -32,7 +32,7 @@ def first_beat_at_s(registered_at_s: float, interval_s: float, chance: float) ->
     return registered_at_s + interval_s * max(MIN_GAP_RATIO, chance)
 
 
-def next_beat_at_s(sent_at_s: float, now_s: float, interval_s: float, chance: float) -> float:
+def next_heartbeat_at_s(sent_at_s: float, now_s: float, interval_s: float, chance: float) -> float:
     """Return when the next beat is due after one that was answered now; `chance` is from 0 to 1."""
     due_s = sent_at_s + interval_s * (1.0 - EARLY_RATIO * chance)
     return max(due_s, now_s + interval_s * MIN_GAP_RATIO)

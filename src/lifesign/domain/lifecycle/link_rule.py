@@ -143,12 +143,12 @@ def decide(claims: Collection[LinkClaim], linked: int | None, *, is_gone: bool, 
         if linked is None or linked in conflicting:
             reason = None if linked is None else UnlinkReason.TWO_CLAIMS
         else:
-            reason = _why_unproven(claims, linked)
+            reason = _unproven_reason(claims, linked)
         return LinkDecision(reason=reason, conflicting=conflicting)
     one = proven[0] if proven else None
     if one is not None and one.agent == linked:
         return LinkDecision(agent=linked)
-    reason = None if linked is None else _why_unproven(claims, linked)
+    reason = None if linked is None else _unproven_reason(claims, linked)
     if one is None or (one.unlinked_at_s is not None and now_s - one.unlinked_at_s < RELINK_SECONDS):
         return LinkDecision(reason=reason)
     return LinkDecision(agent=one.agent, reason=reason)
@@ -169,7 +169,7 @@ def _counts(at_s: float | None, now_s: float) -> bool:
     return at_s is not None and now_s - at_s < PROOF_GRACE_SECONDS
 
 
-def _why_unproven(claims: Collection[LinkClaim], agent: int) -> UnlinkReason:
+def _unproven_reason(claims: Collection[LinkClaim], agent: int) -> UnlinkReason:
     claim = next((claim for claim in claims if claim.agent == agent), None)
     if claim is None or not claim.is_registered:
         return UnlinkReason.AGENT_DEREGISTERED

@@ -207,7 +207,7 @@ class PassiveHeartbeats:
                 busy_sessions=busy,
             )
         idle = _idle_session(agent)
-        if idle is None or not self._is_heard(now_s) or now_s < agent.beaten_s + agent.interval_s:
+        if idle is None or not self._is_recent(now_s) or now_s < agent.beaten_s + agent.interval_s:
             return None
         return DueHeartbeat(
             agent_id=agent_id, cause=Cause.IDLE, session_id=idle, source="", busy_sessions=busy
@@ -216,10 +216,10 @@ class PassiveHeartbeats:
     def _next_of(self, agent: _Agent, now_s: float) -> float:
         if agent.owed is not None:
             return max(agent.owed.at_s, _not_before_s(agent))
-        can_beat = _idle_session(agent) is not None and self._is_heard(now_s)
+        can_beat = _idle_session(agent) is not None and self._is_recent(now_s)
         return max(agent.beaten_s + agent.interval_s, _not_before_s(agent)) if can_beat else math.inf
 
-    def _is_heard(self, now_s: float) -> bool:
+    def _is_recent(self, now_s: float) -> bool:
         return now_s - self._heard_s <= SERVER_SILENT_S
 
     def _owe(self, session: _Session, session_id: str, source: str, now_s: float) -> None:

@@ -25,12 +25,12 @@ def receipt_of(at_s: float, interval_s: float, memory: ProbeMemory | None) -> Re
         at_s=at_s,
         max_gap_s=MAX_GAP_INTERVALS * interval_s,
         evidence_until_s=at_s + EVIDENCE_INTERVALS * interval_s * factor,
-        results_until_s=_asked_until_s(memory, at_s)
+        results_until_s=_wait_until_s(memory, at_s)
         + EVIDENCE_INTERVALS * interval_s * max(factor, slowdown(memory, cadence)),
     )
 
 
-def _asked_until_s(memory: ProbeMemory, at_s: float) -> float:
+def _wait_until_s(memory: ProbeMemory, at_s: float) -> float:
     """Return until when the target wants no probe: at most a day after this one."""
     until_s = at_s
     if memory.not_before_s is not None:

@@ -46,12 +46,12 @@ from lifesign.prober.definition.slowness import SlownessPolicy
 from lifesign.prober.definition.values import (
     FORMS,
     MAX_SPAN_SECONDS,
-    AskedPath,
     CanaryClass,
     CanaryUrl,
     Contact,
     FileName,
     Format,
+    HealthPath,
     Host,
     Name,
     NetworkName,
@@ -160,14 +160,14 @@ class LayerSettings(_DefinitionMapping):
     message: MessageSettings | None = None
     """A real message; null sends none."""
     paths: Annotated[
-        tuple[AskedPath, ...],
+        tuple[HealthPath, ...],
         Field(max_length=MAX_PATHS),
         AfterValidator(take_unique),
     ] = ()
     """More GETs, such as /ping: shown, they decide nothing."""
 
     @model_validator(mode="after")
-    def _ask_something(self) -> Self:
+    def _require_a_layer(self) -> Self:
         if not (self.card or self.transport or self.health or self.message):
             raise PydanticCustomError("nothing_asked", "expected card or health to be true: nothing is asked")
         if not self.card and (self.transport or self.message):
@@ -442,7 +442,7 @@ class ProbeDefinition(_DefinitionMapping):
 
     @field_validator("directories")
     @classmethod
-    def _tell_apart(cls, directories: tuple[DirectorySource, ...]) -> tuple[DirectorySource, ...]:
+    def _require_distinct_names(cls, directories: tuple[DirectorySource, ...]) -> tuple[DirectorySource, ...]:
         labels = [source.label for source in directories]
         for label in labels:
             if labels.count(label) > 1:

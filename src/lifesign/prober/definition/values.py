@@ -212,7 +212,7 @@ def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
 Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
-AskedPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(_take_path)]
+HealthPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(_take_path)]
 """A path on the target's own origin; with a query, if it is to have one, and without a fragment."""
 Host = Annotated[
     str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN), BeforeValidator(_take_host)

@@ -98,7 +98,7 @@ class PlainList:
         if _is_json(document):
             items = _json_items(document.value)
             return items is not None and _is_mostly_listed(_json_entries(items[:SAMPLE_LINES]))
-        way = _way_of(document)
+        way = _syntax_of(document)
         if way is None:
             return False
         return _is_mostly_listed(_sampled(document, way))
@@ -111,7 +111,7 @@ class PlainList:
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
             total = count_in(document.value, "total") if is_object(document.value) else None
             return DirectoryPage(entries=map(_json_entry, items), items=len(items), total=total)
-        way = _way_of(document)
+        way = _syntax_of(document)
         # A page that says that a service is out of order is text too.
         if way is None or not _has_target(_sampled(document, way)):
             raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
@@ -136,7 +136,7 @@ def describe_junk(document: Document) -> str:
     if _is_json(document):
         items = _json_items(document.value) or []
         numbered, what, unit = [*enumerate(_json_entries(items[:SAMPLE_LINES]), 1)], "a JSON list", "item"
-    elif (way := _way_of(document)) is not None:
+    elif (way := _syntax_of(document)) is not None:
         numbered, what, unit = _numbered(_sample(document), way), "CSV" if way == "csv" else "text", "line"
     else:
         return ""
@@ -239,7 +239,7 @@ def _is_mostly_listed(entries: Sequence[Entry]) -> bool:
     return _has_target(entries) and _places(entries) * 2 >= len(entries)
 
 
-def _way_of(document: Document) -> ListSyntax | None:
+def _syntax_of(document: Document) -> ListSyntax | None:
     """Return how a text is written; None if it is none, or a page."""
     if document.content_type == "text/html":
         return None
@@ -261,7 +261,7 @@ def _is_unattributed_text(document: Document) -> bool:
     said = list(islice(_content_lines(_lines(sample)), 2))
     if not said:
         return next(_content_lines(_lines(document)), None) is None
-    if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _way_of(document) != "csv":
+    if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _syntax_of(document) != "csv":
         return False
     header = next(csv.reader(said, delimiter=_delimiter_of(said[0]) or ","))
     return any(cell.strip().lower() in _URL_COLUMNS for cell in header[:MAX_COLUMNS])

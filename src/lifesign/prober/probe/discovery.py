@@ -111,7 +111,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.card_place = fetched.url
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)
-    visit.learned |= _whom_to_ask(served.card)
+    visit.learned |= _interface_memory(served.card)
     visit.learned |= _claimed_agent(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
@@ -149,7 +149,7 @@ def _remember_reading(visit: ProbeSession, place: str, fetched: Fetched, digest:
     }
 
 
-def _whom_to_ask(card: AgentCard) -> dict[str, Any]:
+def _interface_memory(card: AgentCard) -> dict[str, Any]:
     """Return what is remembered of the interface that is asked."""
     interface = askable(card.interfaces)
     url = None if interface is None else _plain(interface)

@@ -88,7 +88,7 @@ class Dispatch:
         self.intake = Intake(
             plan=lambda: self.plan,
             planned=self._note_planned,
-            asks_again=self._ask_again,
+            asks_again=self._repeat_request,
             clock=clock,
             cadence=cadence,
             reporter=reporter,
@@ -391,7 +391,7 @@ class Dispatch:
         cadence = slot.cadence(self._cadence)
         return inconclusive.without_result(slot, memory, cadence, began_at_s, reason=reason, why=why)
 
-    def _ask_again(self, failure: WaitingFailure) -> None:
+    def _repeat_request(self, failure: WaitingFailure) -> None:
         """Let the target of a failure that has a witness be asked once more, before all others."""
         slot = failure.slot
         self._to_ask_again[slot] = failure

@@ -34,7 +34,7 @@ from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.storage.agents import agent_rows, commands, heartbeats
 from lifesign.storage.agents.agent_rows import StoredAgent
-from lifesign.storage.agents.heartbeats import BeatFacts, HeartbeatCaller, StoredHeartbeat
+from lifesign.storage.agents.heartbeats import HeartbeatCaller, HeartbeatFacts, StoredHeartbeat
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
@@ -55,7 +55,7 @@ class Arrival:
     """Of the key that came with it."""
     incarnation: int | None
     """The life it says it is in; None if it does not say."""
-    said: Heartbeat
+    heartbeat: Heartbeat
     sent_after_s: float | None = None
     """When it was sent at the earliest, by `time.monotonic`: it may have waited for us. None: just now."""
 
@@ -77,18 +77,18 @@ def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) ->
     ordinary_reply = reply_json(now_s, Status.ACTIVE, ())
     answers: list[Answer] = []
     counted: dict[int, StoredHeartbeat] = {}
-    eventful: list[tuple[int, BeatFacts, StoredHeartbeat]] = []
+    eventful: list[tuple[int, HeartbeatFacts, StoredHeartbeat]] = []
     for position, arrival in enumerate(arrivals):
         facts = known.get(position)
         refusal = _refusal(transaction, arrival, facts, now_s)
         if refusal is not None or facts is None:
             answers.append(refusal or AgentNotFound(arrival.agent_id))
             continue
-        send_heartbeat = _stored_heartbeat(arrival.said, facts, now_s, arrival.waited_s(monotonic_s))
+        send_heartbeat = _stored_heartbeat(arrival.heartbeat, facts, now_s, arrival.waited_s(monotonic_s))
         # Two of one agent in one group: the later one counts, for what it says and the earlier does not.
         counted[facts.number] = _merged(counted.get(facts.number), send_heartbeat)
         answers.append(ordinary_reply)
-        if _is_eventful(arrival.said, facts, send_heartbeat):
+        if _is_eventful(arrival.heartbeat, facts, send_heartbeat):
             eventful.append((position, facts, send_heartbeat))
     heartbeats.store(transaction, list(counted.values()))
     for position, facts, send_heartbeat in eventful:
@@ -97,7 +97,7 @@ def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) ->
 
 
 def _refusal(
-    transaction: Transaction, arrival: Arrival, facts: BeatFacts | None, now_s: float
+    transaction: Transaction, arrival: Arrival, facts: HeartbeatFacts | None, now_s: float
 ) -> LifesignError | None:
     """Return why a heartbeat does not count, or None."""
     try:
@@ -115,7 +115,7 @@ def _refusal(
     return None
 
 
-def _key_in(facts: BeatFacts, digest: bytes) -> StoredKey | None:
+def _key_in(facts: HeartbeatFacts, digest: bytes) -> StoredKey | None:
     if facts.key_id is None or facts.key_role is None:
         return None
     return StoredKey(
@@ -131,7 +131,7 @@ def _key_in(facts: BeatFacts, digest: bytes) -> StoredKey | None:
 
 
 def _stored_heartbeat(
-    heartbeat: Heartbeat, facts: BeatFacts, now_s: float, waited_s: float
+    heartbeat: Heartbeat, facts: HeartbeatFacts, now_s: float, waited_s: float
 ) -> StoredHeartbeat:
     tasks = None if heartbeat.tasks_in_progress is None else to_json(heartbeat.tasks_in_progress).decode()
     client_s, was_drifting = heartbeat.client_timestamp.timestamp(), facts.is_drifting
@@ -148,7 +148,7 @@ def _merged(earlier: StoredHeartbeat | None, later: StoredHeartbeat) -> StoredHe
     )
 
 
-def _is_eventful(heartbeat: Heartbeat, facts: BeatFacts, send_heartbeat: StoredHeartbeat) -> bool:
+def _is_eventful(heartbeat: Heartbeat, facts: HeartbeatFacts, send_heartbeat: StoredHeartbeat) -> bool:
     """Whether the heartbeat changes more than the time and the load, or its reply says more than usual."""
     return (
         facts.status != Status.ACTIVE
@@ -160,19 +160,21 @@ def _is_eventful(heartbeat: Heartbeat, facts: BeatFacts, send_heartbeat: StoredH
 
 
 def _follow_up(
-    transaction: Transaction, arrival: Arrival, facts: BeatFacts, send_heartbeat: StoredHeartbeat
+    transaction: Transaction, arrival: Arrival, facts: HeartbeatFacts, send_heartbeat: StoredHeartbeat
 ) -> bytes:
     """Judge the agent anew, note what it says that was not expected, and tell what waits for it."""
-    said, now_s = arrival.said, transaction.now_s
+    heartbeat, now_s = arrival.heartbeat, transaction.now_s
     agent = agent_rows.find(transaction, arrival.agent_id, to_change=True)
     assert agent is not None  # noqa: S101 - it is locked since its facts were fetched
     waiting = [
         command for command in commands.waiting(transaction, [agent.id]) if command.expires_at_s > now_s
     ]
-    mismatch = _mismatch(transaction, agent, facts, said)
+    mismatch = _mismatch(transaction, agent, facts, heartbeat)
     waited_s = arrival.waited_s(time.monotonic())
     drafts = (
-        [_drift(agent, said, waited_s, now_s)] if send_heartbeat.is_drifting and not facts.is_drifting else []
+        [_drift(agent, heartbeat, waited_s, now_s)]
+        if send_heartbeat.is_drifting and not facts.is_drifting
+        else []
     )
     if mismatch is not None:
         drafts.append(
@@ -185,13 +187,13 @@ def _follow_up(
         )
     event_log.append(transaction, drafts)
     change = _change(agent, now_s, verdict_context(transaction))
-    if said.status == "draining" and _status_after(agent, change) in {Status.ACTIVE, Status.UNHEALTHY}:
+    if heartbeat.status == "draining" and _status_after(agent, change) in {Status.ACTIVE, Status.UNHEALTHY}:
         timeout_s = next(
             (command.drain_timeout_s for command in waiting if command.drain_timeout_s is not None),
             agent.drain_timeout_s,
         )
         change = with_drain(change, now_s, timeout_s, "the agent says that it drains")
-    if agent.status == Status.DRAINING and said.current_load == 0:
+    if agent.status == Status.DRAINING and heartbeat.current_load == 0:
         # It may have done all its work: the next sweep looks.
         agent_rows.set_verdict_due(transaction, {agent.id: now_s})
     if change.is_visible:
@@ -233,7 +235,7 @@ def _drift(agent: StoredAgent, heartbeat: Heartbeat, waited_s: float, now_s: flo
 
 
 def _mismatch(
-    transaction: Transaction, agent: StoredAgent, facts: BeatFacts, heartbeat: Heartbeat
+    transaction: Transaction, agent: StoredAgent, facts: HeartbeatFacts, heartbeat: Heartbeat
 ) -> TasksMismatch | None:
     """Return how the tasks that the agent names now differ from those that are leased to it; None if not."""
     if heartbeat.tasks_in_progress is None or facts.tasks == to_json(heartbeat.tasks_in_progress).decode():

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import Final
 
-BEAT_SECONDS: Final = 0.25
+INTERVAL_SECONDS: Final = 0.25
 MIN_PAUSE_SECONDS: Final = 0.75
 """Between two beats; less is how a busy process goes on."""
 SETTLE_SECONDS: Final = 10.0
@@ -31,7 +31,7 @@ class StallDetector:
         """Beat until cancelled."""
         while True:
             self.tick(time.monotonic())
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS)
 
     def tick(self, now_s: float) -> None:
         """Take note that this process is at work; times are those of `time.monotonic`."""

@@ -21,7 +21,7 @@ MAX_ENDED = 10_000
 """Keys that one look asks about; each is asked about for a day."""
 
 
-def keys_that_still_hold(transaction: Transaction) -> list[str]:
+def keys_with_leases(transaction: Transaction) -> list[str]:
     """Return the ids of keys that ended within the longest lease, and of which a lease has not ended."""
     ended = key_rows.ended_since(transaction, transaction.now_s - MAX_TTL_SECONDS, MAX_ENDED)
     if not ended:

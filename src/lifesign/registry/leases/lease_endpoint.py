@@ -67,7 +67,7 @@ class LeaseEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry out one request."""
         try:
-            asked = await self._asked(scope, receive)
+            asked = await self._parse(scope, receive)
             answer = await self.groups.ask(asked)
         except LifesignError as error:
             await error_response(error)(scope, receive, send)
@@ -85,7 +85,7 @@ class LeaseEndpoint:
                     self._dispatcher.heard.note()
                 await _show(asked, answer, send)
 
-    async def _asked(self, scope: Scope, receive: Receive) -> LeaseOperation:
+    async def _parse(self, scope: Scope, receive: Receive) -> LeaseOperation:
         headers = headers_in(scope)
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)

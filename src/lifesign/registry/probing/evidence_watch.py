@@ -29,7 +29,7 @@ from lifesign.domain.lifecycle.monitor_watch import (
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.evidence_age import UnknownReason
-from lifesign.registry.keys.key_leases import end_leases_of, keys_that_still_hold
+from lifesign.registry.keys.key_leases import end_leases_of, keys_with_leases
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.hand_out_witnesses import mass_silence_in, mass_silence_json
 from lifesign.registry.transitions.status_changes import MONITOR
@@ -80,7 +80,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
             key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
             for key, sums in prober_reports.by_key(transaction).items()
         },
-        ended_keys=keys_that_still_hold(transaction),
+        ended_keys=keys_with_leases(transaction),
     )
 
 

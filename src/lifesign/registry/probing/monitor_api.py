@@ -65,7 +65,7 @@ def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
     return OperationReply(content=_shown(monitors, row, call.policies.mass_exit))
 
 
-def release_hold(transaction: Transaction, call: Call) -> OperationReply:
+def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
     """Believe silence again, on one track or on both; nothing happens where it is not suspended."""
     asked = call.query_as(MonitorRelease)
     row = registry_row.lock(transaction)
@@ -200,8 +200,8 @@ OPERATIONS = (
         method="POST",
         path=f"{PATH}/release",
         summary="End the suspension of verdicts by silence",
-        action=Permission.RELEASE_HOLD,
-        function=release_hold,
+        action=Permission.RELEASE_SUSPENSION,
+        function=release_suspension,
         query=MonitorRelease,
         answer=MonitorRecord,
     ),

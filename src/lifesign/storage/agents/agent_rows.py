@@ -138,11 +138,11 @@ _ADD_SQLITE = text(f"""
     RETURNING agent_id, id
 """)  # noqa: S608 - constants only
 _ADD_POSTGRESQL = insert(agents).returning(agents.c.agent_id, agents.c.id)
-_ADD_BEATS_SQLITE = text("""
+_ADD_HEARTBEATS_SQLITE = text("""
     INSERT INTO heartbeats (agent, last_heartbeat_at_s, max_concurrent_tasks)
     SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows)
 """)
-_ADD_BEATS_POSTGRESQL = text("""
+_ADD_HEARTBEATS_POSTGRESQL = text("""
     INSERT INTO heartbeats (agent, last_heartbeat_at_s, max_concurrent_tasks)
     SELECT CAST(given ->> 0 AS bigint), CAST(given ->> 1 AS double precision), CAST(given ->> 2 AS integer)
     FROM json_array_elements(CAST(:rows AS json)) AS given
@@ -238,7 +238,7 @@ def add_many(
         (number, last_heartbeat_at_s, agent.get(_CAPACITY))
         for number, agent in zip(numbers, added, strict=True)
     ]
-    statement = _ADD_BEATS_POSTGRESQL if transaction.is_postgresql else _ADD_BEATS_SQLITE
+    statement = _ADD_HEARTBEATS_POSTGRESQL if transaction.is_postgresql else _ADD_HEARTBEATS_SQLITE
     connection.execute(statement, {"rows": to_json(beginnings).decode()})
     able = {
         number: (agent["status"], tuple(agent["capabilities"]))

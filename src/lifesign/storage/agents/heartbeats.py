@@ -22,7 +22,7 @@ class HeartbeatCaller(NamedTuple):
     """Of the key, hexadecimal."""
 
 
-class BeatFacts(NamedTuple):
+class HeartbeatFacts(NamedTuple):
     """What is known of an agent that beats, and of the key that it showed."""
 
     position: int
@@ -127,7 +127,7 @@ def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tu
     ]
 
 
-def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> dict[int, BeatFacts]:
+def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> dict[int, HeartbeatFacts]:
     """Return what is known, by the position in `asked`; whoever is not registered is absent.
 
     Until the transaction ends, nobody else changes these agents.
@@ -143,7 +143,7 @@ def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> di
         )
     else:
         rows = from_json(transaction.connection.scalar(_FETCH_SQLITE, {"asked": to_json(callers).decode()}))
-    return {row[0]: BeatFacts(*row) for row in rows}
+    return {row[0]: HeartbeatFacts(*row) for row in rows}
 
 
 def store(transaction: Transaction, given: Sequence[StoredHeartbeat]) -> None:

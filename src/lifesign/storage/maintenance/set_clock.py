@@ -34,7 +34,7 @@ _MOVE_QUEUED = text("""
     WHERE status = 'queued' AND not_before_s > :running_at_s
 """)
 _SOME = select(agents.c.id).where(agents.c.id > bindparam("after")).order_by(agents.c.id)
-_BEATS_BACK = text("""
+_HEARTBEATS_BACK = text("""
     UPDATE heartbeats SET last_heartbeat_at_s = last_heartbeat_at_s + :by_s
     WHERE agent > :after AND agent <= :last AND last_heartbeat_at_s > :now_s
 """)
@@ -97,7 +97,7 @@ def move_agents_back(
     if not numbers:
         return None
     moved = {"by_s": by_s, "now_s": now_s, "after": after, "last": numbers[-1]}
-    for statement in (_BEATS_BACK, _STATUSES_BACK, _DEADLINES_BACK):
+    for statement in (_HEARTBEATS_BACK, _STATUSES_BACK, _DEADLINES_BACK):
         transaction.connection.execute(statement, moved)
     seen = transaction.connection.execute(
         select(observed.c.agent, observed.c.facts).where(
