@@ -129,7 +129,7 @@ def test_a_wrong_option_is_wrong_usage(name: str) -> None:
     assert called(name, "--nonsense") == ExitCode.USAGE
 
 
-@pytest.mark.parametrize("name", [*{*taking("--registry")} - WITHOUT_FIRST_REQUEST])
+@pytest.mark.parametrize("name", sorted({*taking("--registry")} - WITHOUT_FIRST_REQUEST))
 def test_a_registry_that_cannot_be_reached_is_no_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "events tail":
         impatient = functools.partial(RegistryClient, timeout_seconds=0.3)
@@ -146,7 +146,7 @@ def test_a_database_that_cannot_be_reached_or_read_is_no_answer(name: str, url: 
     assert called(name, "--database", url) == expected
 
 
-@pytest.mark.parametrize("name", [*{*taking("--database")} - CREATES_DATABASE])
+@pytest.mark.parametrize("name", sorted({*taking("--database")} - CREATES_DATABASE))
 def test_a_database_file_that_is_missing_is_wrong_usage(name: str) -> None:
     assert called(name, "--database", "sqlite:///absent.db") == ExitCode.USAGE
 
