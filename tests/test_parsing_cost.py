@@ -36,10 +36,10 @@ from lifesign.dashboard.safe_redirect import local_path
 from lifesign.dashboard.visitors import cookie_in
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.files.workflow_file import read_workflow
-from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.a2a_response import parse_or_none
+from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
-from lifesign.domain.health.json_answer import parse_or_none
-from lifesign.domain.lifecycle.activity_event import read_event
+from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.net.public_address import is_own_host
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import vet_url, without_password, without_passwords

@@ -36,10 +36,10 @@ from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.domain.errors import InvalidDocument, InvalidFile
 from lifesign.domain.files.workflow_file import read_workflow
-from lifesign.domain.health.answer_stream import read_event_stream
+from lifesign.domain.health.a2a_response import NotJson, TooComplex, outcome_of_json
+from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.document_reader import read_document
-from lifesign.domain.health.json_answer import NotJson, TooComplex, outcome_of_json
-from lifesign.domain.lifecycle.activity_event import read_event
+from lifesign.domain.lifecycle.opencode_event import read_event
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.net.display_name import called
 from lifesign.domain.net.target import read_target

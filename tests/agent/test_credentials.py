@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lifesign.agent.credentials import AgentKeys, registry_url
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.client.secret_file import MAX_SECRET_BYTES
 from lifesign.errors import InvalidValue
 

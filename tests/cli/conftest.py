@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.prober.definition import slowness
 
 

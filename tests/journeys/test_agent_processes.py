@@ -21,7 +21,7 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
 
 from lifesign.client import RegistryClient
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentRecord

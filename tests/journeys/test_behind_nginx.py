@@ -29,7 +29,7 @@ from tests.support.servers import (
     until,
 )
 
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 
 pytestmark = pytest.mark.skipif(
     shutil.which("nginx") is None, reason="NOT RUN: nginx is absent (apt-get install nginx-light)"

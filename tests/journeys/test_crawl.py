@@ -21,7 +21,7 @@ from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.client import RegistryClient
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.observation.results import ResultClass
 

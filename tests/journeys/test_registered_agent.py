@@ -11,7 +11,7 @@ from tests.support.registry_server import ADMIN_KEY, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.cli import main
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 
 
 def started(url: str, file: Path) -> "subprocess.Popen[str]":

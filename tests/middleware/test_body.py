@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.scripted import EVENTS, JSON, PLAIN, call, start
 
+from lifesign.domain.health.a2a_response import MAX_CALL_BYTES, NotJson
 from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.json_answer import MAX_CALL_BYTES, NotJson
 from lifesign.domain.health.outcome import Outcome
 from lifesign.middleware import body as body_module
 from lifesign.middleware.body import (

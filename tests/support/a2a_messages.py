@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from lifesign.domain.health.answer_stream import read_event_stream
-from lifesign.domain.health.json_answer import outcome_of_json
+from lifesign.domain.health.a2a_response import outcome_of_json
+from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 
 AGENT_ID = "linked-1"
 

@@ -13,7 +13,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 
 COMMAND = ("-c", "import sys; from lifesign.cli import main; sys.exit(main())", "mcp")
 

@@ -14,7 +14,7 @@ from lifesign.activity.activity_events import Emit, Once, WatchEvent, WatchEvent
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
 from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStatus
 from lifesign.domain.base.backoff import Backoff
-from lifesign.domain.lifecycle.activity_event import Meaning, is_session_id, read_event
+from lifesign.domain.lifecycle.opencode_event import Meaning, is_session_id, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
     MIN_GAP_S,
     DueHeartbeat,

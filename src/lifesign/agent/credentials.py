@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_connection import check_key
 from lifesign.client.secret_file import find_secret, write_private
 from lifesign.errors import InvalidValue

@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from lifesign.domain.health.answer_stream import EventStreamReader, Shape, StreamEnd
-from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.json_answer import (
+from lifesign.domain.health.a2a_response import (
     MAX_CALL_BYTES,
     TooComplex,
     call_of_excerpt,
     outcome_of_json,
     parse_or_none,
 )
+from lifesign.domain.health.a2a_stream import EventStreamReader, Shape, StreamEnd
+from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, Outcome
 
 Message = MutableMapping[str, Any]

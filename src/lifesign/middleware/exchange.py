@@ -9,9 +9,7 @@ answer's own exception.
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from lifesign.domain.health.answer_stream import Shape, StreamEnd, has_shape
-from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.json_answer import (
+from lifesign.domain.health.a2a_response import (
     MAX_CALL_BYTES,
     STREAMING_PATH,
     NotJson,
@@ -21,6 +19,8 @@ from lifesign.domain.health.json_answer import (
     outcome_of_json,
     parse_or_none,
 )
+from lifesign.domain.health.a2a_stream import Shape, StreamEnd, has_shape
+from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import (
     ANSWERED,
     TASK_FAILED,

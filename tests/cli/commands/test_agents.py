@@ -19,7 +19,7 @@ from tests.support.suspension import suspend
 from lifesign.cli import main
 from lifesign.cli.output.agent_page import page, status_text
 from lifesign.client import RegistryClient
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.net.target import target_id

@@ -24,7 +24,7 @@ from tests.support.registry_server import RegistryServer
 from tests.support.small_disk import fill, mounted
 
 from lifesign.cli import main
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl import process as process_module
 from lifesign.storage.engine.tables import census_runs, probe_results
 from lifesign.storage.engine.transaction import Transaction

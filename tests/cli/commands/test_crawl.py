@@ -18,7 +18,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.census.report_files import Report
 from lifesign.cli import main
 from lifesign.cli.commands.crawl import ended
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl import run as run_module
 from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger

@@ -7,7 +7,7 @@ import pytest
 from tests.support.registry_server import KEYS, RegistryServer
 
 from lifesign.cli import main
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.domain.access.permissions import Role
 
 Captured = pytest.CaptureFixture[str]

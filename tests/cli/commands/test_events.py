@@ -23,7 +23,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.cli import main
 from lifesign.cli.commands.events import event_line
 from lifesign.client import RegistryClient
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_events import LoggedEvent
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import target_id

@@ -7,7 +7,7 @@ import pytest
 
 from lifesign.cli import main
 from lifesign.cli.commands.mcp import TOKEN_VARIABLE
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.activity.opencode import PASSWORD_VARIABLE
 from lifesign.cli import main
 from lifesign.client import RegistryClient
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 
 PROGRAM = "import sys; from lifesign.cli import main; sys.exit(main())"
 

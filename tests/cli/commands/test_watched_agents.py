@@ -6,7 +6,7 @@ import pytest
 
 from lifesign.cli.commands import watched_agents
 from lifesign.cli.commands.watched_agents import read_watched
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.errors import InvalidValue
 
 

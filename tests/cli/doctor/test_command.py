@@ -32,7 +32,7 @@ from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock
 from lifesign.cli.doctor.database_checks import _of_the_sweeps
 from lifesign.cli.doctor.registry_checks import of_the_monitor, of_the_reports
 from lifesign.cli.doctor.server_checks import listener_text, of_the_server
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role, key_of
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import LivingProber

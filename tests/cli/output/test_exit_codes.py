@@ -10,7 +10,7 @@ from lifesign.adapter.process import process_watcher
 from lifesign.cli import main
 from lifesign.cli.output.exit_codes import COMMANDS, MEANINGS, ExitCode, exit_code_of
 from lifesign.client import RegistryClient
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.client.registry_errors import InvalidAnswer, NotFound, Unreachable
 from lifesign.errors import InvalidValue
 from lifesign.storage.errors import DatabaseInUse, InvalidBackup, StoreUnavailable

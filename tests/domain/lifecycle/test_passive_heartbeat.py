@@ -13,7 +13,7 @@ from tests.support.properties import examples
 
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.domain.lifecycle import passive_heartbeat
-from lifesign.domain.lifecycle.activity_event import Meaning, read_event
+from lifesign.domain.lifecycle.opencode_event import Meaning, read_event
 from lifesign.domain.lifecycle.passive_heartbeat import (
     LATE_S,
     MIN_GAP_S,

@@ -14,7 +14,7 @@ from tests.support.servers import free_port
 
 from lifesign.domain.net.target_address import read_networks
 from lifesign.prober.network.exclusion_list import OptOuts
-from lifesign.prober.witness.contact import NetworkClasses
+from lifesign.prober.witness.target_contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessReply, WitnessRequests
 
 LOOPBACK = "127.0.0.0/8"

@@ -18,7 +18,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 from tests.support.servers import PATIENCE_SECONDS, free_port, serving
 
-from lifesign.domain.events.webhook_signature import (
+from lifesign.domain.events.webhook_delivery import (
     GIVE_UP_SECONDS,
     ID_HEADER,
     SIGNATURE_HEADER,

@@ -11,7 +11,7 @@ from lifesign.cli.options.config_file import take_prober_config
 from lifesign.cli.options.option_names import options
 from lifesign.cli.options.registry_access import PlainHttp, read_key
 from lifesign.cli.output.exit_codes import ExitCode
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 from lifesign.serving.log_output import LogFormat, logging_to

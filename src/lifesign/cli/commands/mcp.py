@@ -14,7 +14,7 @@ import typer
 from lifesign.cli.options.registry_access import KeyFile, PlainHttp, read_key
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.exit_codes import ExitCode
-from lifesign.client.environment import URL_VARIABLE
+from lifesign.client.environment_variables import URL_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 

@@ -22,7 +22,7 @@ from lifesign.cli.options.registry_access import (
 )
 from lifesign.cli.options.task_id import read_task_id
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_of
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal

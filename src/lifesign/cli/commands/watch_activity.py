@@ -13,7 +13,7 @@ import typer
 
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.options.registry_access import DEFAULT_URL, PlainHttp, RegistryUrl
-from lifesign.client.environment import KEY_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.times import utc_text
 

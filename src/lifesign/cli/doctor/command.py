@@ -17,7 +17,7 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
-from lifesign.client.environment import URL_VARIABLE
+from lifesign.client.environment_variables import URL_VARIABLE
 
 if TYPE_CHECKING:
     from lifesign.cli.doctor.check_result import CheckResult

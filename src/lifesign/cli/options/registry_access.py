@@ -9,7 +9,7 @@ import typer
 
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.secret_file import read_secret
-from lifesign.client.environment import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from lifesign.domain.events.payload_fields import (
     Word,
 )
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.link_rule import Proof, UnlinkReason
 from lifesign.domain.lifecycle.status_table import Reason, Status
+from lifesign.domain.lifecycle.target_claim import Proof, UnlinkReason
 from lifesign.domain.models.agents import MAX_TASKS
 from lifesign.domain.models.base import Name, TaskId
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from lifesign.domain.lifecycle.activity_event import ActivityEvent, Meaning
+from lifesign.domain.lifecycle.opencode_event import ActivityEvent, Meaning
 from lifesign.errors import InvalidValue
 
 MIN_GAP_S: Final = 5.0

@@ -34,7 +34,7 @@ from lifesign.prober.probe.robots_check import check_robots_rules
 from lifesign.prober.probe.session import Fetches, KeepsEvidence, ProbeSession, not_measured
 from lifesign.prober.probe.transport import probe_interface, without_card
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry
-from lifesign.prober.witness.contact import ContactReader, NetworkClasses
+from lifesign.prober.witness.target_contact import ContactReader, NetworkClasses
 
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""

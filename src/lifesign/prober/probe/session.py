@@ -22,7 +22,7 @@ from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.other_origins import OtherOrigins
 from lifesign.prober.probe.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
 from lifesign.prober.results.ledger import TargetEntry
-from lifesign.prober.witness.contact import Exchange
+from lifesign.prober.witness.target_contact import Exchange
 
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""

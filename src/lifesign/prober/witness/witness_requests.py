@@ -14,7 +14,7 @@ from lifesign.http.failures import FAILURES
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.dns_channel import DnsChannel, NameAnswer, open_channel
 from lifesign.prober.network.exclusion_list import OptOuts
-from lifesign.prober.witness.contact import NetworkClasses
+from lifesign.prober.witness.target_contact import NetworkClasses
 
 MAX_TRIED_ADDRESSES: Final = 2
 """Addresses of one witness that are tried, one after the other."""

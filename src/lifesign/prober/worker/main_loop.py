@@ -20,7 +20,7 @@ from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.probe.session import REQUESTS_IN_TIME
 from lifesign.prober.results.ledger import Ledger, LedgerUnreachable, WitnessNews, WitnessReport
-from lifesign.prober.witness.contact import NetworkClasses
+from lifesign.prober.witness.target_contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessRequester
 from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes

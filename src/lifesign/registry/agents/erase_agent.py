@@ -24,7 +24,7 @@ from lifesign.storage.agents import fenced_state
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
-from lifesign.storage.maintenance import logged_states
+from lifesign.storage.maintenance import stored_states
 from lifesign.storage.targets import directories, target_rows
 
 
@@ -41,7 +41,7 @@ def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
     agent_id = agent.agent_id
     # Leases are locked before the log's head, which the first event takes.
-    logged_states.lock_leases_of(transaction, agent_id)
+    stored_states.lock_leases_of(transaction, agent_id)
     if agent.status in ALIVE:
         change = Change(
             agent=agent,
@@ -51,15 +51,15 @@ def erase_agent(transaction: Transaction, call: Call) -> OperationReply:
             assess_at_s=None,
         )
         change_status(transaction, [change], call.actor)
-    logged_states.forget_holder(transaction, agent_id)
+    stored_states.forget_holder(transaction, agent_id)
     fenced_state.forget_holder(transaction, agent_id)
-    logged_states.remove_agent(transaction, agent_id)
+    stored_states.remove_agent(transaction, agent_id)
     # A directory that still lists it is read anew, and makes it a target of which nothing is known.
     target_rows.remove(transaction, agent_id)
     events = event_log.erase_of(transaction, agent_id)
     head = event_log.lock(transaction)
     # What others appended about it meanwhile, and the keys of which that told.
-    logged_states.remove_keys(transaction, agent_id)
+    stored_states.remove_keys(transaction, agent_id)
     events += event_log.erase_of(transaction, agent_id)
     if head.archived_states is not None and agent_id in head.archived_states:
         replay = Replay.from_json(head.archived_states)

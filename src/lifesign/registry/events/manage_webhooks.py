@@ -15,7 +15,7 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import MOMENT_PATTERN
 from lifesign.domain.events.registry_payloads import WebhookChanged
-from lifesign.domain.events.webhook_signature import PAYLOAD_TYPE, secret_of
+from lifesign.domain.events.webhook_delivery import PAYLOAD_TYPE, secret_of
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import AgentId, Body, Url, moment
 from lifesign.domain.net.target_address import AddressRefused, vet_url

@@ -7,7 +7,7 @@ from lifesign.domain.events.chain import Checkpoint, link_stored
 from lifesign.registry.events.archive_events import replay_from
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
-from lifesign.storage.maintenance import logged_states
+from lifesign.storage.maintenance import stored_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +63,11 @@ def verify_log(transaction: Transaction) -> LogReport:
     if fault is None:
         try:
             differences = replay.differences(
-                logged_states.agent_states(transaction),
-                logged_states.lease_states(transaction),
-                logged_states.task_states(transaction),
-                logged_states.key_states(transaction),
-                logged_states.link_states(transaction),
+                stored_states.agent_states(transaction),
+                stored_states.lease_states(transaction),
+                stored_states.task_states(transaction),
+                stored_states.key_states(transaction),
+                stored_states.link_states(transaction),
             )
         except (TypeError, ValueError) as error:
             # Somebody else has written what we never write.

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from lifesign.domain.access.actor import KEY_ACTOR_PREFIX
 from lifesign.domain.net.target import SHARDS
-from lifesign.domain.schedule.prober_standing import key_of
+from lifesign.domain.schedule.shard_eligibility import key_of
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
 from lifesign.registry.transitions import lease_events
 from lifesign.registry.transitions.task_transitions import lose_tasks

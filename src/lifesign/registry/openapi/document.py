@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from lifesign.domain.events.webhook_signature import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from lifesign.domain.events.webhook_delivery import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS

@@ -6,7 +6,7 @@ lives is a row of its own, since a worker that holds nothing yet counts too. A h
 own name: several workers may share one key, and need names of their own.
 
 With a claim a worker says which network classes it reaches. One that reaches less than another one, or
-makes no progress, keeps no shard (`prober_standing`). The answer hands out witnesses where the worker knows
+makes no progress, keeps no shard (`shard_eligibility`). The answer hands out witnesses where the worker knows
 too few.
 """
 
@@ -31,7 +31,7 @@ from lifesign.domain.models.shards import (
     WorkerName,
 )
 from lifesign.domain.net.target import SHARDS
-from lifesign.domain.schedule.prober_standing import (
+from lifesign.domain.schedule.shard_eligibility import (
     DEFAULT_INTERVAL_S,
     Idleness,
     LivingWorker,

@@ -12,7 +12,7 @@ from lifesign.domain.lifecycle.mass_silence import MassSilence
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.shards import MAX_WITNESSES, HandedOutWitness, ShardClaimRequest
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.prober_standing import DEFAULT_INTERVAL_S, has_turn
+from lifesign.domain.schedule.shard_eligibility import DEFAULT_INTERVAL_S, has_turn
 from lifesign.registry.policies import Policies
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.storage.engine.registry_row import RegistryRow

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from lifesign.domain.lifecycle.link_rule import LinkState, Proof, claimed_urls, is_claim
 from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.target_claim import LinkState, Proof, claimed_urls, is_claim
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkShown
 from lifesign.domain.net.target import target_id

@@ -5,8 +5,8 @@ import secrets
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
-from lifesign.domain.lifecycle.link_rule import claimed_urls, is_claim
 from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.target_claim import claimed_urls, is_claim
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.links import LinkRequest, LinkToken
 from lifesign.domain.net.target import read_target, target_id

@@ -7,7 +7,7 @@ once a day. A token that was found is looked for again once a day, any other one
 import asyncio
 from functools import partial
 
-from lifesign.domain.lifecycle.link_rule import CHECK_SECONDS
+from lifesign.domain.lifecycle.target_claim import CHECK_SECONDS
 from lifesign.domain.net.target_address import read_networks
 from lifesign.domain.schedule.opt_out_proof import TOKEN_TTL_SECONDS, is_proven, origin_of
 from lifesign.registry.settings import RegistrySettings

@@ -488,7 +488,7 @@ prober_reports = Table(
     Column("answered", BigInteger, nullable=False, comment="results of living agents, like the next two"),
     Column("failed", BigInteger, nullable=False),
     Column("inconclusive", BigInteger, nullable=False),
-    Column("idle", Text, comment="prober_standing.Idleness as JSON"),
+    Column("idle", Text, comment="shard_eligibility.Idleness as JSON"),
 )
 
 opt_outs = Table(

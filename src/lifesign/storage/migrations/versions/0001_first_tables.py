@@ -275,7 +275,7 @@ def _create_prober_reports() -> None:
         ),
         sa.Column("failed", sa.BigInteger(), nullable=False),
         sa.Column("inconclusive", sa.BigInteger(), nullable=False),
-        sa.Column("idle", sa.Text(), comment="prober_standing.Idleness as JSON"),
+        sa.Column("idle", sa.Text(), comment="shard_eligibility.Idleness as JSON"),
         sa.PrimaryKeyConstraint("holder", name="pk_prober_reports"),
     )
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.properties import examples
 
-from lifesign.domain.lifecycle.link_rule import (
+from lifesign.domain.lifecycle.target_claim import (
     CHECK_SECONDS,
     PROOF_GRACE_SECONDS,
     RELINK_SECONDS,

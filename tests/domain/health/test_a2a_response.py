@@ -18,8 +18,7 @@ from tests.support.a2a_messages import (
     update_10,
 )
 
-from lifesign.domain.health.answer_stream import read_event_stream
-from lifesign.domain.health.json_answer import (
+from lifesign.domain.health.a2a_response import (
     MAX_CALL_BYTES,
     MAX_MARKS,
     NotJson,
@@ -30,6 +29,7 @@ from lifesign.domain.health.json_answer import (
     outcome_of_json,
     parse_or_none,
 )
+from lifesign.domain.health.a2a_stream import read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
 FAILED = Outcome.TASK_FAILED

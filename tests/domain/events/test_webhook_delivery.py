@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from lifesign.domain.events.webhook_signature import (
+from lifesign.domain.events.webhook_delivery import (
     GIVE_UP_SECONDS,
     ID_HEADER,
     MAX_RETRY_SECONDS,

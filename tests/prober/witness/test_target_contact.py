@@ -15,8 +15,8 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.results.ledger import Contact, TargetEntry
-from lifesign.prober.witness import contact as contact_file
-from lifesign.prober.witness.contact import ContactReader, Exchange, NetworkClasses
+from lifesign.prober.witness import target_contact as contact_file
+from lifesign.prober.witness.target_contact import ContactReader, Exchange, NetworkClasses
 
 FOUR, OTHER_FOUR, SIX = ip_address("93.184.216.34"), ip_address("93.184.216.35"), ip_address("2606:2800::1")
 TEN = ip_address("10.1.2.3")

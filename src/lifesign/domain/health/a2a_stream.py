@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.json_answer import (
+from lifesign.domain.health.a2a_response import (
     MAX_MARKS,
     NotJson,
     TooComplex,
@@ -20,6 +19,7 @@ from lifesign.domain.health.json_answer import (
     parse_bounded,
     task_state,
 )
+from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, TASK_FAILED, Outcome
 
 _PIECE_BYTES = 65_536

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.opencode_events import ENVELOPES, Envelope, captured, failed, idle, status, text_of, tool
 
-from lifesign.domain.lifecycle.activity_event import (
+from lifesign.domain.lifecycle.opencode_event import (
     MAX_ERROR_CHARS,
     MAX_SESSION_ID_CHARS,
     MAX_TYPE_CHARS,

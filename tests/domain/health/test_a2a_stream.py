@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.a2a_messages import event, event_of, rpc, rpc_error, streamed, task_0x, task_10, update_10
 
-from lifesign.domain.health.answer_stream import (
+from lifesign.domain.health.a2a_response import MAX_MARKS
+from lifesign.domain.health.a2a_stream import (
     MAX_SHAPED_BYTES,
     EventStreamReader,
     StreamEnd,
@@ -19,7 +20,6 @@ from lifesign.domain.health.answer_stream import (
     read_event_stream,
 )
 from lifesign.domain.health.inspection import Inspection
-from lifesign.domain.health.json_answer import MAX_MARKS
 from lifesign.domain.health.outcome import Outcome
 
 FAILED = Outcome.TASK_FAILED

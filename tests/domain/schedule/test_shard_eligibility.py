@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from lifesign.domain.schedule.prober_standing import (
+from lifesign.domain.schedule.shard_eligibility import (
     MAX_BAR_S,
     Idleness,
     LivingWorker,
