@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lifesign import AgentHealthMiddleware
-from lifesign.domain.health.outcome import SIDES, Counting, Outcome, Side
+from lifesign.domain.health.outcome import SIDES, CountingProfile, Outcome, Side
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
@@ -83,11 +83,11 @@ def test_every_behaviour_that_a_comment_or_a_test_names_is_in_the_list() -> None
 def test_the_table_of_outcomes_is_that_of_the_code() -> None:
     table = rows("protocol.md")
     (heading,) = [row for row in table if row[0] == "outcome"]
-    assert heading[2:] == [f"`{counting}`" for counting in Counting]
+    assert heading[2:] == [f"`{counting}`" for counting in CountingProfile]
     start = table.index(heading) + 2
     said = table[start : start + len(Outcome)]
     assert [row[0] for row in said] == [f"`{outcome.name.lower()}`" for outcome in Outcome]
-    for column, counting in enumerate(Counting, 2):
+    for column, counting in enumerate(CountingProfile, 2):
         assert {Outcome[row[0].strip("`").upper()]: SIDE_OF_CELL[row[column]] for row in said} == SIDES[
             counting
         ]

@@ -6,9 +6,9 @@ docs/architecture.md describes each folder.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lifesign.middleware import AgentHealth, AgentHealthMiddleware, Counting, Outcome
+    from lifesign.middleware import AgentHealth, AgentHealthMiddleware, CountingProfile, Outcome
 
-__all__ = ["AgentHealth", "AgentHealthMiddleware", "Counting", "Outcome"]
+__all__ = ["AgentHealth", "AgentHealthMiddleware", "CountingProfile", "Outcome"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lifesign import AgentHealth, AgentHealthMiddleware
-from lifesign.domain.health.outcome import Counting
+from lifesign.domain.health.outcome import CountingProfile
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.middleware.settings import MiddlewareSettings, moment_now
 
@@ -43,7 +43,7 @@ TAKEN: dict[str, list[Any]] = {
     "window_seconds": [300, 300.0, 604_800, 86_400.5],
     "refresh_seconds": [1, 1.0, 3600, 0.5 + 1],
     "baseline_p99_ms": [None, 0.001, 3_600_000],
-    "counting": ["literal", "interactions", "server_faults", *Counting],
+    "counting": ["literal", "interactions", "server_faults", *CountingProfile],
     "state_dir": [None],
     "model_changed_at": [None, MOMENT, MOMENT.astimezone(timezone(timedelta(hours=5))), lambda: None],
     "capabilities_updated_at": [None, MOMENT, lambda: MOMENT],

@@ -37,7 +37,7 @@ from lifesign.domain.models.tasks import (
     HelpWrite,
     ProgressWrite,
     ReportList,
-    Reviewed,
+    ReviewAnswer,
     RunId,
     RunRelease,
     RunWrite,
@@ -220,11 +220,11 @@ class RegistryTasks:
         comment: str | None = None,
         fix: Mapping[str, Any] | None = None,
         parent: HeldRun | None = None,
-    ) -> Reviewed:
+    ) -> ReviewAnswer:
         """Say `accept` or `reject`; an agent shows by `parent` that it holds the task's parent."""
         shown = {} if parent is None else {"run_id": parent.run_id, "fencing_token": parent.fencing_token}
         body = _written(TaskReview, verdict=verdict, **_given(comment=comment, fix=fix), **shown)
-        return await self._steer(Reviewed, task_id, "review", body)
+        return await self._steer(ReviewAnswer, task_id, "review", body)
 
     async def resolve(
         self,

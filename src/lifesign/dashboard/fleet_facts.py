@@ -107,7 +107,7 @@ class ObservedCounts:
         return sum(self.by_label.values())
 
 
-class FleetFacts:
+class FleetCountCache:
     """The counts of one server process."""
 
     def __init__(self, database: Database) -> None:

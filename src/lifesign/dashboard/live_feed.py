@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from lifesign.dashboard.errors import NotLoggedIn
 from lifesign.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
-from lifesign.dashboard.fleet_facts import FleetCounts, FleetFacts
+from lifesign.dashboard.fleet_facts import FleetCountCache, FleetCounts
 from lifesign.dashboard.page_handler import PageHandler, caller_of
 from lifesign.dashboard.responses import HEADERS
 from lifesign.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good
@@ -62,7 +62,9 @@ _log = logging.getLogger("lifesign.dashboard")
 class LiveFeed:
     """Answers at `/live`; one per server process."""
 
-    def __init__(self, desk: PageHandler, feed: EventFeed, facts: FleetFacts, stops: asyncio.Event) -> None:
+    def __init__(
+        self, desk: PageHandler, feed: EventFeed, facts: FleetCountCache, stops: asyncio.Event
+    ) -> None:
         self.desk = desk
         self._feed = feed
         self._stops = stops

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from lifesign.dashboard import assets, live_feed
-from lifesign.dashboard.fleet_facts import FleetFacts
+from lifesign.dashboard.fleet_facts import FleetCountCache
 from lifesign.dashboard.live_feed import LiveFeed
 from lifesign.dashboard.page_handler import PageHandler
 from lifesign.dashboard.pages import agent, events, pool_maintenance, targets, tasks
@@ -31,7 +31,7 @@ class Dashboard:
 
     def __init__(self, registry: Registry) -> None:
         self.desk = PageHandler(registry)
-        self.facts = FleetFacts(registry.database)
+        self.facts = FleetCountCache(registry.database)
         self.census = CensusPage(self.desk, registry.database)
         self.overview = Overview(self.desk, self.facts, registry.settings.clock_offset_seconds)
         self.live = LiveFeed(self.desk, registry.feed, self.facts, registry.claims.stops)

@@ -71,7 +71,7 @@ class BrokenChain(LifesignError):
         self.what = what
 
 
-class Unreplayable(LifesignError):
+class ImpossibleEvent(LifesignError):
     """The event at `sequence` contradicts the state that the events before it have led to."""
 
     def __init__(self, sequence: int, what: str) -> None:

@@ -3,8 +3,8 @@
 Needs nothing but pydantic and hdrhistogram.
 """
 
-from lifesign.domain.health.outcome import Counting, Outcome
+from lifesign.domain.health.outcome import CountingProfile, Outcome
 from lifesign.middleware.asgi import AgentHealthMiddleware
 from lifesign.middleware.recorder import AgentHealth
 
-__all__ = ["AgentHealth", "AgentHealthMiddleware", "Counting", "Outcome"]
+__all__ = ["AgentHealth", "AgentHealthMiddleware", "CountingProfile", "Outcome"]

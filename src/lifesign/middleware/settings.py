@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.health.outcome import Counting
+from lifesign.domain.health.outcome import CountingProfile
 from lifesign.errors import InvalidValue
 
 Moment = datetime | Callable[[], datetime | None] | None
@@ -87,7 +87,7 @@ class RecorderSettings(_DescribedSettings):
     baseline_p99_ms: Annotated[_Seconds, Field(gt=0, le=3_600_000)] | None = Field(
         description="a number of milliseconds above 0, up to 3600000 (1 h), or None"
     )
-    counting: Counting = Field(description="'literal', 'interactions' or 'server_faults'")
+    counting: CountingProfile = Field(description="'literal', 'interactions' or 'server_faults'")
     state_dir: Annotated[Path, AfterValidator(_locks_exist)] | None = Field(
         description="the path of a directory (on a POSIX system, for its file locks), or None"
     )

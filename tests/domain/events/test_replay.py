@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lifesign.domain.errors import Unreplayable
+from lifesign.domain.errors import ImpossibleEvent
 from lifesign.domain.events.agent_payloads import (
     AgentErased,
     AgentHealthChanged,
@@ -78,7 +78,7 @@ def refusal(replay: Replay, payload: Payload) -> str:
     """Apply what must be refused, see that it changed nothing, and return why."""
     before = replay.to_json()
     event = event_of(replay, payload)
-    with pytest.raises(Unreplayable) as caught:
+    with pytest.raises(ImpossibleEvent) as caught:
         replay.apply(event)
     assert replay.to_json() == before
     assert caught.value.sequence == event.sequence
@@ -410,7 +410,7 @@ def test_the_example_log_leads_to_the_states_that_it_tells_of() -> None:
 @pytest.mark.parametrize("sequence", [0, 1, 3])
 def test_a_gap_or_a_repetition_is_refused(sequence: int) -> None:
     replay = replayed(REGISTERED)
-    with pytest.raises(Unreplayable, match="does not follow on 1"):
+    with pytest.raises(ImpossibleEvent, match="does not follow on 1"):
         replay.apply(replace(event_of(replay, TIMED_OUT), sequence=sequence))
     assert replay.agents == {"a": A}
 
@@ -418,7 +418,7 @@ def test_a_gap_or_a_repetition_is_refused(sequence: int) -> None:
 def test_a_payload_that_is_none_of_its_type_is_refused() -> None:
     replay = replayed(REGISTERED)
     damaged = replace(event_of(replay, TIMED_OUT), payload={"agent_id": "a"})
-    with pytest.raises(Unreplayable, match=r"event 2 cannot have happened: payload of agent\.lifecycle"):
+    with pytest.raises(ImpossibleEvent, match=r"event 2 cannot have happened: payload of agent\.lifecycle"):
         replay.apply(damaged)
 
 

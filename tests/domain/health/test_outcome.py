@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lifesign.domain.health.outcome import (
     SIDES,
-    Counting,
+    CountingProfile,
     Outcome,
     Samples,
     Side,
@@ -75,7 +75,7 @@ COUNTS = st.lists(st.integers(0, 2**40), min_size=len(Outcome), max_size=len(Out
 def counted(outcome: Outcome) -> tuple[str | None, ...]:
     """How literal, interactions and server_faults count one request that ended so."""
 
-    def side(counting: Counting) -> str | None:
+    def side(counting: CountingProfile) -> str | None:
         counts = [0] * len(Outcome)
         counts[outcome] = 1
         samples = count_samples(counts, counting)
@@ -83,7 +83,8 @@ def counted(outcome: Outcome) -> tuple[str | None, ...]:
         return R if samples.responses else E if samples.errors else N
 
     return tuple(
-        side(counting) for counting in (Counting.LITERAL, Counting.INTERACTIONS, Counting.SERVER_FAULTS)
+        side(counting)
+        for counting in (CountingProfile.LITERAL, CountingProfile.INTERACTIONS, CountingProfile.SERVER_FAULTS)
     )
 
 
@@ -144,7 +145,7 @@ def test_each_outcome_counts_as_the_table_says(outcome: Outcome) -> None:
 
 
 def test_every_profile_has_a_side_for_every_outcome() -> None:
-    assert all(set(SIDES[counting]) == set(Outcome) for counting in Counting)
+    assert all(set(SIDES[counting]) == set(Outcome) for counting in CountingProfile)
     assert {side for sides in SIDES.values() for side in sides.values()} == {None, *Side}
 
 
@@ -179,9 +180,9 @@ def test_an_exception_is_a_fault_unless_it_ends_the_request_from_outside(
     assert outcome_of_exception(error) is outcome
 
 
-@given(COUNTS, st.sampled_from(Counting))
+@given(COUNTS, st.sampled_from(CountingProfile))
 def test_the_two_ratios_add_up_to_one_whenever_there_is_a_sample(
-    counts: list[int], counting: Counting
+    counts: list[int], counting: CountingProfile
 ) -> None:
     samples = count_samples(counts, counting)
     assert samples.total == samples.responses + samples.errors
@@ -195,14 +196,14 @@ def test_the_two_ratios_add_up_to_one_whenever_there_is_a_sample(
 
 @given(COUNTS)
 def test_every_profile_samples_what_a_more_lenient_one_samples(counts: list[int]) -> None:
-    literal, interactions, server_faults = (count_samples(counts, counting) for counting in Counting)
+    literal, interactions, server_faults = (count_samples(counts, counting) for counting in CountingProfile)
     assert literal.responses == interactions.responses == server_faults.responses
     assert literal.errors >= interactions.errors >= server_faults.errors
 
 
 @given(COUNTS, st.integers(1, 2**40))
 def test_no_caller_can_move_the_ratio_of_server_faults(counts: list[int], attack: int) -> None:
-    before = count_samples(counts, Counting.SERVER_FAULTS)
+    before = count_samples(counts, CountingProfile.SERVER_FAULTS)
     moved_by_callers = [
         outcome_of_status(status, has_route=has_route)
         for status in range(400, 500)
@@ -210,7 +211,7 @@ def test_no_caller_can_move_the_ratio_of_server_faults(counts: list[int], attack
     ] + [outcome_of_rpc_code(code) for code in RPC_CODES if code not in {-32603, -32006}]
     for outcome in moved_by_callers:
         counts[outcome] += attack
-    assert count_samples(counts, Counting.SERVER_FAULTS) == before
+    assert count_samples(counts, CountingProfile.SERVER_FAULTS) == before
 
 
 def test_no_evidence_is_not_a_ratio_of_zero() -> None:

@@ -16,14 +16,14 @@ from lifesign.domain.health.document import EXTENSION_PREFIX, HealthDocument
 from lifesign.domain.health.document_reader import read_document
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.latency_histogram import BIN_COUNT, bin_of
-from lifesign.domain.health.outcome import SIDES, Counting, Outcome
+from lifesign.domain.health.outcome import SIDES, CountingProfile, Outcome
 from lifesign.domain.health.rolling_window import WindowTotals
 from lifesign.domain.health.self_report import OperatorFacts, no_report, self_report
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "agent-health-0.1.0.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123456, UTC)
-DECLARED = OperatorFacts("urn:agent", 86_400, Counting.INTERACTIONS, None, None, None)
+DECLARED = OperatorFacts("urn:agent", 86_400, CountingProfile.INTERACTIONS, None, None, None)
 A_MILLISECOND_NS = 1_000_000
 
 
@@ -39,7 +39,7 @@ def window(
     current: dict[Outcome, int] | None = None,
     previous: dict[Outcome, int] | None = None,
     latency_ns: int = A_MILLISECOND_NS,
-    counting: Counting = Counting.INTERACTIONS,
+    counting: CountingProfile = CountingProfile.INTERACTIONS,
     streams: int = 0,
 ) -> WindowTotals:
     """Totals as a recorder leaves them: a latency for each sample, a first byte for each stream."""
@@ -105,7 +105,7 @@ def test_an_agent_that_nobody_asked_anything_says_that_it_does_not_know() -> Non
 
 def test_an_agent_with_everything_to_tell_tells_everything() -> None:
     changed_at, updated_at = NOW - timedelta(days=3, hours=23), NOW - timedelta(hours=1)
-    declared = OperatorFacts("urn:agent", 300, Counting.INTERACTIONS, 50, changed_at, updated_at)
+    declared = OperatorFacts("urn:agent", 300, CountingProfile.INTERACTIONS, 50, changed_at, updated_at)
     current = {Outcome.ANSWERED: 99, Outcome.RAISED: 1, Outcome.NOT_INSPECTED: 5}
     totals = window(current, {Outcome.RAISED: 10}, streams=7)
     inspect(totals, INSPECTED=90, COMPRESSED=3, OVERSIZED=2)
@@ -179,9 +179,15 @@ def test_an_agent_whose_own_measurement_fails_says_only_that_it_does_not_know() 
 
 @pytest.mark.parametrize(
     ("counting", "samples", "ratio"),
-    [(Counting.LITERAL, 40, 0.25), (Counting.INTERACTIONS, 30, 1 / 3), (Counting.SERVER_FAULTS, 20, 0.5)],
+    [
+        (CountingProfile.LITERAL, 40, 0.25),
+        (CountingProfile.INTERACTIONS, 30, 1 / 3),
+        (CountingProfile.SERVER_FAULTS, 20, 0.5),
+    ],
 )
-def test_the_counting_profile_decides_what_is_sampled(counting: Counting, samples: int, ratio: float) -> None:
+def test_the_counting_profile_decides_what_is_sampled(
+    counting: CountingProfile, samples: int, ratio: float
+) -> None:
     counts = dict.fromkeys([Outcome.ANSWERED, Outcome.CALLER_FAULT, Outcome.NO_OPERATION, Outcome.RAISED], 10)
     document = published(report(window(counts, counting=counting), replace(DECLARED, counting=counting)))
     assert document["calibration"]["sample_count"] == samples
@@ -367,7 +373,7 @@ DECLARATIONS = st.builds(
     OperatorFacts,
     agent_id=st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=30),
     window_seconds=st.floats(300, 604_800),
-    counting=st.sampled_from(Counting),
+    counting=st.sampled_from(CountingProfile),
     baseline_p99_ms=st.none() | st.floats(0.001, 3_600_000),
     model_changed_at=st.none() | PAST,
     capabilities_updated_at=st.none() | PAST,

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from lifesign.prober.directories.a2a_registry import A2aRegistry
+from lifesign.prober.directories.a2a_registry import A2aRegistryFormat
 from lifesign.prober.directories.page import Kind, NotReadable
 
-REGISTRY = A2aRegistry()
+REGISTRY = A2aRegistryFormat()
 CARD_URL = "https://a.example/.well-known/agent-card.json"
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
+from lifesign.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCountCache, FleetCounts
 from lifesign.dashboard.labels import EVIDENCE_AGES_S, EvidenceAge, agent_probe_label, failing_text
 from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler, RequestContext, query_in
@@ -89,7 +89,7 @@ class TableQuery(BaseModel):
 class AgentsTable:
     """Answers at `/agents`."""
 
-    def __init__(self, desk: PageHandler, facts: FleetFacts) -> None:
+    def __init__(self, desk: PageHandler, facts: FleetCountCache) -> None:
         self._desk = desk
         self._facts = facts
 

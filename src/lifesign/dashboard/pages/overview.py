@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.dashboard.event_lines import NOTABLE, lines_of
-from lifesign.dashboard.fleet_facts import FleetFacts, ObservedCounts
+from lifesign.dashboard.fleet_facts import FleetCountCache, ObservedCounts
 from lifesign.dashboard.labels import agent_status_text, moment_text
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
 from lifesign.dashboard.visitors import visitor_of
@@ -36,7 +36,7 @@ TROUBLES_SHOWN = 8
 class Overview:
     """Answers at `/`."""
 
-    def __init__(self, desk: PageHandler, facts: FleetFacts, clock_limit_s: float) -> None:
+    def __init__(self, desk: PageHandler, facts: FleetCountCache, clock_limit_s: float) -> None:
         self._desk = desk
         self._facts = facts
         self._clock_limit_s = clock_limit_s

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
+from lifesign.domain.errors import ImpossibleEvent, InvalidEvent, InvalidTaskTransition
 from lifesign.domain.events.agent_payloads import (
     AgentErased,
     AgentHealthChanged,
@@ -162,18 +162,18 @@ class Replay:
         """By the target's id."""
 
     def apply(self, event: Event) -> None:
-        """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
+        """Take in the next event; ImpossibleEvent if it contradicts the state, which then stays as it was."""
         if event.sequence != self.sequence + 1:
-            raise Unreplayable(event.sequence, f"it does not follow on {self.sequence}")
+            raise ImpossibleEvent(event.sequence, f"it does not follow on {self.sequence}")
         if event.is_erased:
             self.erased_events += 1
         else:
             try:
                 self._take(event.type, payload_of(event))
             except InvalidEvent as error:
-                raise Unreplayable(event.sequence, error.what) from error
+                raise ImpossibleEvent(event.sequence, error.what) from error
             except _Contradiction as error:
-                raise Unreplayable(event.sequence, str(error)) from None
+                raise ImpossibleEvent(event.sequence, str(error)) from None
         self.sequence = event.sequence
 
     def forget(self, agent_id: str) -> None:
@@ -431,7 +431,7 @@ class Replay:
 
 
 class _Contradiction(Exception):
-    """Becomes Unreplayable, with the sequence of its event."""
+    """Becomes ImpossibleEvent, with the sequence of its event."""
 
 
 def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> AgentState:

@@ -54,7 +54,7 @@ ANSWERED = Outcome.ANSWERED
 TASK_FAILED = Outcome.TASK_FAILED
 
 
-class Counting(StrEnum):
+class CountingProfile(StrEnum):
     """The counting profiles: which outcomes the ratio samples, and on which side."""
 
     LITERAL = "literal"
@@ -102,10 +102,10 @@ _SIDES: Mapping[Outcome, tuple[Side | None, Side | None, Side | None]] = {
     Outcome.EXCLUDED:       (_N, _N, _N),
 }  # fmt: skip
 
-SIDES: Mapping[Counting, Mapping[Outcome, Side | None]] = MappingProxyType(
+SIDES: Mapping[CountingProfile, Mapping[Outcome, Side | None]] = MappingProxyType(
     {
         counting: MappingProxyType({outcome: sides[column] for outcome, sides in _SIDES.items()})
-        for column, counting in enumerate(Counting)
+        for column, counting in enumerate(CountingProfile)
     }
 )
 """The counting profiles, row by row; None is not sampled."""
@@ -132,7 +132,7 @@ class Samples:
         return self.responses / self.total if self.total else None
 
 
-def count_samples(outcome_counts: Sequence[int], counting: Counting) -> Samples:
+def count_samples(outcome_counts: Sequence[int], counting: CountingProfile) -> Samples:
     """Return the samples among `outcome_counts` (indexed by `Outcome`) under `counting`."""
     totals = {Side.RESPONSE: 0, Side.ERROR: 0}
     for outcome, side in SIDES[counting].items():

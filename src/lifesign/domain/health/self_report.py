@@ -6,7 +6,7 @@ from typing import Any
 
 from lifesign.domain.health.document import EXTENSION_PREFIX, SCHEMA_VERSION, HealthDocument, HealthStatus
 from lifesign.domain.health.inspection import INSPECTION_KEY, StatusRule, inspection_extension, tally_of
-from lifesign.domain.health.outcome import Counting, Outcome, Samples, count_samples
+from lifesign.domain.health.outcome import CountingProfile, Outcome, Samples, count_samples
 from lifesign.domain.health.rolling_window import WindowTotals
 from lifesign.domain.health.status import WindowStatus, window_status
 from lifesign.domain.health.trend import calibration_trend
@@ -18,7 +18,7 @@ class OperatorFacts:
 
     agent_id: str
     window_seconds: float
-    counting: Counting
+    counting: CountingProfile
     baseline_p99_ms: float | None
     model_changed_at: datetime | None
     capabilities_updated_at: datetime | None

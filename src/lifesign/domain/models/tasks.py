@@ -375,7 +375,7 @@ class CallRecord(BaseModel):
     """What is left of the envelope; in a repeated answer, what is left now."""
 
 
-class Reviewed(BaseModel):
+class ReviewAnswer(BaseModel):
     """The answer to a review."""
 
     task: TaskSummary

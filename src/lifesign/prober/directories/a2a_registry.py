@@ -28,7 +28,7 @@ _CARD_KEYS: Final = ("wellKnownURI", "wellKnownUri")
 _SEED_KEY: Final = "wellKnownURIs"
 
 
-class A2aRegistry:
+class A2aRegistryFormat:
     """a2aregistry.org, its seed file, and who serves the same."""
 
     name = "a2a_registry"

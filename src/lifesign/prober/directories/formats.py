@@ -17,7 +17,7 @@ from typing import Any, Final
 from lifesign.domain.a2a.agent_card import CardKind, interpret_agent_card
 from lifesign.domain.parsing.lenient_json import MAX_SHOWN_CHARS
 from lifesign.errors import InvalidValue
-from lifesign.prober.directories.a2a_registry import A2aRegistry
+from lifesign.prober.directories.a2a_registry import A2aRegistryFormat
 from lifesign.prober.directories.agntcy_directory import AgntcyDirectory
 from lifesign.prober.directories.ai_catalog import AiCatalog
 from lifesign.prober.directories.anp_descriptions import AnpDescriptions
@@ -45,7 +45,7 @@ MAX_PLUG_INS: Final = 100
 
 # The first that knows a document reads it: AGNTCY's pages hold entries of AI Catalog, and lead on otherwise.
 DETECTED_BY_CONTENT: Final[tuple[Format, ...]] = (
-    A2aRegistry(), OurRegistry(), AgntcyDirectory(), AiCatalog(), McpRegistry(), ApiCatalog(),
+    A2aRegistryFormat(), OurRegistry(), AgntcyDirectory(), AiCatalog(), McpRegistry(), ApiCatalog(),
     AnpDescriptions(),
 )  # fmt: skip
 FALLBACK_FORMATS: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())

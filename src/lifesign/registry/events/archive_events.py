@@ -89,7 +89,7 @@ def archive_directory(database: Database, settings: RegistrySettings) -> Path:
 async def archive(database: Database, directory: Path, before_s: float) -> Archived | None:
     """Archive events created before `before_s`, `MAX_EVENTS` at most.
 
-    None if there are none, or if another process is at the archive. BrokenChain or Unreplayable if the log
+    None if there are none, or if another process is at the archive. BrokenChain or ImpossibleEvent if the log
     is not as it was written: then it stays where it is. OSError if the file cannot be written.
     """
     with alone_in(directory) as is_alone:

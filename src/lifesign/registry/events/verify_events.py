@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lifesign.domain.errors import BrokenChain, Unreplayable
+from lifesign.domain.errors import BrokenChain, ImpossibleEvent
 from lifesign.domain.events.chain import Checkpoint, link_stored
 from lifesign.registry.events.archive_events import replay_from
 from lifesign.storage.engine.transaction import Transaction
@@ -55,7 +55,7 @@ def verify_log(transaction: Transaction) -> LogReport:
         for event, agent_id in event_log.between_with_agents(transaction, first, head.last.sequence):
             checkpoint = link_stored(checkpoint, event, agent_id)
             replay.apply(event)
-    except (BrokenChain, Unreplayable) as error:
+    except (BrokenChain, ImpossibleEvent) as error:
         fault = str(error)
     if fault is None and checkpoint != head.last:
         fault = str(BrokenChain(checkpoint.sequence + 1, "the log ends before its head says"))

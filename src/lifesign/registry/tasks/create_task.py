@@ -30,7 +30,7 @@ MAX_TASK_BYTES = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class TaskOrigin:
     """Where a new task comes from."""
 
     actor: str
@@ -50,7 +50,7 @@ def create_task(transaction: Transaction, call: Call) -> OperationReply:
         known = task_creations.take(transaction, creation)
         if known is not None:
             return _created_before(transaction, known, creation, call.caller)
-    task, drafts = add_task(transaction, wanted, wanted.budget.amount(), Origin(actor=call.actor))
+    task, drafts = add_task(transaction, wanted, wanted.budget.amount(), TaskOrigin(actor=call.actor))
     if creation is not None:
         task_creations.set_task(transaction, creation, task.number)
     event_log.append(transaction, drafts)
@@ -77,7 +77,7 @@ def _digest(wanted: TaskCreation) -> str:
 
 
 def add_task(
-    transaction: Transaction, wanted: TaskRequest, envelope: Amount, origin: Origin
+    transaction: Transaction, wanted: TaskRequest, envelope: Amount, origin: TaskOrigin
 ) -> tuple[StoredTask, Sequence[EventDraft]]:
     """Store a new task with its lease's row and its budget; return it, and the event of it."""
     task_id = f"task_{str(ULID()).lower()}"

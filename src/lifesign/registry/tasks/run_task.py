@@ -24,7 +24,7 @@ from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TooMany
-from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
+from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
 from lifesign.registry.tasks.run_guard import (
     AuthorizedRun,
     answer_once,
@@ -122,7 +122,7 @@ def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | L
     envelope = wanted.budget.amount()
     stored = task_budgets.find(transaction, task.number, to_change=True)
     task_budgets.store(transaction, replace(stored, budget=stored.budget.carve(envelope)))
-    child, drafts = add_task(transaction, wanted, envelope, Origin(actor=call.actor, parent=task))
+    child, drafts = add_task(transaction, wanted, envelope, TaskOrigin(actor=call.actor, parent=task))
     task_rows.store(transaction, [task])
     return _answered(entered, call, task, [*drafts], child_id=child.task_id, status=201)
 

@@ -14,7 +14,7 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.models.tasks import (
     BudgetTopUp,
     HandoffResolution,
-    Reviewed,
+    ReviewAnswer,
     TaskCancellation,
     TaskRecord,
     TaskRequest,
@@ -26,7 +26,7 @@ from lifesign.domain.tasks.task_states import FINISHED, HELD, ExitReason, TaskSi
 from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TaskNotFound, TokenRequired
-from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
+from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
 from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, end_lease, lock_task, rejected
 from lifesign.registry.transitions import task_events
 from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
@@ -97,7 +97,9 @@ def review_task(transaction: Transaction, call: Call) -> OperationReply | Lifesi
         fix, more = _fixed(transaction, task, body.fix, call)
         drafts += more
     event_log.append(transaction, drafts)
-    answer = Reviewed(task=summary(transaction, task), fix=None if fix is None else summary(transaction, fix))
+    answer = ReviewAnswer(
+        task=summary(transaction, task), fix=None if fix is None else summary(transaction, fix)
+    )
     return OperationReply(content=answer)
 
 
@@ -148,7 +150,7 @@ def _fixed(
         transaction,
         wanted or _same_again(task),
         envelope,
-        Origin(actor=call.actor, parent=parent, fix_of=task),
+        TaskOrigin(actor=call.actor, parent=parent, fix_of=task),
     )
     # Whoever gets the fix has to know what was said of the work that it repairs.
     said = task_comments.of_task(transaction, task.number)[::-1]
@@ -210,7 +212,7 @@ OPERATIONS = (
         one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
         function=review_task,
         body=TaskReview,
-        answer=Reviewed,
+        answer=ReviewAnswer,
         errors=(402, 404, 409, 412, 428),
         max_body_bytes=MAX_TASK_BYTES,
     ),
