@@ -389,7 +389,7 @@ async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
         assert outcome.exit_code in {-15, -9}
         # People have to look at what it left.
         assert not outcome.has_result
-        assert (await adapter.until("asked")).workspace == str(adapter.workspace())
+        assert (await adapter.until("help_requested")).workspace == str(adapter.workspace())
     assert await world.runs() == [("completed", None)]
     assert (await world.now()).status == "handoff"
 
@@ -411,7 +411,7 @@ async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: 
         assert run is not None
         assert asked_s + run._grace_s() <= ended_s[0] + grace_s
         assert (await adapter.outcome()).exit_code == -9
-        assert adapter.said()[-2] == ("asked", "it has called request_human_help, and goes on")
+        assert adapter.said()[-2] == ("help_requested", "it has called request_human_help, and goes on")
 
 
 async def test_of_what_cannot_be_killed_it_is_told_that_it_goes_on(

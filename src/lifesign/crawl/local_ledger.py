@@ -191,4 +191,5 @@ def _entry(row: FeedRow) -> TargetEntry:
         version=row.place.version,
         confirmed_at_s=row.confirmed_at_s,
         thresholds_s=row.thresholds_s,
+        entered_at_s=row.entered_at_s,
     )

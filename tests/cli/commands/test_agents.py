@@ -427,8 +427,8 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
     assert main(["doctor", "--registry", registry.url, "--port", "1", "--json"]) in {0, 1}
     findings = json.loads(capsys.readouterr().out)["findings"]
     (held,) = [one for one in findings if one["about"] == "decisions"]
-    assert (held["verdict"], held["told"].split(" since ")[0]) == ("warning", "held")
-    assert "30 agents are silent" in held["told"]
+    assert (held["verdict"], held["summary"].split(" since ")[0]) == ("warning", "held")
+    assert "30 agents are silent" in held["summary"]
 
 
 def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:

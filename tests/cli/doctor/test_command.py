@@ -91,7 +91,7 @@ class Examined:
 
     def of(self, about: str, verdict: str) -> list[str]:
         return [
-            f"{found['told']}; {found['advice']}"
+            f"{found['summary']}; {found['advice']}"
             for found in self.findings
             if (found["about"], found["verdict"]) == (about, verdict)
         ]

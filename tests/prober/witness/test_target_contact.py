@@ -170,3 +170,9 @@ def test_a_probe_that_asked_nothing_shows_nothing() -> None:
         None,
     )
     assert CLASSES.of(ip_address("127.0.0.1")) == THIS_MACHINE
+
+
+def test_memory_makes_no_target_one_of_this_machine() -> None:
+    unresolved = fetched(result="dns_failure")
+    assert contact_of(THIS_MACHINE, discovery=unresolved).network_class is None
+    assert contact_of(PUBLIC_IPV6, discovery=unresolved).network_class == PUBLIC_IPV6

@@ -326,3 +326,17 @@ async def test_a_probe_that_will_not_end_even_so_holds_nobody_up_for_ever() -> N
     await bench.dispatch.end(5.0)
     assert bench.loop.time() - began_s == pytest.approx(11.0)
     bench.loop.stand_still(200)
+
+
+@in_virtual_time
+async def test_memory_leads_no_witness_request_to_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(Witnesses, "note_known", lambda _self, _host, _class, url, _at_s: noted.append(url))
+    urls = urls_of(2)
+    bench = Bench(*urls, is_census=False)
+    places = (urls[0] + "card.json", "https://internal.example/admin/reboot?now=1")
+    for url, card_url in zip(urls, places, strict=True):
+        memory = ProbeMemory(probed_at_s=1.0, alive_at_s=1.0, network_class=PUBLIC_IPV4, card_url=card_url)
+        bench.ledger.add(url, memory=memory)
+    await bench.begin()
+    assert sorted(noted) == sorted([places[0], urls[1]])

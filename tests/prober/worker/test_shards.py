@@ -195,3 +195,59 @@ def test_a_target_keeps_its_own_thresholds_and_its_confirmation() -> None:
     assert (other.cadence(usual), slot.confirmed_at_s, other.confirmed_at_s) == (usual, 50.0, None)
     holdings.apply(shard, page(replace(entry(A), confirmed_at_s=60.0), version=2))
     assert (slot.confirmed_at_s, slot.cadence(usual)) == (60.0, usual)
+
+
+def agent(url: str, *, entered_at_s: float | None = None, memory: ProbeMemory | None = None) -> TargetEntry:
+    """Return an agent that is probed at its own URL."""
+    return TargetEntry(
+        subject_id="agent-1", url=url, memory=memory or ProbeMemory(), entered_at_s=entered_at_s
+    )
+
+
+def test_agent_that_moves_is_probed_with_nothing_of_what_was_remembered() -> None:
+    holdings, shard = with_one_shard(agent(A + "old"))
+    before = shard.slots["agent-1"]
+    before.remember(ProbeMemory(probed_at_s=90.0, card_url=A + "old/card", not_before_s=9_000.0))
+    applied = holdings.apply(shard, page(agent(A + "new", entered_at_s=100.0), version=2))
+    now = shard.slots["agent-1"]
+    assert (now.url, now.recall()) == (A + "new", ProbeMemory())
+    assert (before.is_gone, applied.gone, applied.overtaken, holdings.targets) == (
+        True,
+        [before],
+        [before],
+        1,
+    )
+    assert sum(holdings.results().values()) == 1
+
+
+def test_agent_that_registers_anew_is_probed_by_the_memory_of_the_ledger() -> None:
+    holdings, shard = with_one_shard(agent(A))
+    shard.slots["agent-1"].remember(ProbeMemory(probed_at_s=90.0, failures_in_row=60))
+    anew = ProbeMemory(probed_at_s=90.0, alive_at_s=100.0)
+    holdings.apply(shard, page(agent(A, entered_at_s=100.0, memory=anew), version=2))
+    assert shard.slots["agent-1"].recall() == anew
+    # The same page again is no new beginning.
+    slot = shard.slots["agent-1"]
+    slot.remember(ProbeMemory(probed_at_s=200.0, failures_in_row=1))
+    assert holdings.apply(shard, page(agent(A, entered_at_s=100.0, memory=anew), version=3)).gone == []
+    assert slot.recall().failures_in_row == 1
+
+
+def test_agent_that_moves_over_two_hosts_between_two_polls_leaves_no_slot_behind() -> None:
+    holdings = OwnedShards()
+    ((first, third), _) = holdings.take([claim(7), claim(9)])
+    holdings.apply(first, page(agent(A)))
+    slot = first.slots["agent-1"]
+    # The shard between the two is not ours; of the first one nothing is read.
+    applied = holdings.apply(third, page(agent(C, entered_at_s=100.0), version=3))
+    assert (slot.is_gone, applied.gone, holdings.targets) == (True, [slot], 1)
+    assert [one.url for one in holdings.slots()] == [C]
+    assert (sum(first.results.values()), sum(third.results.values())) == (0, 1)
+
+
+def test_agent_that_became_active_later_than_it_is_remembered_is_alive_since_then() -> None:
+    holdings, shard = with_one_shard(entry(A, probed_at_s=100.0, alive_at_s=50.0))
+    holdings.apply(shard, page(entry(A, probed_at_s=100.0, alive_at_s=80.0), version=2))
+    assert shard.slots[target_id(A)].recall().alive_at_s == 80.0
+    holdings.apply(shard, page(entry(A, probed_at_s=100.0, alive_at_s=60.0), version=3))
+    assert shard.slots[target_id(A)].recall().alive_at_s == 80.0

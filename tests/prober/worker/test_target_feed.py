@@ -58,7 +58,7 @@ def urls_of(count: int) -> list[str]:
 async def test_shards_that_hold_nothing_are_not_read() -> None:
     feeding = Feeding(*urls_of(20))
     await feeding.claim()
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     assert sorted(feeding.told) == sorted(urls_of(20))
     assert feeding.ledger.read == len({shard_of(host_of(url)) for url in urls_of(20)})
     assert all(shard.is_current for shard in feeding.holdings.shards.values())
@@ -79,7 +79,7 @@ async def test_a_look_that_was_asked_for_before_the_clock_was_set_back_is_asked_
     )
     feeding.ledger.request_recheck(url)
     await feeding.claim()
-    await feed.assess()
+    await feed.poll()
     (slot,) = feeding.holdings.slots()
     assert slot.recheck_at_s == now_s - 3_600.0
 
@@ -88,15 +88,15 @@ async def test_a_look_that_was_asked_for_before_the_clock_was_set_back_is_asked_
 async def test_later_on_only_what_has_changed_is_read_and_asked_for_in_one_question() -> None:
     feeding = Feeding(*urls_of(20))
     await feeding.claim()
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     feeding.told.clear()
     feeding.ledger.asked = feeding.ledger.read = 0
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     assert (feeding.ledger.asked, feeding.ledger.read) == (1, 0)
     feeding.ledger.add("https://new.example/")
     feeding.ledger.request_recheck(urls_of(1)[0])
     feeding.ledger.remove(urls_of(2)[1])
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     assert sorted(feeding.told) == ["https://agent-0.example/", "https://new.example/"]
     assert (feeding.gone, feeding.ledger.read) == (["https://agent-1.example/"], 3)
 
@@ -134,25 +134,25 @@ async def test_a_page_of_a_shard_that_was_lost_and_won_meanwhile_is_not_taken() 
             return page
 
     feeding.ledger.__class__ = Slow
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     assert (feeding.told, shard.is_current) == ([], False)
     feeding.ledger.__class__ = Counting
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     assert (feeding.told, shard.is_current) == (["https://agent.example/"], True)
 
 
 @in_virtual_time
 async def test_nobody_is_asked_while_no_shard_is_ours() -> None:
     feeding = Feeding("https://agent.example/")
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     assert feeding.ledger.asked == 0
     feeding.ledger.is_unreachable = True
-    await feeding.feed.assess()
+    await feeding.feed.poll()
     feeding.ledger.is_unreachable = False
     await feeding.claim()
     feeding.ledger.is_unreachable = True
     with pytest.raises(LedgerUnreachable):
-        await feeding.feed.assess()
+        await feeding.feed.poll()
 
 
 @in_virtual_time
@@ -164,6 +164,6 @@ async def test_the_garbage_collector_is_told_of_many_targets_that_will_stay(
     feeding = Feeding(*urls_of(350))
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(feeding.holdings.targets))
     await feeding.claim()
-    await feeding.feed.assess()
-    await feeding.feed.assess()
+    await feeding.feed.poll()
+    await feeding.feed.poll()
     assert len(frozen) == 3

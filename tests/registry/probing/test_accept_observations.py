@@ -540,3 +540,16 @@ async def test_a_thousand_observations_are_one_batch(
     found = [seen(clock, target_url=url) for url in urls]
     assert await outcomes(api, *found) == ["accepted"] * 1000
     assert await count_by_status(database) == {"active": 1000}
+
+
+async def test_result_of_a_former_url_or_incarnation_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    clock.advance(60)
+    began_s = clock.at_s
+    here = {"card_url": "https://agent.example/moved.json"}
+    await api.ask("PATCH", "/api/v1/agents/agent-1", here, headers={"If-Match": "*"})
+    clock.advance(5)
+    old = {"probed_at_s": began_s - 1, "card_url": "https://agent.example/old.json"}
+    assert await outcomes(api, seen(clock), memories=[old]) == ["ignored"]
+    assert await outcomes(api, seen(clock, observed_at=moment(began_s - 1).isoformat())) == ["ignored"]
+    assert await outcomes(api, seen(clock), memories=[{"probed_at_s": began_s + 1}]) == ["accepted"]

@@ -210,7 +210,10 @@ async def test_a_living_agent_has_something_to_lose_whatever_is_remembered_of_it
     # It never answered a prober.
     assert await alive_at_s() == registered_at_s
     await see("ok", {"alive_at_s": 5.0})
-    assert await alive_at_s() == 5.0
+    # It is active since it registered, whatever a prober remembers.
+    assert await alive_at_s() == registered_at_s
+    await see("ok", {"alive_at_s": clock.at_s})
+    assert await alive_at_s() == clock.at_s - 300
     # A prober that forgets it, and a memory that cannot be read.
     await see("ok", {"failures_in_row": 1})
     assert await alive_at_s() == clock.at_s
@@ -300,3 +303,32 @@ async def test_what_is_no_query_is_refused(api: RegistryApi, query: str) -> None
 async def test_agents_do_not_see_what_is_probed(api: RegistryApi, path: str) -> None:
     key = (await api.register("one"))["agent_key"]
     assert (await api.ask("GET", path, key=key)).status == 403
+
+
+async def test_agent_that_registers_again_is_probed_at_once_and_needs_a_witness(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    """Neither the back-off of its former incarnation nor a confirmation about that is left."""
+    await api.register("one", monitoring="probe", card_url=URLS[0])
+    died_at_s = clock.at_s
+    clock.advance(300)
+    seen = {
+        "agent_id": "one",
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": "refused"},
+    }
+    memory = {"probed_at_s": clock.at_s, "failures_in_row": 60, "slowdowns": 3, "alive_at_s": died_at_s}
+    await api.report(seen, memories=[{**memory, "not_before_s": clock.at_s + 86_400, "card_url": URLS[0]}])
+    confirmed = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": "one"})
+    assert confirmed.status == 200
+    clock.advance(3_600)
+    registered_at_s = clock.at_s
+    await api.register("one", monitoring="probe", card_url=URLS[0], supersede=True)
+    (target,) = (await feed(api, SHARD))["targets"]
+    assert target["memory"] == {
+        "probed_at_s": memory["probed_at_s"],
+        "card_url": URLS[0],
+        "alive_at_s": registered_at_s,
+    }
+    assert "confirmed_at" not in target
+    assert target["recheck_at"] == target["entered_at"]

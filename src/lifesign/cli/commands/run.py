@@ -160,8 +160,8 @@ def run(  # noqa: PLR0913 - each option is one
 
     \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
-      at    when   what  registered, waiting, granted, started, stopping, completed, asked, failed,
-                         untold, registry, tools, pruned, left_out, leaving or left
+      at    when   what  registered, waiting, granted, started, stopping, completed, help_requested,
+                         failed, unreported, registry, tools, pruned, omitted, leaving or left
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):

@@ -140,6 +140,8 @@ class ProbeTarget(BaseModel):
     """When an operator confirmed that this target may be down; see `ObservationAnswer.confirmed_classes`."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which its agent is unhealthy, and dead, in seconds; absent: the defaults of probing."""
+    entered_at: Time | None = None
+    """When its URL changed, or its agent registered anew: begin with `memory`, drop results of before."""
 
 
 class ShardTargets(BaseModel):

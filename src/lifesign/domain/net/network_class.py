@@ -6,6 +6,7 @@ A failure counts against a target only if a witness of the same class answers th
 from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Final
+from urllib.parse import urlsplit
 
 from lifesign.domain.net.target_address import Address, Network
 
@@ -33,6 +34,11 @@ def network_class_of(address: Address, allowed: Sequence[Network]) -> str:
     if containing:
         return str(max(containing, key=lambda network: network.prefixlen))
     return PUBLIC_IPV6 if isinstance(address, IPv6Address) else PUBLIC_IPV4
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether the host of a URL is literally 127.0.0.1 or ::1."""
+    return urlsplit(url).hostname in _LOOPBACK
 
 
 def address_key(address: Address) -> str:

@@ -245,6 +245,13 @@ def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
     return after.model_copy(update={name: getattr(before, name) for name in _OF_A_RESULT})
 
 
+def without_failures(memory: ProbeMemory) -> ProbeMemory:
+    """Return a memory without what delays the next probe: its agent registered anew."""
+    return memory.model_copy(
+        update={"failures_in_row": 0, "confirm_at_s": None, "not_before_s": None, "slowdowns": 0}
+    )
+
+
 def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
     """Whether a target is left out at some of its ticks, since it keeps failing or asked us to slow down."""
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0

@@ -40,6 +40,8 @@ class TargetEntry:
     """When an operator confirmed that it may be down, in seconds since the epoch; None: never."""
     thresholds_s: tuple[float, float] | None = None
     """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
+    entered_at_s: float | None = None
+    """When its URL changed, or its agent registered anew; None: never."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
 

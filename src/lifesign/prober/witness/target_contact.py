@@ -4,7 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.net.network_class import PUBLIC_CLASSES, THIS_MACHINE, address_key, network_class_of
+from lifesign.domain.net.network_class import (
+    PUBLIC_CLASSES,
+    THIS_MACHINE,
+    address_key,
+    is_loopback,
+    network_class_of,
+)
 from lifesign.domain.net.target_address import Address, Network
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched
@@ -118,7 +124,7 @@ class ContactReader:
         Where addresses of several classes were tried in vain, it is one of the class that answered last: the
         others may never have worked.
         """
-        known_class = traces.entry.memory.network_class
+        known_class = _remembered_class(traces.entry)
         if fetched is None or fetched.address is None:
             return known_class, None
         address = fetched.address
@@ -159,3 +165,14 @@ class ContactReader:
         if fetched.status is None or fetched.address is None:
             return False
         return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in PUBLIC_CLASSES
+
+
+def _remembered_class(entry: TargetEntry) -> str | None:
+    """Return the network class that a target's memory names; None if there is none, or none to believe.
+
+    Another prober may have written it. This machine needs no witness, so only the URL itself may say so.
+    """
+    network_class = entry.memory.network_class
+    if network_class == THIS_MACHINE and not is_loopback(entry.url):
+        return None
+    return network_class

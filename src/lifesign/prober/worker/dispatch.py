@@ -12,6 +12,7 @@ from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
+from lifesign.domain.net.target import is_on_origin_of
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.domain.observation.witness_rule import WitnessPolicy
@@ -185,7 +186,9 @@ class Dispatch:
         if alive_at_s is None or network_class is None or memory.failures_in_row:
             return
         if memory.not_before_s is None and not memory.is_excluded:
-            url = memory.card_url or memory.health_url or slot.url
+            # Another prober may have written the memory: it leads to no other origin.
+            known = (url for url in (memory.card_url, memory.health_url) if url is not None)
+            url = next((url for url in known if is_on_origin_of(url, slot.url)), slot.url)
             self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
 
     def replan(self, shards: Iterable[Shard]) -> None:

@@ -198,7 +198,7 @@ class ProbeWorker:
     @property
     def _has_begun(self) -> bool:
         """Whether the ledger has answered which shards are ours, and what lies in them."""
-        return self._keeper.has_asked.is_set() and (self._feed.has_looked or not self._owned_shards.shards)
+        return self._keeper.has_asked.is_set() and (self._feed.has_polled or not self._owned_shards.shards)
 
     def _take_news(self, news: WitnessNews) -> None:
         self._witnesses.take_news(news)

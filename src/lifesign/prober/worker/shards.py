@@ -35,6 +35,7 @@ class TargetSlot:
     __slots__ = (
         "confirmed_at_s",
         "due_at_s",
+        "entered_at_s",
         "given_up",
         "is_backed_off",
         "is_busy",
@@ -53,6 +54,8 @@ class TargetSlot:
         self.shard = shard
         self.subject_id = entry.subject_id
         self.url = entry.url
+        self.entered_at_s = entry.entered_at_s
+        """When its URL changed, or its agent registered anew; None: never."""
         self.recheck_at_s = entry.recheck_at_s
         self.confirmed_at_s = entry.confirmed_at_s
         """When an operator confirmed that it may be down; None: never."""
@@ -185,7 +188,7 @@ class ApplyResult:
     """Who is to be given a time, for they are new or changed, and what is remembered of them."""
     gone: list[TargetSlot] = field(default_factory=list)
     overtaken: list[TargetSlot] = field(default_factory=list)
-    """Somebody else probed them later than we did: our results came too late."""
+    """Somebody else probed them later, or they begin anew: our results came too late."""
 
 
 class OwnedShards:
@@ -194,6 +197,8 @@ class OwnedShards:
     def __init__(self) -> None:
         self.shards: dict[int, Shard] = {}
         self.targets = 0
+        self._of_agents: dict[str, Shard] = {}
+        """Of agents that are probed at their own URL: the shard that each was last read in."""
 
     def tokens(self) -> dict[int, int]:
         """Return what is held, as a ledger wants to see it."""
@@ -259,31 +264,57 @@ class OwnedShards:
         gone = set(page.gone)
         if is_complete:
             gone |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
-        applied.gone += [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
-        shard.results.subtract(slot.result for slot in applied.gone)
+        left = [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
+        shard.results.subtract(slot.result for slot in left)
+        applied.gone += left
         shard.version, shard.is_current = page.version, True
         self.targets += len(shard.slots) - before
         return applied
 
     def _apply_entry(self, shard: Shard, entry: TargetEntry, applied: ApplyResult) -> None:
         slot, memory = shard.slots.get(entry.subject_id), entry.memory
+        if slot is not None and (slot.url, slot.entered_at_s) != (entry.url, entry.entered_at_s):
+            # What we remember, and what waits to be reported, is of another URL or of a former incarnation.
+            self._drop(slot, applied)
+            slot = None
         if slot is None:
+            self._leave_other_shard(shard, entry.subject_id, applied)
             slot = shard.slots[entry.subject_id] = TargetSlot(shard, entry)
         else:
-            slot.url, slot.recheck_at_s = entry.url, entry.recheck_at_s
+            slot.recheck_at_s = entry.recheck_at_s
             slot.confirmed_at_s, slot.thresholds_s = entry.confirmed_at_s, entry.thresholds_s
             ours = slot.recall()
             if (memory.probed_at_s or 0.0) > (ours.probed_at_s or 0.0):
                 slot.remember(memory)
                 slot.note_known(memory)
                 applied.overtaken.append(slot)
-            elif last_alive_s(ours) is None and memory.alive_at_s is not None:
-                # Its agent registered, or was linked, since it was read.
+            elif (memory.alive_at_s or 0.0) > (last_alive_s(ours) or 0.0):
+                # Its agent registered, became active or was linked since it was read.
                 memory = ours.model_copy(update={"alive_at_s": memory.alive_at_s})
                 slot.remember(memory)
             else:
                 memory = ours
         applied.to_plan.append((slot, memory))
+
+    def _leave_other_shard(self, shard: Shard, subject_id: str, applied: ApplyResult) -> None:
+        """Drop an agent from the shard of its former host: of two moves between polls only one is read."""
+        if is_target_id(subject_id):
+            return
+        former = self._of_agents.get(subject_id)
+        if former is not None and former is not shard and former.claim is not None:
+            slot = former.slots.get(subject_id)
+            if slot is not None:
+                self._drop(slot, applied)
+                self.targets -= 1
+        self._of_agents[subject_id] = shard
+
+    @staticmethod
+    def _drop(slot: TargetSlot, applied: ApplyResult) -> None:
+        """Forget a slot, and what was measured of it and is not reported yet."""
+        del slot.shard.slots[slot.subject_id]
+        slot.shard.results[slot.result] -= 1
+        applied.gone.append(slot)
+        applied.overtaken.append(slot)
 
 
 def _measured_at_s(memory: ProbeMemory) -> float | None:

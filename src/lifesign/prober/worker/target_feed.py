@@ -43,7 +43,7 @@ class TargetFeed:
         chance: Callable[[], float],
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self.has_looked = False
+        self.has_polled = False
         """Whether what lies in any shards was read to its end."""
         self._ledger = ledger
         self._owned_shards = holdings
@@ -63,7 +63,7 @@ class TargetFeed:
         while True:
             wait_s = POLL_SECONDS
             try:
-                await self.assess()
+                await self.poll()
                 self._away.over()
             except LedgerUnreachable as error:
                 if not self._away.tries:
@@ -76,7 +76,7 @@ class TargetFeed:
                 continue
             self._hurry.clear()
 
-    async def assess(self) -> None:
+    async def poll(self) -> None:
         """Read what has changed since the last look. LedgerUnreachable."""
         versions = self._owned_shards.versions()
         if not versions:
@@ -94,7 +94,7 @@ class TargetFeed:
             if self._owned_shards.targets >= self._frozen + FREEZE_EVERY:
                 self._frozen = self._owned_shards.targets
                 gc.freeze()
-        self.has_looked = True
+        self.has_polled = True
 
     async def _read(self, shard: Shard, version: int) -> None:
         token = shard.token

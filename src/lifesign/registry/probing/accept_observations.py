@@ -127,6 +127,8 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     for place, (subject_id, memory) in enumerate(zip(named, memories, strict=True)):
         subject = known.subjects[subject_id]
         outcome = _refused(subject, shards)
+        if outcome is None and _is_of_before(batch, place, subject, transaction.now_s):
+            outcome = ReportOutcome.IGNORED
         if outcome is None:
             receipt = _receipt(batch, place, subject, shards, transaction.now_s)
             observation = with_document_age(batch.observations[place], receipt.at_s)
@@ -211,6 +213,17 @@ def _receipt(
     memory = None if batch.memories is None else batch.memories[place]
     at_s = not_before(now_s - age_s, subject.observed_at_s, now_s)
     return receipt_of(at_s, batch.interval_s, memory)
+
+
+def _is_of_before(batch: ObservationBatch, place: int, subject: Subject, now_s: float) -> bool:
+    """Whether a probe began before its target's URL changed, or its agent registered anew."""
+    if subject.entered_at_s is None or subject.entered_at_s > now_s:
+        # A time ahead is from before the clock was set back.
+        return False
+    memory = None if batch.memories is None else batch.memories[place]
+    began_at_s = None if memory is None else memory.probed_at_s
+    ended_at_s = now_s - batch.ages_s[place]
+    return min(ended_at_s, ended_at_s if began_at_s is None else began_at_s) < subject.entered_at_s
 
 
 def _shard_of(subject: Subject) -> int:

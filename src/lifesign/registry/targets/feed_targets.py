@@ -94,6 +94,8 @@ def _shown(row: FeedRow, prober_key: str) -> dict[str, Any]:
         shown["confirmed_at"] = moment(row.confirmed_at_s)
     if row.thresholds_s is not None:
         shown["thresholds_s"] = row.thresholds_s
+    if row.entered_at_s is not None:
+        shown["entered_at"] = moment(row.entered_at_s)
     return shown
 
 
@@ -102,12 +104,15 @@ def remembered(row: FeedRow) -> ProbeMemory:
 
     A target whose agent is alive has something to lose, also if its memory says nothing of that: it was lost
     with an earlier URL, it cannot be read, or the agent never answered a prober. A failure then needs a
-    witness.
+    witness. An agent that became active later than its memory says is alive since then: a confirmation
+    from between the two was about the time before.
     """
     memory = recalled(row.subject_id, row.memory) or _NO_MEMORY
-    if row.alive_at_s is None or last_alive_s(memory) is not None:
+    known_s = last_alive_s(memory)
+    alive_at_s = row.alive_at_s if known_s is None else row.active_since_s
+    if alive_at_s is None or (known_s is not None and known_s >= alive_at_s):
         return memory
-    return memory.model_copy(update={"alive_at_s": row.alive_at_s})
+    return memory.model_copy(update={"alive_at_s": alive_at_s})
 
 
 def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:

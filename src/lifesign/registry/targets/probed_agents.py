@@ -5,13 +5,18 @@ to be one when it is off the list (`change_status`), or registers anew without t
 directory listed keeps its own URL, whatever its record says later.
 """
 
+from pydantic import ValidationError
+
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
+from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.schedule.cadence import without_failures
 from lifesign.registry.targets.opt_out_origins import has_opted_out
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.probing import probe_results
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_rows import GoneReason
 
@@ -40,17 +45,42 @@ def begin_step(transaction: Transaction, url: str | None) -> int:
     return version
 
 
-def end_step(transaction: Transaction, agent_id: str, url: str | None, version: int) -> None:
-    """Make an agent a target at this URL; None: it does not want to be one, or not any more."""
+def end_step(
+    transaction: Transaction,
+    agent_id: str,
+    url: str | None,
+    version: int,
+    *,
+    is_new_incarnation: bool = False,
+) -> None:
+    """Make an agent a target at this URL; None: it does not want to be one, or not any more.
+
+    A new incarnation is probed at once: what failed before it says nothing about it.
+    """
     target_links.make_claims_due(transaction, agent_ids=[agent_id])
     if url is not None:
         target_rows.enter(transaction, agent_id, url, version)
         # A linked target is probed in its place, by the thresholds of the agent.
-        target_rows.touch_targets(transaction, target_rows.of_agent(transaction, agent_id), version)
+        numbers = target_rows.of_agent(transaction, agent_id)
+        target_rows.touch_targets(transaction, numbers, version)
+        if is_new_incarnation:
+            target_rows.begin_anew(transaction, numbers, version)
+            memories = probe_results.memories_of(transaction, numbers)
+            probe_results.set_memories(
+                transaction, {number: _without_failures(memory) for number, memory in memories.items()}
+            )
         return
     known = target_rows.find(transaction, agent_id)
     if known is not None and known.is_registered and known.gone_at_s is None:
         target_rows.leave_named(transaction, [agent_id], GoneReason.DEREGISTERED)
+
+
+def _without_failures(memory: str) -> str | None:
+    """Return a stored memory without what delays the next probe; None if it cannot be read."""
+    try:
+        return without_failures(ProbeMemory.from_json(memory)).to_json()
+    except ValidationError:
+        return None
 
 
 def publish_thresholds(transaction: Transaction, agent_id: str) -> None:

@@ -289,6 +289,7 @@ targets = Table(
     Column("version", BigInteger, nullable=False, comment="rises with what its prober has to be told"),
     Column("is_registered", Boolean, nullable=False, comment="no directory has to list it"),
     Column("added_at_s", Double, nullable=False),
+    Column("entered_at_s", Double, comment="when its URL changed, or its agent registered anew"),
     Column("recheck_at_s", Double, comment="when somebody last asked for a look"),
     Column("gone_at_s", Double, comment="since when it is no target any more"),
     Column("gone_reason", String(16)),

@@ -3,13 +3,13 @@
 What is not reported anew stays as it was: nothing is read merely to be written again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Row, TextClause, func, select, text
+from sqlalchemy import Row, TextClause, func, select, text, update
 
 from lifesign.domain.base.clock_skew import MAX_AHEAD_SECONDS
 from lifesign.storage.engine.tables import probe_results, targets
@@ -39,6 +39,8 @@ class Subject:
     """Of the last that told anything."""
     layers: str | None
     """The last result of each layer; as `registry/target_results` writes it."""
+    entered_at_s: float | None = None
+    """When its URL changed, or its agent registered anew: results of before do not count."""
     is_linked: bool = False
     """Whether it is one record with a registered agent."""
     is_first_linked: bool = True
@@ -82,6 +84,7 @@ _OF_SQLITE = text(f"""
         coalesce(links.agent, agents.id),
         iif(probe_results.observed_at_s IS NULL, NULL, json(printf('%!.17g', probe_results.observed_at_s))),
         probe_results.token, probe_results.number, probe_results.result, probe_results.layers,
+        iif(targets.entered_at_s IS NULL, NULL, json(printf('%!.17g', targets.entered_at_s))),
         links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
     ))
     FROM json_each(:subjects) AS asked {_JOINS}
@@ -92,7 +95,8 @@ _OF_POSTGRESQL = text(f"""
         (SELECT json_agg(directory) FROM listings WHERE listings.target = targets.id),
         coalesce(links.agent, agents.id), probe_results.observed_at_s,
         probe_results.token, probe_results.number, probe_results.result,
-        probe_results.layers, links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
+        probe_results.layers, targets.entered_at_s,
+        links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
     )) AS text)
     FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
 """)  # noqa: S608 - constants only
@@ -156,6 +160,21 @@ def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subj
     else:
         stored = transaction.connection.scalar(_OF_SQLITE, {"subjects": to_json(subject_ids).decode()})
     return {row[0]: _subject(row) for row in from_json(stored or "[]")}
+
+
+def memories_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
+    """Return what probes of these targets left for the next one, as JSON, where they left something."""
+    wanted = select(probe_results.c.target, probe_results.c.memory).where(
+        probe_results.c.target.in_(numbers), probe_results.c.memory.is_not(None)
+    )
+    return {row.target: row.memory for row in transaction.connection.execute(wanted)}
+
+
+def set_memories(transaction: Transaction, memories: Mapping[int, str | None]) -> None:
+    """Replace what the next probes of these targets remember."""
+    for number, memory in memories.items():
+        changed = update(probe_results).where(probe_results.c.target == number)
+        transaction.connection.execute(changed.values(memory=memory))
 
 
 def store(transaction: Transaction, changed: Sequence[ProbeResultRow]) -> None:

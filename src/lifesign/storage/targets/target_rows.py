@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
-from lifesign.domain.lifecycle.status_table import ALIVE
+from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
 from lifesign.storage.engine.array_params import given
 from lifesign.storage.engine.tables import (
@@ -87,8 +87,12 @@ class FeedRow:
     """Silence after which a registered agent is unhealthy, and dead; None: the defaults of probing."""
     alive_at_s: float | None = None
     """When its agent was last measured, or became what it is, if it is alive; None: no agent lives."""
+    active_since_s: float | None = None
+    """Since when its agent is active; None: it is not."""
     reported_by: str | None = None
     """Prober key that reported its last answer or failure; None if it never answered."""
+    entered_at_s: float | None = None
+    """When its URL changed, or its agent registered anew; results of before do not count."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -116,7 +120,9 @@ _OF_AGENTS = f"""
     CASE
         WHEN agents.status IN ({", ".join(f"'{status.value}'" for status in sorted(ALIVE))})
         THEN coalesce(observed.evidence_at_s, agents.status_since_s)
-    END
+    END,
+    CASE WHEN agents.status = '{Status.ACTIVE.value}' THEN agents.status_since_s END,
+    liveness.prober_key, targets.entered_at_s
 """
 _WITH_AGENTS = """
     LEFT JOIN probe_results ON probe_results.target = targets.id
@@ -129,7 +135,7 @@ _WITH_AGENTS = """
 # Two looks, since an index leads to either; the second one finds next to nothing.
 _FEED = f"""
     SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {{is_gone}} AS is_gone,
-        confirmed_at_s, {_OF_AGENTS}, liveness.prober_key
+        confirmed_at_s, {_OF_AGENTS}
     FROM targets {_WITH_AGENTS}
     WHERE {{column}} = :shard AND targets.version > :after AND targets.version <= :until
         AND (targets.version, targets.id) > (:place_version, :place_id) AND {{condition}}
@@ -146,7 +152,7 @@ _FEED_CHANGES = text(
 )
 _OF_SHARDS = f"""
     SELECT targets.shard, targets.version, targets.id, subject_id, url, memory, recheck_at_s, false,
-        confirmed_at_s, {_OF_AGENTS}, liveness.prober_key
+        confirmed_at_s, {_OF_AGENTS}
     FROM targets {_WITH_AGENTS}
     WHERE {{is_given}} AND gone_at_s IS NULL ORDER BY targets.shard, targets.version, targets.id
 """  # noqa: S608 - constants only
@@ -209,7 +215,7 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
     """Make an agent that wants to be probed a target; `url` as `read_target` spells it.
 
     A target of another URL forgets what its last probe left: it was another place. In another host's
-    shard it is new, and the prober of the former one is told that it is gone there.
+    shard it is new, and the prober of the former one reads that it is gone there.
     """
     host = host_of(url)
     shard = shard_of(host)
@@ -230,6 +236,7 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
     if known.url != url:
         for table in (probe_results, liveness):
             transaction.connection.execute(delete(table).where(table.c.target == known.id))
+        columns["entered_at_s"] = transaction.now_s
     if known.shard != shard:
         columns["left_shard"] = known.shard
     transaction.connection.execute(update(targets).where(targets.c.id == known.id).values(columns))
@@ -323,6 +330,16 @@ def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int
         transaction.connection.execute(changed.values(version=version))
 
 
+def begin_anew(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
+    """Note that the agent of these targets registered anew: no result of before counts.
+
+    They are probed at once. A confirmation that they may be down was about the former incarnation.
+    """
+    anew = {"entered_at_s": transaction.now_s, "recheck_at_s": transaction.now_s, "confirmed_at_s": None}
+    changed = update(targets).where(targets.c.id.in_(numbers))
+    transaction.connection.execute(changed.values(version=version, **anew))
+
+
 def request_recheck(transaction: Transaction, number: int, version: int) -> None:
     """Note that somebody wants a target to be looked at now."""
     parameters = {"recheck_at_s": transaction.now_s, "version": version}
@@ -387,8 +404,8 @@ def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, li
 
 
 def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
-    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s, alive_at_s, reported_by = value
-    unhealthy_after_s, dead_after_s = after_s
+    subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *of_agent = value
+    unhealthy_after_s, dead_after_s, *rest = of_agent
     return FeedRow(
         TargetCursor(version, number),
         subject_id,
@@ -398,8 +415,7 @@ def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
         bool(is_gone),
         confirmed_at_s,
         None if dead_after_s is None else (unhealthy_after_s, dead_after_s),
-        alive_at_s,
-        reported_by,
+        *rest,
     )
 
 

@@ -381,6 +381,7 @@ def _create_targets() -> None:
         ),
         sa.Column("is_registered", sa.Boolean(), nullable=False, comment="no directory has to list it"),
         sa.Column("added_at_s", sa.Double(), nullable=False),
+        sa.Column("entered_at_s", sa.Double(), comment="when its URL changed, or its agent registered anew"),
         sa.Column("recheck_at_s", sa.Double(), comment="when somebody last asked for a look"),
         sa.Column("gone_at_s", sa.Double(), comment="since when it is no target any more"),
         sa.Column("gone_reason", sa.String(16)),
