@@ -23,7 +23,7 @@ from lifesign.registry.targets import (
     opt_out_origins,
     recheck_target,
 )
-from lifesign.registry.tasks import charge_calls, create_task, find_tasks, run_task, steer_task
+from lifesign.registry.tasks import charge_calls, create_task, find_tasks, review_task, run_task
 
 OPERATIONS: tuple[Operation, ...] = (
     register_agent.REGISTER_AGENT,
@@ -40,7 +40,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *find_tasks.OPERATIONS,
     *run_task.OPERATIONS,
     *charge_calls.OPERATIONS,
-    *steer_task.OPERATIONS,
+    *review_task.OPERATIONS,
     *manage_keys.OPERATIONS,
     *manage_webhooks.OPERATIONS,
     *accept_observations.OPERATIONS,
