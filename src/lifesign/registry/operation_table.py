@@ -23,7 +23,16 @@ from lifesign.registry.targets import (
     opt_out_origins,
     recheck_target,
 )
-from lifesign.registry.tasks import charge_calls, create_task, find_tasks, review_task, run_task
+from lifesign.registry.tasks import (
+    cancel_task,
+    charge_calls,
+    create_task,
+    find_tasks,
+    hand_off_task,
+    review_task,
+    run_task,
+    top_up_budget,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     register_agent.REGISTER_AGENT,
@@ -40,7 +49,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *find_tasks.OPERATIONS,
     *run_task.OPERATIONS,
     *charge_calls.OPERATIONS,
-    *review_task.OPERATIONS,
+    cancel_task.CANCEL_TASK,
+    hand_off_task.RESOLVE_HANDOFF,
+    review_task.REVIEW_TASK,
+    top_up_budget.TOP_UP,
     *manage_keys.OPERATIONS,
     *manage_webhooks.OPERATIONS,
     *accept_observations.OPERATIONS,
