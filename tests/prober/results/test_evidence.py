@@ -364,11 +364,11 @@ def test_a_definition_says_whether_where_and_how_long(tmp_path: Path) -> None:
 KEEPER = """
 import sys
 from pathlib import Path
-from lifesign.prober.results import evidence_store
+from lifesign.prober.results import evidence_quota
 from lifesign.prober.results.evidence import EvidenceStore
 
 # On a machine that is busy with others it may be long until a lock's holder goes on.
-evidence_store.LOCK_TRIES = 100_000
+evidence_quota.LOCK_TRIES = 100_000
 evidence = EvidenceStore(Path(sys.argv[1]), max_bytes=int(sys.argv[2]), keep_s=86400)
 print("ready", flush=True)
 sys.stdin.readline()

@@ -23,7 +23,7 @@ from typing import Final
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import EvidenceSettings
-from lifesign.prober.results.evidence_store import EvidenceQuota, Swept, bytes_on_disk
+from lifesign.prober.results.evidence_quota import EvidenceQuota, Swept, bytes_on_disk
 
 MAX_BODY_BYTES: Final = MAX_CARD_BYTES
 """Nothing larger is read from a peer."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.prober.results import evidence_store
-from lifesign.prober.results.evidence_store import (
+from lifesign.prober.results import evidence_quota
+from lifesign.prober.results.evidence_quota import (
     AGE_STEP_S,
     BLOCK_BYTES,
     HIGH_WATER_RATIO,
@@ -139,7 +139,7 @@ def test_whoever_holds_the_count_for_long_is_not_waited_for(
     with (tmp_path / ".tally").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert room.take(BLOCK_BYTES)
-    assert len(pauses) == evidence_store.LOCK_TRIES
+    assert len(pauses) == evidence_quota.LOCK_TRIES
     assert sum(pauses) <= 0.02
     assert room.taken() == BLOCK_BYTES
 
