@@ -20,8 +20,8 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import EvidenceSettings
-from lifesign.prober.results import evidence as evidence_module
-from lifesign.prober.results.evidence import (
+from lifesign.prober.results import evidence_store
+from lifesign.prober.results.evidence_store import (
     MAX_BODY_BYTES,
     MAX_REMEMBERED,
     REMEMBERED_S,
@@ -144,7 +144,7 @@ def test_what_somebody_else_removed_is_kept_again(
 
 def test_as_much_is_remembered_as_may_be(evidence: EvidenceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_REMEMBERED <= 100_000
-    monkeypatch.setattr(evidence_module, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(evidence_store, "MAX_REMEMBERED", 3)
     # The first one has the room swept aside, after which nothing is remembered.
     evidence.keep(b"first")
     settled(evidence)
@@ -311,7 +311,7 @@ def test_a_disk_in_trouble_is_a_warning_and_no_failure(
 FILE_LIMIT = """
 import resource, sys
 from pathlib import Path
-from lifesign.prober.results.evidence import EvidenceStore
+from lifesign.prober.results.evidence_store import EvidenceStore
 
 evidence = EvidenceStore(Path(sys.argv[1]), max_bytes=10**9, keep_s=60)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
@@ -365,7 +365,7 @@ KEEPER = """
 import sys
 from pathlib import Path
 from lifesign.prober.results import evidence_quota
-from lifesign.prober.results.evidence import EvidenceStore
+from lifesign.prober.results.evidence_store import EvidenceStore
 
 # On a machine that is busy with others it may be long until a lock's holder goes on.
 evidence_quota.LOCK_TRIES = 100_000
