@@ -1,4 +1,4 @@
-"""How are the bytes behind a finding kept, so that it can be shown later?"""
+"""The store of evidence: the bytes behind each finding."""
 
 import errno
 import gzip
@@ -302,10 +302,10 @@ def test_a_disk_in_trouble_is_a_warning_and_no_failure(
         assert evidence.keep(BODY) is None
     assert os.strerror(trouble) in caplog.text
     assert files_in(tmp_path / "kept") == []
-    assert evidence._room.taken() == 0
+    assert evidence._quota.taken() == 0
     assert evidence.keep(BODY) == DIGEST
     settled(evidence)
-    assert evidence._room.taken() == 4096
+    assert evidence._quota.taken() == 4096
 
 
 FILE_LIMIT = """
@@ -355,7 +355,7 @@ def test_a_definition_says_whether_where_and_how_long(tmp_path: Path) -> None:
     settings = EvidenceSettings(directory=tmp_path / "kept", max_megabytes=2, keep_days=0.5)
     opened = EvidenceStore.from_settings(settings)
     assert opened is not None
-    assert (opened._room._max_bytes, opened._room._keep_s) == (2_000_000, 43_200)
+    assert (opened._quota._max_bytes, opened._quota._keep_s) == (2_000_000, 43_200)
     opened.close()
 
 
@@ -410,7 +410,7 @@ def test_processes_that_share_a_directory_keep_every_body_once_and_whole(tmp_pat
     assert [opened.read(hashlib.sha256(body).hexdigest()) for body in bodies] == bodies
     assert len(files_in(kept)) == 200
     opened.sweep()
-    assert opened._room.taken() == 200 * 4096
+    assert opened._quota.taken() == 200 * 4096
     opened.close()
 
 

@@ -1,4 +1,4 @@
-"""How much room does the evidence take, and which of it goes first?
+"""The space that evidence takes on disk, and which of it is removed first.
 
 All processes that share a directory count what they write in one small file, under a lock that is held for
 microseconds. A process that is killed meanwhile leaves a wrong count, which the next sweep sets right.

@@ -1,4 +1,4 @@
-"""How are the bytes behind a finding kept, so that it can be shown later?
+"""The store of evidence: the bytes behind each finding.
 
 Each body is a file called by its SHA-256, compressed, for its owner alone: `ab/cdef….gz`, which `zcat` reads.
 A file appears whole and is never written again; seeing its bytes anew makes it young. Any number of
@@ -68,7 +68,7 @@ class EvidenceStore:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_shared_directory(directory)
-            self._room = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
+            self._quota = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
         except OSError as error:
             expected = f"a directory of ours that nobody else may write ({error.strerror})"
             raise InvalidValue("evidence.directory", str(directory), expected) from None
@@ -83,12 +83,12 @@ class EvidenceStore:
 
     def close(self) -> None:
         """End a sweep that is under way, and give the directory back."""
-        self._room.stop()
+        self._quota.stop()
         sweeper = self._sweeper
         if sweeper is not None:
             sweeper.join()
         with self._lock:
-            self._room.close()
+            self._quota.close()
 
     def keep(self, body: bytes) -> str | None:
         """Keep a body and return its SHA-256; None if it is empty or too large, or cannot be kept now."""
@@ -140,7 +140,7 @@ class EvidenceStore:
 
         It happens by itself too. It looks at every file: not for an event loop. OSError.
         """
-        swept = self._room.sweep(self._clock_s())
+        swept = self._quota.sweep(self._clock_s())
         with self._lock:
             self._remembered.clear()
         return swept
@@ -174,7 +174,7 @@ class EvidenceStore:
     def _write(self, digest: str, body: bytes, now_s: float) -> bool:
         packed = _packed(body)
         size = bytes_on_disk(len(packed))
-        if not self._room.take(size):
+        if not self._quota.take(size):
             self._warn("all the room that it may take is taken", now_s)
             self._sweep_in_time(now_s)
             return False
@@ -185,7 +185,7 @@ class EvidenceStore:
             _write_new(unfinished, packed, now_s)
             unfinished.rename(path)
         except OSError:
-            self._room.give_back(size)
+            self._quota.give_back(size)
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             raise
@@ -196,7 +196,7 @@ class EvidenceStore:
     def _sweep_in_time(self, now_s: float) -> None:
         """See to it that there is room, without waiting for it."""
         ago_s = None if self._swept_at_s is None else abs(now_s - self._swept_at_s)
-        is_time = ago_s is None or ago_s >= (SWEEP_PAUSE_S if self._room.is_short else SWEEP_EVERY_S)
+        is_time = ago_s is None or ago_s >= (SWEEP_PAUSE_S if self._quota.is_short else SWEEP_EVERY_S)
         if is_time and self._sweeper is None:
             self._swept_at_s = now_s
             self._sweeper = Thread(target=self._sweep_aside, name="evidence-sweep", daemon=True)
