@@ -14,6 +14,7 @@ from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.errors import InvalidValue
+from lifesign.prober.definition.event_loop_lag import SlownessPolicy
 from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
@@ -22,7 +23,6 @@ from lifesign.prober.definition.models import (
     MessageSettings,
     ProbeDefinition,
 )
-from lifesign.prober.definition.slowness import SlownessPolicy
 
 LEAST: dict[str, Any] = {
     "name": "a",

@@ -42,7 +42,7 @@ from lifesign.domain.schedule.cadence import Cadence
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.slowness import SlownessPolicy
+from lifesign.prober.definition.event_loop_lag import SlownessPolicy
 from lifesign.prober.definition.values import (
     FORMS,
     MAX_SPAN_SECONDS,

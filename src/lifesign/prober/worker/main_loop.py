@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.text.pluralize import pluralize
+from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter

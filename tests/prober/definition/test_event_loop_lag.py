@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.prober.definition.slowness import (
+from lifesign.prober.definition.event_loop_lag import (
     LAG_EVERY_SECONDS,
     LAG_WINDOW_SECONDS,
     MIN_LAGS,
