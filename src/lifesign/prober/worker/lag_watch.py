@@ -13,7 +13,7 @@ CHECK_SECONDS: Final = 1.0
 _log = logging.getLogger("lifesign.prober")
 
 
-class SelfWatch:
+class LagWatch:
     """Watches over one prober."""
 
     def __init__(

@@ -24,7 +24,7 @@ from lifesign.prober.witness.contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessRequester
 from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
-from lifesign.prober.worker.lag_watch import SelfWatch
+from lifesign.prober.worker.lag_watch import LagWatch
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS, Outbox
 from lifesign.prober.worker.progress import Progress, Tally
 from lifesign.prober.worker.reporting import Reporter
@@ -154,7 +154,7 @@ class ProbeWorker:
             chance=chance,
             companions=companions,
         )
-        self._self_watch = SelfWatch(
+        self._self_watch = LagWatch(
             self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.end_overdue
         )
 
