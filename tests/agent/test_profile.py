@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lifesign.agent import Agent, AgentLink, AgentRunner
-from lifesign.agent.profile import AgentProfile
+from lifesign.agent.profile import AgentProfile, ProfileSettings
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.errors import InvalidValue
 
@@ -34,6 +34,20 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def test_nothing_of_a_profile_is_left_unsaid_here() -> None:
     unsaid = {field.name for field in dataclasses.fields(AgentProfile)} - SAID.keys()
     assert unsaid == set()
+
+
+def test_settings_are_all_fields_of_a_profile_but_its_id() -> None:
+    fields = {field.name for field in dataclasses.fields(AgentProfile)}
+    assert ProfileSettings.__annotations__.keys() == fields - {"agent_id"}
+
+
+@pytest.mark.parametrize("given", [{"agent_id": "a"}, {"profile": AgentProfile(agent_id="a")}])
+@pytest.mark.parametrize("made_of", [Agent, AgentRunner])
+def test_an_unknown_setting_is_refused_also_beside_a_profile(
+    made_of: Callable[..., object], given: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeError, match="'capabilitys'"):
+        made_of(**given, **REACHED, capabilitys=["billing"])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 
 TASKS = "/api/v1/tasks"
+UNKNOWN = "task_00000000000000000000000000"
+"""The id of a task that does not exist."""
 REPORT = {
     "summary": "Drafted the hero section",
     "beliefs": ["Client brand color is #3ecf8e"],
@@ -89,6 +91,11 @@ async def task(api: RegistryApi, task_id: str) -> dict[str, Any]:
     answer = await api.ask("GET", f"{TASKS}/{task_id}", key=Role.READER)
     assert answer.status == 200, (answer.status, answer.body)
     return dict(answer.json())
+
+
+def comments_of(record: Mapping[str, Any]) -> list[tuple[str, str, str | None]]:
+    """Return the comments of a task or a grant: signal, text and author."""
+    return [(given["signal"], given["comment"], given.get("written_by")) for given in record["comments"]]
 
 
 async def steps(api: RegistryApi, task_id: str) -> list[str]:

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from lifesign.agent.beat_election import HAS_LEFT, BeatElection, default_directory
 from lifesign.agent.credentials import AgentKeys, registry_url
@@ -15,12 +14,10 @@ from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import LEAVE_SECONDS, DrainContext, leave
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.profile import AgentProfile
+from lifesign.agent.profile import AgentProfile, ProfileSettings
 from lifesign.agent.registration import Load, RegistrySession
 from lifesign.agent.settings_validation import check_kinds
 from lifesign.client.registry_errors import RegistryError
-from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import HeartbeatConfig
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Message = MutableMapping[str, Any]
@@ -41,9 +38,9 @@ class AgentLink:
     if it dies another one goes on with the same life. Messages, scopes and exceptions of the app pass
     through untouched, and a registry that is away or refuses keeps nothing from being served.
 
-    What the agent says of itself (`role_id` to `metadata`): see `AgentProfile`. `registry` is a URL, else
-    LIFESIGN_REGISTRY; `key` and `key_file`: see `AgentKeys`. With several workers and a key that only
-    enrolls, `key_file` is needed: it is how the next one gets the agent's own.
+    `settings` are the other fields of the `AgentProfile`. `registry` is a URL, else LIFESIGN_REGISTRY; `key`
+    and `key_file`: see `AgentKeys`. With several workers and a key that only enrolls, `key_file` is needed:
+    the next worker reads the agent's own key from it.
 
     on_drain: called once, in the worker that beats, when the registry asks the agent to leave or the
         server shuts down. The registry cannot stop a server: after a drain that it asked for the app is
@@ -62,19 +59,10 @@ class AgentLink:
         registry: str | None = None,
         key: str | None = None,
         key_file: str | Path | None = None,
-        role_id: str | None = None,
-        name: str | None = None,
-        capabilities: Sequence[str] = (),
-        capacity: int | None = None,
-        endpoint: str | None = None,
-        card_url: str | None = None,
-        monitoring: Monitoring | str | None = None,
-        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
-        drain_timeout_seconds: float | None = None,
-        metadata: Mapping[str, Any] = MappingProxyType({}),
         on_drain: Handler | None = None,
         lock_dir: str | Path | None = None,
         allow_plain_http: bool = False,
+        **settings: Unpack[ProfileSettings],
     ) -> None:
         check_kinds(
             registry=registry,
@@ -85,19 +73,7 @@ class AgentLink:
             allow_plain_http=allow_plain_http,
         )
         self.app = app
-        self.profile = AgentProfile(
-            agent_id=agent_id,
-            role_id=role_id,
-            name=name,
-            capabilities=capabilities,
-            capacity=capacity,
-            endpoint=endpoint,
-            card_url=card_url,
-            monitoring=monitoring,
-            heartbeat=heartbeat,
-            drain_timeout_seconds=drain_timeout_seconds,
-            metadata=metadata,
-        )
+        self.profile = AgentProfile(agent_id=agent_id, **settings)
         url = registry_url(registry)
         self._lock_dir = default_directory(url, agent_id) if lock_dir is None else Path(lock_dir).absolute()
         keys = AgentKeys(key=key, key_file=key_file)

@@ -3,21 +3,19 @@
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import AgentEnd
 from lifesign.agent.errors import InvalidAgent
-from lifesign.agent.profile import AgentProfile
+from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
 from lifesign.agent.runner import AgentRunner
 from lifesign.agent.settings_validation import check_key_file, check_kinds
-from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.errors import InvalidValue
 
 T = TypeVar("T")
@@ -152,16 +150,6 @@ class Agent:
         self,
         agent_id: str | None = None,
         *,
-        role_id: str | None = None,
-        name: str | None = None,
-        capabilities: Sequence[str] = (),
-        capacity: int | None = None,
-        endpoint: str | None = None,
-        card_url: str | None = None,
-        monitoring: Monitoring | str | None = None,
-        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
-        drain_timeout_seconds: float | None = None,
-        metadata: Mapping[str, Any] = MappingProxyType({}),
         profile: AgentProfile | None = None,
         tasks: bool | None = None,
         auto_heartbeat: bool = True,
@@ -169,6 +157,7 @@ class Agent:
         key: str | None = None,
         key_file: str | Path | None = None,
         allow_plain_http: bool = False,
+        **settings: Unpack[ProfileSettings],
     ) -> None:
         if agent_id is not None and not isinstance(agent_id, str):
             raise InvalidAgent("@Agent", 'its agent_id first, as in @Agent("billing-01")')
@@ -181,19 +170,7 @@ class Agent:
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-        self.profile = profile or AgentProfile(
-            **({} if agent_id is None else {"agent_id": agent_id}),
-            role_id=role_id,
-            name=name,
-            capabilities=capabilities,
-            capacity=capacity,
-            endpoint=endpoint,
-            card_url=card_url,
-            monitoring=monitoring,
-            heartbeat=heartbeat,
-            drain_timeout_seconds=drain_timeout_seconds,
-            metadata=metadata,
-        )
+        self.profile = given_profile(profile, agent_id, settings)
         check_key_file(self.profile, key_file)
         self._takes_tasks = tasks
         self._settings = {

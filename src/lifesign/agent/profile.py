@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 from uuid import uuid4
 
 from lifesign.client.registry_agents import RegistryAgents
@@ -22,6 +22,21 @@ class _MadeUpId(str):
     """An id that nobody chose: each process has another one."""
 
     __slots__ = ()
+
+
+class ProfileSettings(TypedDict, total=False):
+    """The fields of an `AgentProfile` without its id, as keyword arguments of what makes one."""
+
+    role_id: str | None
+    name: str | None
+    capabilities: Sequence[str]
+    capacity: int | None
+    endpoint: str | None
+    card_url: str | None
+    monitoring: Monitoring | str | None
+    heartbeat: HeartbeatConfig | Mapping[str, Any] | None
+    drain_timeout_seconds: float | None
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +146,13 @@ class AgentProfile:
             metadata=self.metadata,
             supersede=supersede,
         )
+
+
+def given_profile(
+    profile: AgentProfile | None, agent_id: str | None, settings: ProfileSettings
+) -> AgentProfile:
+    """Return `profile`, or one made of the other arguments; TypeError for a setting that it does not have."""
+    if unknown := settings.keys() - ProfileSettings.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    own = {} if agent_id is None else {"agent_id": agent_id}
+    return profile or AgentProfile(**own, **settings)

@@ -6,11 +6,11 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
 
 from lifesign.agent.assignments import AssignmentSource, HandedIn
 from lifesign.agent.credentials import AgentKeys, registry_url
@@ -18,13 +18,11 @@ from lifesign.agent.drain import AgentEnd, DrainContext, leave
 from lifesign.agent.errors import InvalidAgent, WorkRefused
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.profile import AgentProfile
+from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
 from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.agent.task_source import TaskSource
 from lifesign.agent.work import WorkLoop
-from lifesign.domain.lifecycle.verdict import Monitoring
-from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.errors import InvalidValue
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -41,8 +39,8 @@ class AgentRunner:
 
     or `async with runner:` with `await runner.assign(task)` inside; the end of the block is a drain.
 
-    What it says of itself: see `AgentProfile`, which is a `profile` instead of these arguments. `registry`
-    is a URL, else LIFESIGN_REGISTRY; `key` and `key_file`: see `AgentKeys`.
+    Pass a `profile`, or an `agent_id` and `settings`, which are the other fields of an `AgentProfile`.
+    `registry` is a URL, else LIFESIGN_REGISTRY; `key` and `key_file`: see `AgentKeys`.
 
     on_assignment: called with each task, at most `capacity` at once; a coroutine function, or a function,
         which gets a thread. None: the agent takes no work from here.
@@ -56,20 +54,10 @@ class AgentRunner:
     (`lifesign.agent`) says so once.
     """
 
-    def __init__(  # noqa: PLR0913 - each setting is a keyword
+    def __init__(
         self,
         agent_id: str | None = None,
         *,
-        role_id: str | None = None,
-        name: str | None = None,
-        capabilities: Sequence[str] = (),
-        capacity: int | None = None,
-        endpoint: str | None = None,
-        card_url: str | None = None,
-        monitoring: Monitoring | str | None = None,
-        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
-        drain_timeout_seconds: float | None = None,
-        metadata: Mapping[str, Any] = MappingProxyType({}),
         profile: AgentProfile | None = None,
         on_assignment: Handler | None = None,
         on_drain: Handler | None = None,
@@ -80,6 +68,7 @@ class AgentRunner:
         key: str | None = None,
         key_file: str | Path | None = None,
         allow_plain_http: bool = False,
+        **settings: Unpack[ProfileSettings],
     ) -> None:
         check_kinds(
             profile=profile,
@@ -94,19 +83,7 @@ class AgentRunner:
         )
         if profile is not None and agent_id is not None:
             raise InvalidValue("profile", None, "either a profile or an agent_id")
-        self.profile = profile or AgentProfile(
-            **({} if agent_id is None else {"agent_id": agent_id}),
-            role_id=role_id,
-            name=name,
-            capabilities=capabilities,
-            capacity=capacity,
-            endpoint=endpoint,
-            card_url=card_url,
-            monitoring=monitoring,
-            heartbeat=heartbeat,
-            drain_timeout_seconds=drain_timeout_seconds,
-            metadata=metadata,
-        )
+        self.profile = given_profile(profile, agent_id, settings)
         check_key_file(self.profile, key_file)
         keys = AgentKeys(key=key, key_file=key_file, comes_back=self.profile.comes_back)
         self._place = RegistrySession(

@@ -5,21 +5,19 @@ a registry far away, which any number of machines share.
 """
 
 import asyncio
-import fcntl
-import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
 from lifesign.census.registry_counts import census_at, census_of
 from lifesign.census.report_files import Report, titled, write_report
 from lifesign.client import RegistryClient
+from lifesign.crawl.database_lock import locked_database
 from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from lifesign.crawl.process import registry_client
@@ -28,7 +26,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.base.clock_skew import last_not_ahead, lies_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.domain.observation.results import ResultClass
-from lifesign.errors import InvalidValue, LifesignError
+from lifesign.errors import LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.jobs import JobFunction
 from lifesign.registry.backup.prune_history import PRUNE_SECONDS, ROUND_SECONDS, finish_imports, prune_history
@@ -40,14 +38,11 @@ from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
 from lifesign.storage.engine.sqlite_path import sqlite_file
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.errors import ForeignDatabase
 from lifesign.storage.probing import probe_results, probers
 from lifesign.storage.targets import census_counts
 
 SWEEP_SECONDS: Final = 2.0
 """How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
-LOCK_SUFFIX: Final = ".crawl"
-"""Of the file beside a database that says that somebody crawls with it."""
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Of the files that SQLite keeps a database in."""
 REPORT_SECONDS: Final = 3600.0
@@ -342,7 +337,7 @@ async def open_local_backend(
     InvalidValue if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
     """
     file = sqlite_file(url)
-    with _alone_with(file):
+    with locked_database(file):
         made = file if is_once and file is not None and not file.exists() else None
         database = open_database(url)
         is_empty = made is not None
@@ -364,49 +359,3 @@ async def open_local_backend(
             if made is not None and is_empty:
                 for suffix in DATABASE_SUFFIXES:
                     made.with_name(made.name + suffix).unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone_with(file: Path | None) -> Iterator[None]:
-    """Keep everybody else from crawling with an SQLite file, as long as this process lives.
-
-    Links lead to the file that they mean, and so to its lock.
-    The lock stays beside the database; if none of ours is there at the end, a lock made here goes too.
-    """
-    if file is None:
-        yield
-        return
-    file = file.resolve()
-    lock = file.with_name(file.name + LOCK_SUFFIX)
-    was_there = lock.exists()
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise InvalidValue("database", str(file), f"a file that can be made ({error.strerror})") from None
-    try:
-        if not _has_locked(fd, lock):
-            expected = (
-                "a database that no other crawl is using: one is under way, so wait for its end or name "
-                "another database (--workers and --registry share the work of one)"
-            )
-            raise InvalidValue("database", str(file), expected)
-        try:
-            yield
-        except ForeignDatabase:
-            if not was_there:
-                lock.unlink(missing_ok=True)
-            raise
-        finally:
-            if not was_there and not file.exists():
-                lock.unlink(missing_ok=True)
-    finally:
-        os.close(fd)
-
-
-def _has_locked(fd: int, lock: Path) -> bool:
-    """Lock a file; False if somebody else has it, or has removed it so that it keeps nobody out."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(fd), lock.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False

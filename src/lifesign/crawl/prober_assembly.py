@@ -9,7 +9,7 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.layers import Prober
-from lifesign.prober.results.evidence import EvidenceStore
+from lifesign.prober.results.evidence_store import EvidenceStore
 from lifesign.prober.witness.target_contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessRequests
 

@@ -23,7 +23,16 @@ from lifesign.registry.targets import (
     opt_out_origins,
     recheck_target,
 )
-from lifesign.registry.tasks import charge_calls, create_task, find_tasks, run_task, steer_task
+from lifesign.registry.tasks import (
+    cancel_task,
+    charge_calls,
+    create_task,
+    find_tasks,
+    resolve_handoff,
+    review_task,
+    run_task,
+    top_up_budget,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     register_agent.REGISTER_AGENT,
@@ -40,7 +49,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *find_tasks.OPERATIONS,
     *run_task.OPERATIONS,
     *charge_calls.OPERATIONS,
-    *steer_task.OPERATIONS,
+    cancel_task.CANCEL_TASK,
+    resolve_handoff.RESOLVE_HANDOFF,
+    review_task.REVIEW_TASK,
+    top_up_budget.TOP_UP,
     *manage_keys.OPERATIONS,
     *manage_webhooks.OPERATIONS,
     *accept_observations.OPERATIONS,

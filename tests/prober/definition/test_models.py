@@ -14,6 +14,7 @@ from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence
 from lifesign.errors import InvalidValue
+from lifesign.prober.definition.event_loop_lag import LagPolicy
 from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
@@ -22,7 +23,6 @@ from lifesign.prober.definition.models import (
     MessageSettings,
     ProbeDefinition,
 )
-from lifesign.prober.definition.slowness import SlownessPolicy
 
 LEAST: dict[str, Any] = {
     "name": "a",
@@ -257,7 +257,7 @@ def test_placeholders_are_told_from_canaries_of_ones_own() -> None:
 
 def test_durations_of_the_witness_rule_are_settings() -> None:
     assert defined().witnesses.policy() == WitnessPolicy()
-    assert defined().self_check.policy() == SlownessPolicy()
+    assert defined().self_check.policy() == LagPolicy()
     scaled = defined(
         witnesses={
             "round_seconds": 0.5,
@@ -272,7 +272,7 @@ def test_durations_of_the_witness_rule_are_settings() -> None:
     assert scaled.witnesses.policy() == WitnessPolicy(
         round_s=0.5, answer_s=0.1, next_answer_s=0.2, second_request_s=1, max_clock_offset_s=2
     )
-    assert scaled.self_check.policy() == SlownessPolicy(max_lag_s=0.1, max_standstill_s=0.3)
+    assert scaled.self_check.policy() == LagPolicy(max_lag_s=0.1, max_standstill_s=0.3)
     assert (scaled.results.flush_seconds, scaled.results.lease_seconds) == (0.1, 5)
     assert refusal(results={"lease_seconds": 0.5})[0] == ("results", "lease_seconds")
 

@@ -13,7 +13,7 @@ from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
-from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.network.host_limiter import HostLimiter
 from lifesign.prober.worker import dispatch as dispatch_module
 from lifesign.prober.worker.dispatch import MIN_CONCURRENCY, Dispatch, Due

@@ -13,7 +13,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence, after_probe
-from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.results.ledger import Answered, Contact, ProbeReport, ShardClaim, TargetEntry
 from lifesign.prober.worker.intake import MAX_ROUNDS, FinishedProbe, Intake
 from lifesign.prober.worker.outbox import Outbox, Result

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.prober.definition.slowness import SelfCheck
-from lifesign.prober.worker.lag_watch import SelfWatch
+from lifesign.prober.definition.event_loop_lag import SelfCheck
+from lifesign.prober.worker.lag_watch import LagWatch
 
 
 class Watching:
@@ -22,7 +22,7 @@ class Watching:
 
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
-        watch = SelfWatch(self.check, self.loop.clock, turned=self.turns.append, each_second=self._count)
+        watch = LagWatch(self.check, self.loop.clock, turned=self.turns.append, each_second=self._count)
         task = asyncio.create_task(watch.run())
         await asyncio.sleep(0.01)
         yield

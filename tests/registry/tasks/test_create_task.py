@@ -87,3 +87,15 @@ async def test_who_creates_a_task_is_told_what_the_key_is_called_as_who_reads_it
     made, again = [(await api.ask("POST", TASKS, wanted, key=Role.COORDINATOR)).json() for _ in range(2)]
     assert list(made["names"]) == [made["created_by"]]
     assert again["names"] == made["names"] == (await task(api, made["task_id"]))["names"]
+
+
+@pytest.mark.parametrize("given", [
+    {"title": ""}, {}, {"title": "t", "lease_seconds": 0}, {"title": "t", "lease_seconds": 86_401},
+    {"title": "t", "max_attempts": 0}, {"title": "t", "backoff_seconds": -1}, {"title": "t", "extra": 1},
+    {"title": "t", "capabilities": ["c"] * 17}, {"title": "t", "input": []},
+    {"title": "t", "input": {"x": "y" * 65_536}},
+    {"title": "t", "budget": {"tokens": 1.5}}, {"title": "t", "agent_id": "a b"},
+])  # fmt: skip
+async def test_case_22_what_is_no_task_is_refused(api: RegistryApi, given: dict[str, Any]) -> None:
+    assert told(await api.ask("POST", TASKS, given, key=Role.COORDINATOR)) == (422, "invalid_request")
+    assert (await api.ask("GET", TASKS)).json()["total"] == 0

@@ -6,13 +6,11 @@ Memory grows with the agents, resources and keys, not with the events.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from lifesign.domain.errors import ImpossibleEvent, InvalidEvent, InvalidTaskTransition
+from lifesign.domain.errors import ImpossibleEvent, InvalidEvent
 from lifesign.domain.events.agent_payloads import (
     AgentErased,
     AgentHealthChanged,
@@ -24,7 +22,6 @@ from lifesign.domain.events.agent_payloads import (
     OverrideChanged,
 )
 from lifesign.domain.events.chain import Event, payload_of
-from lifesign.domain.events.consistency import differences
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.key_state import KeyState, after_event
 from lifesign.domain.events.lease_payloads import (
@@ -38,23 +35,26 @@ from lifesign.domain.events.lease_payloads import (
 )
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.events.registry_payloads import KeyChanged
+from lifesign.domain.events.replayed_states import (
+    AgentState,
+    Contradiction,
+    LeaseState,
+    ReplayedLink,
+    TaskState,
+    after_change,
+    after_lifecycle,
+    after_task_lifecycle,
+    differences,
+)
 from lifesign.domain.events.task_payloads import TaskBudgetChanged, TaskCreated, TaskLifecycle, TaskReported
-from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import (
-    TRANSITIONS,
-    Reason,
-    Signal,
     Status,
-    begins_incarnation,
-    reason_of,
 )
 from lifesign.domain.tasks.lease import EndReason, shard_resource
 from lifesign.domain.tasks.task_states import (
     FINISHED,
     HELD,
-    TaskSignal,
     TaskStatus,
-    status_after,
     task_resource,
 )
 from lifesign.domain.text.pluralize import pluralize
@@ -66,65 +66,7 @@ _ENDED_BY_STATUS = {
     EndReason.AGENT_DEAD: Status.DEAD,
     EndReason.AGENT_DEREGISTERED: Status.DEREGISTERED,
 }
-_SIGNALS = {(status, reason_of(signal), after): signal for (status, signal), after in TRANSITIONS.items()}
 _TAKES_LEASES = frozenset({Status.ACTIVE, Status.UNHEALTHY})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentState:
-    """What the log says of one agent, and what the store says of it, to be compared."""
-
-    agent_id: str
-    status: Status
-    reason: Reason
-    incarnation: int
-    version: int
-    health: HealthStatus = HealthStatus.UNKNOWN
-    maintenance_until_s: float | None = None
-    override_status: Status | None = None
-    override_until_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseState:
-    """What the log says of one resource's last lease, and what the store says of it, to be compared."""
-
-    resource: str
-    lease_id: str | None
-    """None, like `holder`: the holder was erased."""
-    holder: str | None
-    token: int
-    """The last one granted; stays for ever."""
-    end_reason: EndReason | None = None
-
-    @property
-    def is_held(self) -> bool:
-        """Whether nobody has ended it; its time may be over all the same."""
-        return self.lease_id is not None and self.end_reason is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskState:
-    """What the log says of one task, and what the store says of it, to be compared."""
-
-    task_id: str
-    status: TaskStatus
-    parent_id: str | None
-    fix_of: str | None
-    tokens: int
-    """Of the envelope, like `micro_usd`."""
-    micro_usd: int
-    runs: int = 0
-    attempts: int = 0
-    reports: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedLink:
-    """What the log says of one linked target, and what the store says of it, to be compared."""
-
-    target_id: str
-    agent_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +82,6 @@ class _Snapshot:
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState, TaskState, KeyState, ReplayedLink)
 
 
 class Replay:
@@ -172,7 +113,7 @@ class Replay:
                 self._take(event.type, payload_of(event))
             except InvalidEvent as error:
                 raise ImpossibleEvent(event.sequence, error.what) from error
-            except _Contradiction as error:
+            except Contradiction as error:
                 raise ImpossibleEvent(event.sequence, str(error)) from None
         self.sequence = event.sequence
 
@@ -243,9 +184,9 @@ class Replay:
     def _take(self, event_type: EventType, payload: Payload) -> None:
         match payload:
             case AgentLifecycle():
-                self.agents[payload.agent_id] = _after_lifecycle(self.agents.get(payload.agent_id), payload)
+                self.agents[payload.agent_id] = after_lifecycle(self.agents.get(payload.agent_id), payload)
             case AgentUpdated() | AgentHealthChanged() | MaintenanceChanged() | OverrideChanged():
-                self.agents[payload.agent_id] = _after_change(self._agent(payload.agent_id), payload)
+                self.agents[payload.agent_id] = after_change(self._agent(payload.agent_id), payload)
             case AgentErased():
                 self.forget(payload.agent_id)
             case LeaseAcquired() | LeaseEnded() | ShardsGranted() | ShardsEnded():
@@ -266,7 +207,7 @@ class Replay:
 
     def _raised(self, epoch: int) -> int:
         if epoch <= self.epoch:
-            raise _Contradiction(f"epoch {epoch} is not above {self.epoch}")
+            raise Contradiction(f"epoch {epoch} is not above {self.epoch}")
         return epoch
 
     def _take_link(self, payload: AgentLinked | AgentUnlinked) -> None:
@@ -274,24 +215,24 @@ class Replay:
         link = self.links.get(payload.target_id)
         if isinstance(payload, AgentLinked):
             if link is not None:
-                raise _Contradiction(f"{link.target_id} is linked to {link.agent_id}")
+                raise Contradiction(f"{link.target_id} is linked to {link.agent_id}")
             self.links[payload.target_id] = ReplayedLink(
                 target_id=payload.target_id, agent_id=payload.agent_id
             )
         else:
             if link is None or link.agent_id != payload.agent_id:
-                raise _Contradiction(f"{payload.target_id} is not linked to {payload.agent_id}")
+                raise Contradiction(f"{payload.target_id} is not linked to {payload.agent_id}")
             del self.links[payload.target_id]
 
     def _agent(self, agent_id: str) -> AgentState:
         if agent_id not in self.agents:
-            raise _Contradiction(f"agent {agent_id} was never registered")
+            raise Contradiction(f"agent {agent_id} was never registered")
         return self.agents[agent_id]
 
     def _open_lease(self, resource: str) -> LeaseState:
         lease = self.leases.get(resource)
         if lease is None or not lease.is_held:
-            raise _Contradiction(f"nobody holds {resource}")
+            raise Contradiction(f"nobody holds {resource}")
         return lease
 
     def _after_leases(
@@ -329,24 +270,24 @@ class Replay:
         task = self.tasks.get(payload.task_id)
         if isinstance(payload, TaskCreated):
             if task is not None:
-                raise _Contradiction(f"task {payload.task_id} was created before")
+                raise Contradiction(f"task {payload.task_id} was created before")
             return TaskState(status=TaskStatus.QUEUED, **payload.model_dump())
         if task is None:
-            raise _Contradiction(f"task {payload.task_id} was never created")
+            raise Contradiction(f"task {payload.task_id} was never created")
         match payload:
             case TaskReported():
                 if task.status not in HELD or payload.report != task.reports + 1:
-                    raise _Contradiction(
+                    raise Contradiction(
                         f"task {task.task_id} is {task.status}, with {pluralize(task.reports, 'report')}"
                     )
                 return replace(task, reports=payload.report)
             case TaskBudgetChanged():
                 if payload.tokens < task.tokens or payload.micro_usd < task.micro_usd:
-                    raise _Contradiction(f"the envelope of task {task.task_id} was larger")
+                    raise Contradiction(f"the envelope of task {task.task_id} was larger")
                 return replace(task, tokens=payload.tokens, micro_usd=payload.micro_usd)
             case TaskLifecycle():
                 self._check_lease_of(payload)
-                return _after_task_lifecycle(task, payload)
+                return after_task_lifecycle(task, payload)
 
     def _check_lease_of(self, payload: TaskLifecycle) -> None:
         """Check that the task is held just if its lease is; with whom it was, nobody knows once erased."""
@@ -355,33 +296,33 @@ class Replay:
         lease = self.leases.get(task_resource(payload.task_id))
         is_held = lease is not None and lease.is_held
         if is_held != (payload.new_status in HELD):
-            raise _Contradiction(f"task {payload.task_id} becomes {payload.new_status}, its lease does not")
+            raise Contradiction(f"task {payload.task_id} becomes {payload.new_status}, its lease does not")
 
     def _check_taker(self, payload: LeaseAcquired) -> None:
         if payload.holder_incarnation:
             holder = self._agent(payload.holder)
             if holder.status not in _TAKES_LEASES or holder.incarnation != payload.holder_incarnation:
-                raise _Contradiction(
+                raise Contradiction(
                     f"{payload.holder} is {holder.status} in incarnation {holder.incarnation}"
                 )
 
     def _granted(self, resource: str, lease_id: str, holder: str, token: int) -> LeaseState:
         before = self.leases.get(resource)
         if before is not None and before.is_held:
-            raise _Contradiction(f"{before.holder} holds {resource}")
+            raise Contradiction(f"{before.holder} holds {resource}")
         if before is not None and token <= before.token:
-            raise _Contradiction(f"token {token} is not above {before.token}")
+            raise Contradiction(f"token {token} is not above {before.token}")
         return LeaseState(resource=resource, lease_id=lease_id, holder=holder, token=token)
 
     def _ended(self, resource: str, lease_id: str, holder: str, token: int, reason: EndReason) -> LeaseState:
         lease = self._open_lease(resource)
         if lease.lease_id != lease_id:
-            raise _Contradiction(f"the lease of {resource} is {lease.lease_id}")
+            raise Contradiction(f"the lease of {resource} is {lease.lease_id}")
         _check_holder(lease, holder, token)
         # RFC-0016 9.1: the death comes first, and is the cause.
         status = _ENDED_BY_STATUS.get(reason)
         if status is not None and self._agent(holder).status is not status:
-            raise _Contradiction(f"{holder} is {self.agents[holder].status}, not {status}")
+            raise Contradiction(f"{holder} is {self.agents[holder].status}, not {status}")
         return replace(lease, end_reason=reason)
 
     def _all_differences(
@@ -395,7 +336,7 @@ class Replay:
         missing = set(self.agents)
         for agent in agents:
             missing.discard(agent.agent_id)
-            yield from _compared(f"agent {agent.agent_id}", self.agents.get(agent.agent_id), agent)
+            yield from differences(f"agent {agent.agent_id}", self.agents.get(agent.agent_id), agent)
         yield from (f"agent {agent_id}: in the log, not in the store" for agent_id in sorted(missing))
         missing = {lease.resource for lease in self.leases.values()}
         for lease in leases:
@@ -406,17 +347,17 @@ class Replay:
         missing = {task_id for task_id, task in self.tasks.items() if task.status not in FINISHED}
         for task in tasks:
             missing.discard(task.task_id)
-            yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)
+            yield from differences(f"task {task.task_id}", self.tasks.get(task.task_id), task)
         yield from (f"task {task_id}: in the log, not in the store" for task_id in sorted(missing))
         missing = set(self.links)
         for link in links:
             missing.discard(link.target_id)
-            yield from _compared(f"link of {link.target_id}", self.links.get(link.target_id), link)
+            yield from differences(f"link of {link.target_id}", self.links.get(link.target_id), link)
         yield from (f"link of {target_id}: in the log, not in the store" for target_id in sorted(missing))
         missing = set(self.keys)
         for key in keys:
             missing.discard(key.key_id)
-            yield from _compared(f"key {key.key_id}", self.keys.get(key.key_id), key)
+            yield from differences(f"key {key.key_id}", self.keys.get(key.key_id), key)
         yield from (f"key {key_id}: in the log, not in the store" for key_id in sorted(missing))
 
     def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
@@ -427,127 +368,16 @@ class Replay:
             if stored.token < token or (stored.token > token and not self.erased_events):
                 yield f"lease of {stored.resource}: token is {token} in the log, {stored.token} in the store"
             return
-        yield from _compared(f"lease of {stored.resource}", replayed, stored)
-
-
-class _Contradiction(Exception):
-    """Becomes ImpossibleEvent, with the sequence of its event."""
-
-
-def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> AgentState:
-    previous = Status.REGISTERING if agent is None else agent.status
-    if payload.previous_status is not previous:
-        raise _Contradiction(f"agent {payload.agent_id} is {previous}, not {payload.previous_status}")
-    signal = _SIGNALS.get((payload.previous_status, payload.reason, payload.new_status))
-    if signal is None:
-        raise _Contradiction(
-            f"the lifecycle has no way from {previous} to {payload.new_status} by {payload.reason}"
-        )
-    incarnation, version = _incarnation_after(agent, signal)
-    if (payload.incarnation, payload.version) != (incarnation, version):
-        raise _Contradiction(
-            f"agent {payload.agent_id} comes to {incarnation}.{version}, "
-            f"not to {payload.incarnation}.{payload.version}"
-        )
-    if agent is None:
-        return AgentState(
-            agent_id=payload.agent_id,
-            status=payload.new_status,
-            reason=payload.reason,
-            incarnation=incarnation,
-            version=version,
-        )
-    after = replace(
-        agent, status=payload.new_status, reason=payload.reason, incarnation=incarnation, version=version
-    )
-    if signal is Signal.RE_REGISTERED:
-        return _with_kept_overrides(after, payload)
-    return after
-
-
-def _with_kept_overrides(agent: AgentState, payload: AgentLifecycle) -> AgentState:
-    """Return an agent with those decrees that its registration names; it may name none that was not there.
-
-    None is named where a registration ended them all, as it once did.
-    """
-    after = replace(
-        agent,
-        maintenance_until_s=_seconds(payload.maintenance_until),
-        override_status=payload.override_status,
-        override_until_s=_seconds(payload.override_until),
-    )
-    if after.maintenance_until_s not in {None, agent.maintenance_until_s}:
-        raise _Contradiction(f"agent {agent.agent_id} keeps a maintenance that it was not in")
-    declared = after.override_status, after.override_until_s
-    if declared not in {(None, None), (agent.override_status, agent.override_until_s)}:
-        raise _Contradiction(f"agent {agent.agent_id} keeps an override that it did not have")
-    return after
-
-
-def _incarnation_after(agent: AgentState | None, signal: Signal) -> tuple[int, int]:
-    """Return incarnation and version after a transition."""
-    if agent is None:
-        return 1, 1
-    if begins_incarnation(signal):
-        return agent.incarnation + 1, 1
-    return agent.incarnation, agent.version + 1
-
-
-def _after_change(
-    agent: AgentState, payload: AgentUpdated | AgentHealthChanged | MaintenanceChanged | OverrideChanged
-) -> AgentState:
-    match payload:
-        case AgentUpdated():
-            expected = agent.incarnation, agent.version + 1
-            if (payload.incarnation, payload.version) != expected:
-                raise _Contradiction(f"agent {agent.agent_id} comes to {expected[0]}.{expected[1]}")
-            return replace(agent, version=payload.version)
-        case AgentHealthChanged():
-            if payload.previous_health is not agent.health:
-                raise _Contradiction(f"the health of {agent.agent_id} is {agent.health}")
-            return replace(agent, health=payload.new_health)
-        case MaintenanceChanged():
-            return replace(agent, maintenance_until_s=_seconds(payload.until))
-        case OverrideChanged():
-            return replace(agent, override_status=payload.status, override_until_s=_seconds(payload.until))
-
-
-def _after_task_lifecycle(task: TaskState, payload: TaskLifecycle) -> TaskState:
-    if payload.previous_status is not task.status:
-        raise _Contradiction(f"task {task.task_id} is {task.status}, not {payload.previous_status}")
-    try:
-        following = status_after(task.status, payload.signal)
-    except InvalidTaskTransition as error:
-        raise _Contradiction(str(error)) from None
-    if payload.new_status is not following:
-        raise _Contradiction(f"{payload.signal} leads to {following}, not to {payload.new_status}")
-    match payload.signal:
-        case TaskSignal.GRANTED:
-            return replace(task, status=following, runs=task.runs + 1, attempts=task.attempts + 1)
-        case TaskSignal.REQUEUED:
-            return replace(task, status=following, attempts=0)
-        case _:
-            return replace(task, status=following)
+        yield from differences(f"lease of {stored.resource}", replayed, stored)
 
 
 def _by_resource(shards: Sequence[ShardLease]) -> list[tuple[str, ShardLease]]:
     named = {shard_resource(lease.shard): lease for lease in shards}
     if len(named) < len(shards):
-        raise _Contradiction("it names a shard twice")
+        raise Contradiction("it names a shard twice")
     return list(named.items())
 
 
 def _check_holder(lease: LeaseState, holder: str, token: int) -> None:
     if (lease.holder, lease.token) != (holder, token):
-        raise _Contradiction(f"{lease.holder} holds {lease.resource} with token {lease.token}")
-
-
-def _seconds(at: datetime | None) -> float | None:
-    return None if at is None else at.timestamp()
-
-
-def _compared(what: str, replayed: _State | None, stored: _State) -> Iterator[str]:
-    if replayed is None:
-        yield f"{what}: in the store, not in the log"
-        return
-    yield from differences(what, replayed, stored, [member.name for member in fields(stored)])
+        raise Contradiction(f"{lease.holder} holds {lease.resource} with token {lease.token}")

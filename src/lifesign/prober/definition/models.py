@@ -42,7 +42,7 @@ from lifesign.domain.schedule.cadence import Cadence
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.slowness import SlownessPolicy
+from lifesign.prober.definition.event_loop_lag import LagPolicy
 from lifesign.prober.definition.values import (
     FORMS,
     MAX_SPAN_SECONDS,
@@ -398,9 +398,9 @@ class SelfCheckSettings(_DefinitionMapping):
     max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
     """How long it may stand still once."""
 
-    def policy(self) -> SlownessPolicy:
+    def policy(self) -> LagPolicy:
         """Return what slowness is decided by."""
-        return SlownessPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
+        return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
 
 
 class ProbeDefinition(_DefinitionMapping):

@@ -1,220 +1,253 @@
-"""How much room does the evidence take, and which of it goes first?
+"""The store of evidence: the bytes behind each finding.
 
-All processes that share a directory count what they write in one small file, under a lock that is held for
-microseconds. A process that is killed meanwhile leaves a wrong count, which the next sweep sets right.
+Each body is a file called by its SHA-256, compressed, for its owner alone: `ab/cdef….gz`, which `zcat` reads.
+A file appears whole and is never written again; seeing its bytes anew makes it young. Any number of
+processes share a directory. Nothing is synced: what a power cut damages is found by its name when it is
+read. What cannot be kept is a warning and None, never a failure of the probe.
 """
 
 import contextlib
 import errno
-import fcntl
+import hashlib
+import logging
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from threading import Lock, Thread
+from typing import Final
 
-BLOCK_BYTES: Final = 4096
-"""What a file takes on disk at least: sizes are counted in these."""
-HIGH_WATER_RATIO: Final = 0.95
-"""Of the room: from here on the oldest go, before nothing more can be kept."""
-LOW_WATER_RATIO: Final = 0.85
-"""Of the room: so far, so that not every body has all files looked at."""
-AGE_STEP_S: Final = 60
-"""The oldest go first, to the minute: no list of all files is made, which may be millions."""
-MAX_LEFTOVER_S: Final = 3600
-"""A file that was begun so long ago belongs to a process that was killed."""
-LOCK_TRIES: Final = 20
-LOCK_PAUSE_S: Final = 0.0005
-"""Whoever holds the lock for longer has been stopped: better a wrong count than a probe that waits."""
+from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
+from lifesign.errors import InvalidValue
+from lifesign.prober.definition.models import EvidenceSettings
+from lifesign.prober.results.evidence_quota import EvidenceQuota, Swept, bytes_on_disk
 
-_DIRECTORY: Final = re.compile("[0-9a-f]{2}")
-_COMPLETE_NAME: Final = re.compile(r"[0-9a-f]{62}\.gz")
-_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}")
-_TALLY: Final = ".tally"
-_TALLY_BYTES: Final = 8
-_SWEEP: Final = ".sweep"
+MAX_BODY_BYTES: Final = MAX_CARD_BYTES
+"""Nothing larger is read from a peer."""
+TOUCH_AFTER_S: Final = 3600
+"""So old may a file look that was seen just now."""
+REMEMBERED_S: Final = 300
+"""So long is it taken for granted that a file is there."""
+MAX_REMEMBERED: Final = 20_000
+SWEEP_EVERY_S: Final = 6 * 3600
+SWEEP_PAUSE_S: Final = 10
+"""Between two sweeps, however little room there is."""
+WARN_EVERY_S: Final = 60
 
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_FAST: Final = 1
+# How zlib is told to read gzip, and to write it with a window of 4 KiB: most bodies are smaller, and the
+# usual window takes 60 µs to clear.
+_GZIP: Final = 16 + 15
+_SMALL_GZIP: Final = 16 + 12
+_LITTLE_MEMORY: Final = 4
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep removed, and what it left."""
-
-    removed: int
-    """Files."""
-    removed_bytes: int
-    """On disk."""
-    left_bytes: int
-    """On disk."""
+_log = logging.getLogger("lifesign")
 
 
-class _File(NamedTuple):
-    """A file of ours."""
+class EvidenceStore:
+    """A directory of bodies, bounded in size and age. Any thread may use it; close it at the end."""
 
-    path: str
-    step: int
-    """The minute in which it was seen last."""
-    size: int
-    """On disk, in bytes."""
-    is_complete: bool
+    def __init__(
+        self, directory: Path, *, max_bytes: int, keep_s: float, clock_s: Callable[[], float] = time.time
+    ) -> None:
+        """Open a directory, which is made if it is not there; InvalidValue if that cannot be.
 
-    def remove(self) -> bool:
-        with contextlib.suppress(OSError):
-            Path(self.path).unlink()
-            return True
-        return False
-
-
-def _file(entry: os.DirEntry[str]) -> _File | None:
-    """Return what a name stands for, or None if it is not ours or gone."""
-    is_complete = _COMPLETE_NAME.fullmatch(entry.name) is not None
-    if not is_complete and _UNFINISHED.fullmatch(entry.name) is None:
-        return None
-    try:
-        found = entry.stat(follow_symlinks=False)
-    except OSError:
-        return None
-    return _File(entry.path, int(found.st_mtime // AGE_STEP_S), bytes_on_disk(found.st_size), is_complete)
-
-
-def bytes_on_disk(size: int) -> int:
-    """Return what a file of `size` bytes takes."""
-    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
-
-
-class EvidenceQuota:
-    """What one directory of evidence may take, and takes."""
-
-    def __init__(self, directory: Path, *, max_bytes: int, keep_s: float) -> None:
-        """Open the count of a directory that is there; OSError."""
+        `max_bytes` on disk in all, each body for `keep_s` seconds after it was seen last.
+        """
         self._directory = directory
-        self._max_bytes = max_bytes
-        self._keep_s = keep_s
-        self._is_stopped = False
-        self._tally_fd = _open_own(directory / _TALLY)
-        self.is_short = False
-        """Whether the oldest should go now."""
+        self._clock_s = clock_s
+        self._lock = Lock()
+        self._remembered: OrderedDict[str, float] = OrderedDict()
+        self._sweeper: Thread | None = None
+        self._swept_at_s: float | None = None
+        self._warned_at_s: float | None = None
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _refuse_shared_directory(directory)
+            self._quota = EvidenceQuota(directory, max_bytes=max_bytes, keep_s=keep_s)
+        except OSError as error:
+            expected = f"a directory of ours that nobody else may write ({error.strerror})"
+            raise InvalidValue("evidence.directory", str(directory), expected) from None
 
-    def stop(self) -> None:
-        """End a sweep that is under way, early."""
-        self._is_stopped = True
+    @classmethod
+    def from_settings(cls, settings: EvidenceSettings) -> "EvidenceStore | None":
+        """Open what a definition asks for; None if it asks for nothing."""
+        if settings.directory is None:
+            return None
+        keep_s = settings.keep_days * 86_400
+        return cls(settings.directory, max_bytes=settings.max_megabytes * 1_000_000, keep_s=keep_s)
 
     def close(self) -> None:
-        """Give the count back; nothing can be taken any more."""
-        if self._tally_fd >= 0:
-            os.close(self._tally_fd)
-        self._tally_fd = -1
+        """End a sweep that is under way, and give the directory back."""
+        self._quota.stop()
+        sweeper = self._sweeper
+        if sweeper is not None:
+            sweeper.join()
+        with self._lock:
+            self._quota.close()
 
-    def take(self, size: int) -> bool:
-        """Count so many bytes on disk in, and return True; False if there is no room for them. OSError."""
-        total = self._add(size)
-        self.is_short = total > self._max_bytes * HIGH_WATER_RATIO
-        if total <= self._max_bytes:
-            return True
-        self._add(-size)
+    def keep(self, body: bytes) -> str | None:
+        """Keep a body and return its SHA-256; None if it is empty or too large, or cannot be kept now."""
+        if not 0 < len(body) <= MAX_BODY_BYTES:
+            return None
+        digest = hashlib.sha256(body).hexdigest()
+        with self._lock:
+            now_s = self._clock_s()
+            try:
+                return digest if self._is_there(digest, now_s) or self._write(digest, body, now_s) else None
+            except OSError as error:
+                self._warn(error.strerror or str(error), now_s)
+                return None
+
+    def holds(self, digest: str) -> bool:
+        """Whether the body of this SHA-256 is kept; it counts as seen now."""
+        if _DIGEST.fullmatch(digest) is None:
+            return False
+        with self._lock, contextlib.suppress(OSError):
+            return self._is_there(digest, self._clock_s())
         return False
 
-    def give_back(self, size: int) -> None:
-        """Count so many bytes out again."""
-        with contextlib.suppress(OSError):
-            self._add(-size)
+    def read(self, digest: str) -> bytes | None:
+        """Return the body of this SHA-256, or None if it is not kept.
 
-    def taken(self) -> int:
-        """Return how many bytes on disk are counted in. OSError."""
-        return self._add(0)
-
-    def sweep(self, now_s: float) -> Swept | None:
-        """Remove what is too old, and if all is too much the oldest; None if another is at it. OSError."""
-        lock_fd = _open_own(self._directory / _SWEEP)
-        try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        A file that holds something else is removed with a warning, so that the body may be kept again.
+        """
+        if _DIGEST.fullmatch(digest) is None:
             return None
-        else:
-            return self._sweep(now_s)
-        finally:
-            os.close(lock_fd)
-
-    def _sweep(self, now_s: float) -> Swept:
-        counted = self.taken()
-        sizes: Counter[int] = Counter()
-        for file in self._files():
-            if file.is_complete:
-                sizes[file.step] += file.size
-            elif file.step < (now_s - MAX_LEFTOVER_S) / AGE_STEP_S:
-                file.remove()
-        first, going = _eviction_plan(sizes, self._max_bytes, (now_s - self._keep_s) / AGE_STEP_S)
-        removed = removed_bytes = 0
-        for file in self._files():
-            is_going = file.step < first or (file.step == first and going > 0)
-            if file.is_complete and is_going and file.remove():
-                going -= file.size if file.step == first else 0
-                removed, removed_bytes = removed + 1, removed_bytes + file.size
-        left = sizes.total() - removed_bytes
-        if not self._is_stopped:
-            # What was written meanwhile may count twice, until the next sweep: never too little.
-            self.is_short = self._add(left - counted) > self._max_bytes * HIGH_WATER_RATIO
-        return Swept(removed, removed_bytes, left)
-
-    def _files(self) -> Iterator["_File"]:
-        for directory in self._directory.iterdir():
-            if _DIRECTORY.fullmatch(directory.name) is None:
-                continue
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    if self._is_stopped:
-                        return
-                    file = _file(entry)
-                    if file is not None:
-                        yield file
-
-    def _add(self, size: int) -> int:
-        """Add to what all processes count together, and return it."""
-        if self._tally_fd < 0:
-            raise OSError(errno.EBADF, "it is closed")
-        with _locked(self._tally_fd):
-            counted = int.from_bytes(os.pread(self._tally_fd, _TALLY_BYTES, 0), "little")
-            total = max(0, counted + size)
-            if size:
-                os.pwrite(self._tally_fd, total.to_bytes(_TALLY_BYTES, "little"), 0)
-        return total
-
-
-def _eviction_plan(sizes: Mapping[int, int], max_bytes: int, too_old_step: float) -> tuple[int, float]:
-    """Return the first minute that may stay, and how many bytes of it must go, after all before it."""
-    first = int(too_old_step)
-    total = sum(size for step, size in sizes.items() if step >= first)
-    if total <= max_bytes * HIGH_WATER_RATIO:
-        return first, 0
-    going = total - max_bytes * LOW_WATER_RATIO
-    step = first
-    for step in sorted(step for step in sizes if step >= first):
-        if going <= sizes[step]:
-            break
-        going -= sizes[step]
-    return step, going
-
-
-def _open_own(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
-@contextlib.contextmanager
-def _locked(fd: int) -> Iterator[None]:
-    """Hold a file's lock; after `LOCK_TRIES` without it."""
-    is_held = False
-    for _ in range(LOCK_TRIES):
+        path = self._path(digest)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(LOCK_PAUSE_S)
-        else:
-            is_held = True
-            break
+            # A FIFO would be waited for otherwise.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(fd, "rb") as file:
+                packed = file.read(2 * MAX_BODY_BYTES)
+        except OSError:
+            return None
+        body = _unpacked(packed)
+        if body is not None and hashlib.sha256(body).hexdigest() == digest:
+            return body
+        _log.warning("lifesign: %s does not hold what its name says; it is removed", path)
+        with self._lock, contextlib.suppress(OSError):
+            self._remembered.pop(digest, None)
+            path.unlink()
+        return None
+
+    def sweep(self) -> Swept | None:
+        """Remove what is too old, and the oldest if all is too much; None if another process is at it.
+
+        It happens by itself too. It looks at every file: not for an event loop. OSError.
+        """
+        swept = self._quota.sweep(self._clock_s())
+        with self._lock:
+            self._remembered.clear()
+        return swept
+
+    def _path(self, digest: str) -> Path:
+        return self._directory / digest[:2] / f"{digest[2:]}.gz"
+
+    def _is_there(self, digest: str, now_s: float) -> bool:
+        seen_at_s = self._remembered.get(digest)
+        if seen_at_s is not None and 0 <= now_s - seen_at_s < REMEMBERED_S:
+            return True
+        path = self._path(digest)
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return False
+        # A file without any bytes is what a power cut leaves.
+        if found.st_size == 0:
+            return False
+        if abs(now_s - found.st_mtime) > TOUCH_AFTER_S:
+            os.utime(path, (now_s, now_s), follow_symlinks=False)
+        self._remember(digest, now_s)
+        return True
+
+    def _remember(self, digest: str, now_s: float) -> None:
+        self._remembered[digest] = now_s
+        self._remembered.move_to_end(digest)
+        if len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _write(self, digest: str, body: bytes, now_s: float) -> bool:
+        packed = _packed(body)
+        size = bytes_on_disk(len(packed))
+        if not self._quota.take(size):
+            self._warn("all the room that it may take is taken", now_s)
+            self._sweep_in_time(now_s)
+            return False
+        path = self._path(digest)
+        # Beside its place: file systems spread their load by directories.
+        unfinished = path.with_name(f".{os.urandom(16).hex()}")
+        try:
+            _write_new(unfinished, packed, now_s)
+            unfinished.rename(path)
+        except OSError:
+            self._quota.give_back(size)
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
+        self._remember(digest, now_s)
+        self._sweep_in_time(now_s)
+        return True
+
+    def _sweep_in_time(self, now_s: float) -> None:
+        """See to it that there is room, without waiting for it."""
+        ago_s = None if self._swept_at_s is None else abs(now_s - self._swept_at_s)
+        is_time = ago_s is None or ago_s >= (SWEEP_PAUSE_S if self._quota.is_short else SWEEP_EVERY_S)
+        if is_time and self._sweeper is None:
+            self._swept_at_s = now_s
+            self._sweeper = Thread(target=self._sweep_aside, name="evidence-sweep", daemon=True)
+            self._sweeper.start()
+
+    def _sweep_aside(self) -> None:
+        try:
+            self.sweep()
+        except OSError as error:
+            with self._lock:
+                self._warn(error.strerror or str(error), self._clock_s())
+        finally:
+            self._sweeper = None
+
+    def _warn(self, why: str, now_s: float) -> None:
+        if self._warned_at_s is None or abs(now_s - self._warned_at_s) >= WARN_EVERY_S:
+            self._warned_at_s = now_s
+            _log.warning("lifesign: no evidence is kept in %s now: %s", self._directory, why)
+
+
+def _refuse_shared_directory(directory: Path) -> None:
+    found = directory.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise OSError(errno.EPERM, "others may write it")
+
+
+def _write_new(path: Path, packed: bytes, now_s: float) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        yield
+        fd = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(path, flags, 0o600)
+    try:
+        if os.write(fd, packed) != len(packed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.utime(fd, (now_s, now_s))
     finally:
-        if is_held:
-            fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _packed(body: bytes) -> bytes:
+    packer = zlib.compressobj(_FAST, zlib.DEFLATED, _SMALL_GZIP, _LITTLE_MEMORY)
+    return packer.compress(body) + packer.flush()
+
+
+def _unpacked(packed: bytes) -> bytes | None:
+    """Return what was compressed; None if it is no such thing, or more than was ever kept."""
+    reader = zlib.decompressobj(wbits=_GZIP)
+    try:
+        body = reader.decompress(packed, MAX_BODY_BYTES + 1)
+    except zlib.error:
+        return None
+    return body if reader.eof and len(body) <= MAX_BODY_BYTES else None

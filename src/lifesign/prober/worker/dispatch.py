@@ -17,7 +17,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason
 from lifesign.domain.observation.witness_rule import WitnessPolicy
 from lifesign.domain.schedule.cadence import Cadence, believed, last_alive_s
-from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit
 from lifesign.prober.results.ledger import ProbeReport, TargetEntry

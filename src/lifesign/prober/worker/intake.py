@@ -16,7 +16,7 @@ from lifesign.domain.observation.witness_rule import (
     ruling,
 )
 from lifesign.domain.schedule.cadence import Cadence, last_alive_s, without_result
-from lifesign.prober.definition.slowness import SelfCheck
+from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import ProbeReport
 from lifesign.prober.worker import inconclusive

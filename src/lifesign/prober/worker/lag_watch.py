@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from lifesign.prober.definition.slowness import LAG_EVERY_SECONDS, SelfCheck
+from lifesign.prober.definition.event_loop_lag import LAG_EVERY_SECONDS, SelfCheck
 from lifesign.prober.network.clock import Clock
 
 CHECK_SECONDS: Final = 1.0
@@ -13,7 +13,7 @@ CHECK_SECONDS: Final = 1.0
 _log = logging.getLogger("lifesign.prober")
 
 
-class SelfWatch:
+class LagWatch:
     """Watches over one prober."""
 
     def __init__(

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.text.pluralize import pluralize
+from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.slowness import SelfCheck
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock, LedgerClock
 from lifesign.prober.network.host_limiter import HostLimiter
@@ -24,7 +24,7 @@ from lifesign.prober.witness.target_contact import NetworkClasses
 from lifesign.prober.witness.witness_requests import WitnessRequester
 from lifesign.prober.worker.claims import ClaimRenewer
 from lifesign.prober.worker.dispatch import Dispatch, Due, Probes
-from lifesign.prober.worker.lag_watch import SelfWatch
+from lifesign.prober.worker.lag_watch import LagWatch
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS, Outbox
 from lifesign.prober.worker.progress import Progress, Tally
 from lifesign.prober.worker.reporting import Reporter
@@ -154,7 +154,7 @@ class ProbeWorker:
             chance=chance,
             companions=companions,
         )
-        self._self_watch = SelfWatch(
+        self._self_watch = LagWatch(
             self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.end_overdue
         )
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from lifesign.domain.access.permissions import Permission, require
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.directories import (
     DIRECTORY_PATTERN,
     IMPORT_PATTERN,
@@ -31,7 +32,6 @@ from lifesign.domain.net.target_address import AddressRefused
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import DirectoryNotFound, ImportNotFound, ImportOver, NothingSuspended, TooMany
 from lifesign.registry.targets.replace_listing import advance, begin, confirm
-from lifesign.registry.views.directory_records import directory_record, import_record
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import directories
 from lifesign.storage.targets.directories import Counts, StoredDirectory, StoredImport
@@ -71,7 +71,7 @@ def put_page(transaction: Transaction, call: Call) -> OperationReply:
         )
         found = replace(found, pages=found.pages + 1, counts=counts, state_since_s=transaction.now_s)
         directories.store_import(transaction, found)
-    return OperationReply(content=import_record(found))
+    return OperationReply(content=_import_record(found))
 
 
 def apply_import(transaction: Transaction, call: Call) -> OperationReply:
@@ -86,7 +86,7 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
         raise ImportNotFound(directory.name, call.path["import_id"])
     if found.state == ImportState.UPLOADING:
         found = begin(transaction, directory, found, body.pages)
-    return OperationReply(content=import_record(advance(transaction, directory, found, call.actor)))
+    return OperationReply(content=_import_record(advance(transaction, directory, found, call.actor)))
 
 
 def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
@@ -98,7 +98,7 @@ def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
     found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
     if found is None or found.state != ImportState.SUSPENDED:
         raise NothingSuspended(directory.name)
-    return OperationReply(content=import_record(confirm(transaction, directory, found, call.actor)))
+    return OperationReply(content=_import_record(confirm(transaction, directory, found, call.actor)))
 
 
 def list_directories(transaction: Transaction, call: Call) -> OperationReply:
@@ -188,7 +188,32 @@ def _record(transaction: Transaction, directory: StoredDirectory) -> DirectoryRe
     if directory.applied_import is not None:
         applied = directories.applied_import(transaction, directory.applied_import)
     held = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
-    return directory_record(directory, applied, held[0] if held else None)
+    return DirectoryRecord(
+        name=directory.name,
+        size=directory.size,
+        applied=None if applied is None else _import_record(applied),
+        suspended=_import_record(held[0]) if held else None,
+    )
+
+
+def _import_record(stored: StoredImport) -> ImportRecord:
+    """Return an import as it is shown."""
+    return ImportRecord(
+        import_id=stored.import_id,
+        state=ImportState(stored.state),
+        state_since=moment(stored.state_since_s),
+        began_at=moment(stored.began_at_s),
+        source=stored.source,
+        etag=stored.etag,
+        pages=stored.pages,
+        received=stored.counts.received,
+        refused=dict(stored.counts.refused),
+        duplicates=stored.counts.duplicates,
+        size_before=stored.size_before,
+        added=stored.added,
+        removed=stored.removed,
+        explanation=stored.explanation,
+    )
 
 
 OPERATIONS = (

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import delete, select, update
 
 from lifesign.domain.events.key_state import KeyState, state_of
-from lifesign.domain.events.replay import AgentState, LeaseState, ReplayedLink, TaskState
+from lifesign.domain.events.replayed_states import AgentState, LeaseState, ReplayedLink, TaskState
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.tasks.lease import EndReason

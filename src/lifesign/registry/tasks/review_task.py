@@ -1,74 +1,28 @@
-"""What do people, and parents, decide about a task? (protocol 6.7)
-
-Cancel it, review the result, say how it goes on after a call for help, top its budget up.
-"""
+"""Reviews of a result: it is accepted, or rejected with a new task that fixes it (protocol 6.7)."""
 
 from dataclasses import replace
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from lifesign.domain.access.permissions import Permission, may, require
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.errors import InvalidRequest, InvalidTaskTransition, NotAllowed
+from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.events.event import EventDraft
-from lifesign.domain.models.tasks import (
-    BudgetTopUp,
-    HandoffResolution,
-    ReviewAnswer,
-    TaskCancellation,
-    TaskRecord,
-    TaskRequest,
-    TaskReview,
-)
+from lifesign.domain.models.tasks import ReviewAnswer, TaskRequest, TaskReview
 from lifesign.domain.tasks.budget import Amount
-from lifesign.domain.tasks.lease import EndReason, Refusal
-from lifesign.domain.tasks.task_states import FINISHED, HELD, ExitReason, TaskSignal
+from lifesign.domain.tasks.lease import Refusal
+from lifesign.domain.tasks.task_states import FINISHED, TaskSignal
 from lifesign.errors import LifesignError
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TaskNotFound, TokenRequired
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
-from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, end_lease, lock_task, rejected
-from lifesign.registry.transitions import task_events
+from lifesign.registry.tasks.run_guard import RunGuard, authorize_run, lock_task, rejected
 from lifesign.registry.transitions.task_transitions import MAX_COMMENTS, Move, move
-from lifesign.registry.views.task_records import record_for, summary
+from lifesign.registry.views.task_records import summary
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.tasks import leases, task_budgets, task_comments, task_rows, task_runs
+from lifesign.storage.tasks import leases, task_budgets, task_comments, task_rows
 from lifesign.storage.tasks.task_rows import StoredTask
-
-
-def cancel_task(transaction: Transaction, call: Call) -> OperationReply:
-    """End a task that is queued, held, or with people; its holder's next write is refused."""
-    locked = lock_task(transaction, call)
-    transaction, task = locked.transaction, locked.task
-    drafts: list[EventDraft] = []
-    cancelled = Move(
-        task=task, signal=TaskSignal.CANCELLED, explanation=call.body_as(TaskCancellation).reason
-    )
-    if task.status in HELD:
-        run_ids = task_runs.last_ids(transaction, [(task.number, task.runs)])
-        cancelled = replace(cancelled, run_id=run_ids.get(task.number), exit_reason=ExitReason.KILLED)
-        drafts += end_lease(locked, EndReason.REVOKED, call.actor)
-    task, more = move(transaction, cancelled, call.actor)
-    event_log.append(transaction, [*drafts, *more])
-    return OperationReply(content=record_for(transaction, task, call.caller))
-
-
-def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
-    """Say how a task goes on that was handed to people."""
-    locked = lock_task(transaction, call)
-    transaction, task = locked.transaction, locked.task
-    body = call.body_as(HandoffResolution)
-    is_done = body.resolution == "done"
-    if body.output is not None:
-        if not is_done:
-            expected = "expected no output of a task that goes on"
-            raise InvalidRequest([Finding("output_too_soon", "/output", expected)])
-        task = replace(task, output=to_json(body.output).decode())
-    signal = TaskSignal.RESOLVED if is_done else TaskSignal.REQUEUED
-    task, drafts = move(transaction, Move(task=task, signal=signal, explanation=body.comment), call.actor)
-    event_log.append(transaction, drafts)
-    return OperationReply(content=record_for(transaction, task, call.caller))
 
 
 def review_task(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
@@ -101,19 +55,6 @@ def review_task(transaction: Transaction, call: Call) -> OperationReply | Lifesi
         task=summary(transaction, task), fix=None if fix is None else summary(transaction, fix)
     )
     return OperationReply(content=answer)
-
-
-def top_up(transaction: Transaction, call: Call) -> OperationReply:
-    """Add to what a task may spend."""
-    locked = lock_task(transaction, call)
-    transaction, task = locked.transaction, locked.task
-    if task.status in FINISHED:
-        raise InvalidTaskTransition(task.status, "topped_up")
-    stored = task_budgets.find(transaction, task.number, to_change=True)
-    budget = stored.budget.top_up(call.body_as(BudgetTopUp).add.amount())
-    task_budgets.store(transaction, replace(stored, budget=budget))
-    event_log.append(transaction, [task_events.budget_changed(task, budget, call.actor)])
-    return OperationReply(content=record_for(transaction, task, call.caller))
 
 
 def _parent_refusal(locked: RunGuard, call: Call) -> LifesignError | None:
@@ -182,48 +123,15 @@ def _same_again(task: StoredTask) -> TaskRequest:
     )
 
 
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=f"{PATH}/{{task_id}}/cancel",
-        summary="Cancel a task that is not finished; if it is held, its lease ends",
-        action=Permission.CREATE_TASKS,
-        function=cancel_task,
-        body=TaskCancellation,
-        answer=TaskRecord,
-        errors=(404, 409),
-    ),
-    Operation(
-        method="POST",
-        path=f"{PATH}/{{task_id}}/resolve",
-        summary="Say how a task goes on that was handed to people",
-        action=Permission.CREATE_TASKS,
-        function=resolve_handoff,
-        body=HandoffResolution,
-        answer=TaskRecord,
-        errors=(404, 409),
-        max_body_bytes=MAX_TASK_BYTES,
-    ),
-    Operation(
-        method="POST",
-        path=f"{PATH}/{{task_id}}/review",
-        summary="Accept a result, or reject it and have it fixed by a new task",
-        action=None,
-        one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
-        function=review_task,
-        body=TaskReview,
-        answer=ReviewAnswer,
-        errors=(402, 404, 409, 412, 428),
-        max_body_bytes=MAX_TASK_BYTES,
-    ),
-    Operation(
-        method="POST",
-        path=f"{PATH}/{{task_id}}/budget",
-        summary="Add to what a task may spend",
-        action=Permission.CREATE_TASKS,
-        function=top_up,
-        body=BudgetTopUp,
-        answer=TaskRecord,
-        errors=(404, 409),
-    ),
+REVIEW_TASK = Operation(
+    method="POST",
+    path=f"{PATH}/{{task_id}}/review",
+    summary="Accept a result, or reject it and have it fixed by a new task",
+    action=None,
+    one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
+    function=review_task,
+    body=TaskReview,
+    answer=ReviewAnswer,
+    errors=(402, 404, 409, 412, 428),
+    max_body_bytes=MAX_TASK_BYTES,
 )

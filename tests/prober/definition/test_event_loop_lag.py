@@ -3,20 +3,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.prober.definition.slowness import (
+from lifesign.prober.definition.event_loop_lag import (
     LAG_EVERY_SECONDS,
     LAG_WINDOW_SECONDS,
     MIN_LAGS,
     MIN_SLOW_SECONDS,
+    LagPolicy,
     SelfCheck,
-    SlownessPolicy,
 )
 
 
 class Loop:
     """An event loop that wakes a prober as late as a test says."""
 
-    def __init__(self, policy: SlownessPolicy | None = None) -> None:
+    def __init__(self, policy: LagPolicy | None = None) -> None:
         self.now_s = 100.0
         self.check = SelfCheck(self.now_s, policy)
 
@@ -90,12 +90,12 @@ def test_a_little_less_is_not_slow() -> None:
 
 
 def test_the_limits_are_settings() -> None:
-    loop = Loop(SlownessPolicy(max_lag_s=0.01, max_standstill_s=0.05))
+    loop = Loop(LagPolicy(max_lag_s=0.01, max_standstill_s=0.05))
     loop.wake(MIN_LAGS)
     assert loop.assess() is None
     loop.wake(MIN_LAGS, late_s=0.02)
     assert loop.assess() is not None
-    other = Loop(SlownessPolicy(max_lag_s=0.01, max_standstill_s=0.05))
+    other = Loop(LagPolicy(max_lag_s=0.01, max_standstill_s=0.05))
     other.wake(late_s=0.06)
     assert other.assess() is not None
 

@@ -1,8 +1,8 @@
-"""Slowness of a prober: a late event loop, or a process that stood still.
+"""Event loop lag of a prober, and whether it makes the prober slow.
 
-What was under way meanwhile seems to end in timeouts. Slowness makes timeouts `not_measured`, and nothing
-else: whether anything could have been reached is for witnesses to say. Times are seconds of the monotonic
-clock.
+A probe that a late event loop or a stopped process delays seems to end in a timeout. Slowness makes
+timeouts `not_measured`, and nothing else: witnesses decide whether anything could be reached. Times are
+seconds of the monotonic clock.
 """
 
 import math
@@ -20,7 +20,7 @@ MIN_SLOW_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlownessPolicy:
+class LagPolicy:
     """From which lag on a prober is slow, in seconds."""
 
     max_lag_s: float = 1.0
@@ -32,10 +32,10 @@ class SlownessPolicy:
 class SelfCheck:
     """How late the event loop of one prober is, and whether that makes it slow."""
 
-    def __init__(self, now_s: float, policy: SlownessPolicy | None = None) -> None:
+    def __init__(self, now_s: float, policy: LagPolicy | None = None) -> None:
         self.slowness: str | None = None
         """Why the prober is slow, for people; None while it is not. Set by `assess`."""
-        self._policy = policy or SlownessPolicy()
+        self._policy = policy or LagPolicy()
         self._lags: deque[tuple[float, float]] = deque()
         self._woken_at_s = now_s
         self._slow_at_s = -math.inf

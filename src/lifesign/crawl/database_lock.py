@@ -1,0 +1,60 @@
+"""The lock that keeps a second crawl off an SQLite file."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from lifesign.errors import InvalidValue
+from lifesign.storage.errors import ForeignDatabase
+
+LOCK_SUFFIX: Final = ".crawl"
+"""Of the lock file beside the database."""
+
+
+@contextmanager
+def locked_database(file: Path | None) -> Iterator[None]:
+    """Hold the lock of an SQLite file, if there is one; InvalidValue if another crawl holds it.
+
+    A symbolic link has the lock of the file that it leads to. The lock file stays beside the database. At the
+    end it is removed if it was made here and there is no database of ours.
+    """
+    if file is None:
+        yield
+        return
+    file = file.resolve()
+    lock = file.with_name(file.name + LOCK_SUFFIX)
+    was_there = lock.exists()
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidValue("database", str(file), f"a file that can be made ({error.strerror})") from None
+    try:
+        if not _has_locked(fd, lock):
+            expected = (
+                "a database that no other crawl is using: one is under way, so wait for its end or name "
+                "another database (--workers and --registry share the work of one)"
+            )
+            raise InvalidValue("database", str(file), expected)
+        try:
+            yield
+        except ForeignDatabase:
+            if not was_there:
+                lock.unlink(missing_ok=True)
+            raise
+        finally:
+            if not was_there and not file.exists():
+                lock.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _has_locked(fd: int, lock: Path) -> bool:
+    """Lock a file; False if another process holds the lock, or has removed the file."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False

@@ -1,0 +1,220 @@
+"""The space that evidence takes on disk, and which of it is removed first.
+
+All processes that share a directory count what they write in one small file, under a lock that is held for
+microseconds. A process that is killed meanwhile leaves a wrong count, which the next sweep sets right.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+BLOCK_BYTES: Final = 4096
+"""What a file takes on disk at least: sizes are counted in these."""
+HIGH_WATER_RATIO: Final = 0.95
+"""Of the room: from here on the oldest go, before nothing more can be kept."""
+LOW_WATER_RATIO: Final = 0.85
+"""Of the room: so far, so that not every body has all files looked at."""
+AGE_STEP_S: Final = 60
+"""The oldest go first, to the minute: no list of all files is made, which may be millions."""
+MAX_LEFTOVER_S: Final = 3600
+"""A file that was begun so long ago belongs to a process that was killed."""
+LOCK_TRIES: Final = 20
+LOCK_PAUSE_S: Final = 0.0005
+"""Whoever holds the lock for longer has been stopped: better a wrong count than a probe that waits."""
+
+_DIRECTORY: Final = re.compile("[0-9a-f]{2}")
+_COMPLETE_NAME: Final = re.compile(r"[0-9a-f]{62}\.gz")
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}")
+_TALLY: Final = ".tally"
+_TALLY_BYTES: Final = 8
+_SWEEP: Final = ".sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed, and what it left."""
+
+    removed: int
+    """Files."""
+    removed_bytes: int
+    """On disk."""
+    left_bytes: int
+    """On disk."""
+
+
+class _File(NamedTuple):
+    """A file of ours."""
+
+    path: str
+    step: int
+    """The minute in which it was seen last."""
+    size: int
+    """On disk, in bytes."""
+    is_complete: bool
+
+    def remove(self) -> bool:
+        with contextlib.suppress(OSError):
+            Path(self.path).unlink()
+            return True
+        return False
+
+
+def _file(entry: os.DirEntry[str]) -> _File | None:
+    """Return what a name stands for, or None if it is not ours or gone."""
+    is_complete = _COMPLETE_NAME.fullmatch(entry.name) is not None
+    if not is_complete and _UNFINISHED.fullmatch(entry.name) is None:
+        return None
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return _File(entry.path, int(found.st_mtime // AGE_STEP_S), bytes_on_disk(found.st_size), is_complete)
+
+
+def bytes_on_disk(size: int) -> int:
+    """Return what a file of `size` bytes takes."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+class EvidenceQuota:
+    """What one directory of evidence may take, and takes."""
+
+    def __init__(self, directory: Path, *, max_bytes: int, keep_s: float) -> None:
+        """Open the count of a directory that is there; OSError."""
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._keep_s = keep_s
+        self._is_stopped = False
+        self._tally_fd = _open_own(directory / _TALLY)
+        self.is_short = False
+        """Whether the oldest should go now."""
+
+    def stop(self) -> None:
+        """End a sweep that is under way, early."""
+        self._is_stopped = True
+
+    def close(self) -> None:
+        """Give the count back; nothing can be taken any more."""
+        if self._tally_fd >= 0:
+            os.close(self._tally_fd)
+        self._tally_fd = -1
+
+    def take(self, size: int) -> bool:
+        """Count so many bytes on disk in, and return True; False if there is no room for them. OSError."""
+        total = self._add(size)
+        self.is_short = total > self._max_bytes * HIGH_WATER_RATIO
+        if total <= self._max_bytes:
+            return True
+        self._add(-size)
+        return False
+
+    def give_back(self, size: int) -> None:
+        """Count so many bytes out again."""
+        with contextlib.suppress(OSError):
+            self._add(-size)
+
+    def taken(self) -> int:
+        """Return how many bytes on disk are counted in. OSError."""
+        return self._add(0)
+
+    def sweep(self, now_s: float) -> Swept | None:
+        """Remove what is too old, and if all is too much the oldest; None if another is at it. OSError."""
+        lock_fd = _open_own(self._directory / _SWEEP)
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        else:
+            return self._sweep(now_s)
+        finally:
+            os.close(lock_fd)
+
+    def _sweep(self, now_s: float) -> Swept:
+        counted = self.taken()
+        sizes: Counter[int] = Counter()
+        for file in self._files():
+            if file.is_complete:
+                sizes[file.step] += file.size
+            elif file.step < (now_s - MAX_LEFTOVER_S) / AGE_STEP_S:
+                file.remove()
+        first, going = _eviction_plan(sizes, self._max_bytes, (now_s - self._keep_s) / AGE_STEP_S)
+        removed = removed_bytes = 0
+        for file in self._files():
+            is_going = file.step < first or (file.step == first and going > 0)
+            if file.is_complete and is_going and file.remove():
+                going -= file.size if file.step == first else 0
+                removed, removed_bytes = removed + 1, removed_bytes + file.size
+        left = sizes.total() - removed_bytes
+        if not self._is_stopped:
+            # What was written meanwhile may count twice, until the next sweep: never too little.
+            self.is_short = self._add(left - counted) > self._max_bytes * HIGH_WATER_RATIO
+        return Swept(removed, removed_bytes, left)
+
+    def _files(self) -> Iterator["_File"]:
+        for directory in self._directory.iterdir():
+            if _DIRECTORY.fullmatch(directory.name) is None:
+                continue
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if self._is_stopped:
+                        return
+                    file = _file(entry)
+                    if file is not None:
+                        yield file
+
+    def _add(self, size: int) -> int:
+        """Add to what all processes count together, and return it."""
+        if self._tally_fd < 0:
+            raise OSError(errno.EBADF, "it is closed")
+        with _locked(self._tally_fd):
+            counted = int.from_bytes(os.pread(self._tally_fd, _TALLY_BYTES, 0), "little")
+            total = max(0, counted + size)
+            if size:
+                os.pwrite(self._tally_fd, total.to_bytes(_TALLY_BYTES, "little"), 0)
+        return total
+
+
+def _eviction_plan(sizes: Mapping[int, int], max_bytes: int, too_old_step: float) -> tuple[int, float]:
+    """Return the first minute that may stay, and how many bytes of it must go, after all before it."""
+    first = int(too_old_step)
+    total = sum(size for step, size in sizes.items() if step >= first)
+    if total <= max_bytes * HIGH_WATER_RATIO:
+        return first, 0
+    going = total - max_bytes * LOW_WATER_RATIO
+    step = first
+    for step in sorted(step for step in sizes if step >= first):
+        if going <= sizes[step]:
+            break
+        going -= sizes[step]
+    return step, going
+
+
+def _open_own(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+@contextlib.contextmanager
+def _locked(fd: int) -> Iterator[None]:
+    """Hold a file's lock; after `LOCK_TRIES` without it."""
+    is_held = False
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            is_held = True
+            break
+    try:
+        yield
+    finally:
+        if is_held:
+            fcntl.flock(fd, fcntl.LOCK_UN)

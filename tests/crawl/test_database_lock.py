@@ -1,0 +1,57 @@
+"""The lock that keeps a second crawl off an SQLite file."""
+
+from pathlib import Path
+
+import pytest
+
+from lifesign.crawl.database_lock import LOCK_SUFFIX, locked_database
+from lifesign.errors import InvalidValue
+from lifesign.storage.errors import ForeignDatabase
+
+
+def lock_of(file: Path) -> Path:
+    return file.with_name(file.name + LOCK_SUFFIX)
+
+
+def test_a_second_crawl_is_refused_also_by_a_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "crawl.db", tmp_path / "link.db"
+    file.touch()
+    link.symlink_to(file)
+    with locked_database(file):
+        for name in (file, link):
+            with pytest.raises(InvalidValue) as refused, locked_database(name):
+                pass
+            assert refused.value.name == "database"
+    with locked_database(link):
+        assert not lock_of(link).exists()
+
+
+def test_the_lock_file_stays_beside_a_database_alone(tmp_path: Path) -> None:
+    kept, gone = tmp_path / "kept.db", tmp_path / "gone.db"
+    with locked_database(kept):
+        kept.touch()
+    with locked_database(gone):
+        assert lock_of(gone).exists()
+    assert lock_of(kept).exists()
+    assert not lock_of(gone).exists()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_foreign_database_keeps_no_lock_file_of_ours(tmp_path: Path, was_there: bool) -> None:  # noqa: FBT001 - a table
+    file = tmp_path / "foreign.db"
+    file.touch()
+    if was_there:
+        lock_of(file).touch()
+    with pytest.raises(ForeignDatabase), locked_database(file):
+        raise ForeignDatabase(["orders"])
+    assert lock_of(file).exists() is was_there
+
+
+def test_a_file_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue), locked_database(tmp_path / "missing" / "crawl.db"):
+        pass
+
+
+def test_without_a_file_nothing_is_locked(tmp_path: Path) -> None:
+    with locked_database(None):
+        assert list(tmp_path.iterdir()) == []

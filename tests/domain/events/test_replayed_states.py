@@ -1,0 +1,172 @@
+"""States that the event log says of one agent, and their comparison with the store."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.replayed_events import (
+    AT,
+    AT_S,
+    DIED,
+    REGISTERED,
+    TIMED_OUT,
+    A,
+    lifecycle,
+    refusal,
+    replayed,
+)
+
+from lifesign.domain.events.agent_payloads import (
+    AgentHealthChanged,
+    AgentUpdated,
+    MaintenanceChanged,
+    OverrideChanged,
+)
+from lifesign.domain.events.payload_fields import Payload
+from lifesign.domain.events.replayed_states import TIME_TOLERANCE_S, AgentState, differences
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
+
+
+def test_an_agent_begins_with_its_registration() -> None:
+    assert replayed(REGISTERED).agents == {"a": A}
+
+
+def test_a_status_takes_its_reason_and_version_along() -> None:
+    assert replayed(REGISTERED, TIMED_OUT, DIED).agents["a"] == AgentState(
+        agent_id="a", status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, incarnation=1, version=3
+    )
+
+
+def test_a_new_life_counts_the_incarnation_on_and_the_version_anew() -> None:
+    again = lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1)
+    agent = replayed(REGISTERED, TIMED_OUT, DIED, again).agents["a"]
+    assert (agent.status, agent.incarnation, agent.version) == (Status.ACTIVE, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("signal", "is_kept"), [(Signal.RE_REGISTERED, False), (Signal.PROBE_REDISCOVERED, True)]
+)
+def test_who_registers_anew_leaves_behind_what_its_event_does_not_name(signal: Signal, is_kept: bool) -> None:  # noqa: FBT001 - a table
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        TIMED_OUT,
+        DIED,
+        lifecycle(signal, Status.DEAD, 2, 1),
+    )
+    agent = replay.agents["a"]
+    expected = (AT_S, Status.UNHEALTHY, AT_S) if is_kept else (None, None, None)
+    assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == expected
+
+
+def test_what_a_registration_names_of_what_was_decreed_stays() -> None:
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        TIMED_OUT,
+        DIED,
+        lifecycle(
+            Signal.RE_REGISTERED,
+            Status.DEAD,
+            2,
+            1,
+            maintenance_until=AT,
+            override_status=Status.UNHEALTHY,
+            override_until=AT,
+        ),
+    )
+    agent = replay.agents["a"]
+    assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == (
+        AT_S,
+        Status.UNHEALTHY,
+        AT_S,
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ({"maintenance_until": AT}, "agent a keeps a maintenance that it was not in"),
+        (
+            {"override_status": Status.ACTIVE, "override_until": AT},
+            "agent a keeps an override that it did not have",
+        ),
+    ],
+)
+def test_a_registration_names_nothing_that_was_not_decreed(named: dict[str, Any], why: str) -> None:
+    replay = replayed(REGISTERED, TIMED_OUT, DIED)
+    assert refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1, **named)) == why
+
+
+def test_decrees_can_be_taken_back() -> None:
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        MaintenanceChanged(agent_id="a"),
+        OverrideChanged(agent_id="a"),
+    )
+    assert replay.agents["a"] == A
+
+
+def test_an_update_raises_the_version_and_health_is_another_axis() -> None:
+    replay = replayed(
+        REGISTERED,
+        AgentUpdated(agent_id="a", incarnation=1, version=2, changed=["name"]),
+        AgentHealthChanged(
+            agent_id="a", previous_health=HealthStatus.UNKNOWN, new_health=HealthStatus.DEGRADED
+        ),
+    )
+    assert replay.agents["a"] == replace(A, version=2, health=HealthStatus.DEGRADED)
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (REGISTERED, "agent a is active, not registering"),
+        (DIED, "agent a is active, not unhealthy"),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, agent_id="b"), "agent b is registering"),
+        (lifecycle(Signal.REGISTERED, Status.REGISTERING, 2, 1, agent_id="b"), "comes to 1.1, not to 2.1"),
+        (
+            lifecycle(Signal.RE_REGISTERED, Status.ACTIVE, 2, 1),
+            "no way from active to active by re_registered",
+        ),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, new_status=Status.DEAD), "no way from"),
+        (
+            lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2, reason=Reason.DRAIN_TIMEOUT),
+            "no way from",
+        ),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 3), "comes to 1.2, not to 1.3"),
+        (lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 2, 1), "comes to 1.2, not to 2.1"),
+        (AgentUpdated(agent_id="a", incarnation=1, version=1, changed=[]), "comes to 1.2"),
+        (AgentUpdated(agent_id="a", incarnation=2, version=2, changed=[]), "comes to 1.2"),
+        (AgentUpdated(agent_id="b", incarnation=1, version=2, changed=[]), "agent b was never registered"),
+        (MaintenanceChanged(agent_id="b", until=AT), "agent b was never registered"),
+        (OverrideChanged(agent_id="b"), "agent b was never registered"),
+        (
+            AgentHealthChanged(
+                agent_id="a", previous_health=HealthStatus.HEALTHY, new_health=HealthStatus.DEGRADED
+            ),
+            "the health of a is unknown",
+        ),
+    ],
+)
+def test_what_contradicts_the_state_of_an_agent_is_refused(payload: Payload, why: str) -> None:
+    assert why in refusal(replayed(REGISTERED), payload)
+
+
+def test_a_new_life_without_a_new_incarnation_is_refused() -> None:
+    replay = replayed(REGISTERED, TIMED_OUT, DIED)
+    assert "comes to 2.1, not to 1.4" in refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 1, 4))
+
+
+def test_times_differ_beyond_the_milliseconds_that_events_hold() -> None:
+    logged = replace(A, maintenance_until_s=AT_S)
+    near = replace(A, maintenance_until_s=AT_S + TIME_TOLERANCE_S / 2)
+    far = replace(A, maintenance_until_s=AT_S + 2 * TIME_TOLERANCE_S)
+    assert list(differences("agent a", logged, near)) == []
+    assert len(list(differences("agent a", logged, far))) == 1
+    assert list(differences("agent a", None, near)) == ["agent a: in the store, not in the log"]

@@ -1,0 +1,109 @@
+"""Reviews of a result, and the task that fixes a rejected one."""
+
+from typing import Any
+
+from tests.registry.events.test_verify_events import report as log_report
+from tests.support.registry_api import RegistryApi
+from tests.support.task_api import (
+    TASKS,
+    UNKNOWN,
+    Worker,
+    comments_of,
+    create,
+    steer,
+    steps,
+    task,
+    told,
+    worker,
+)
+
+from lifesign.domain.access.permissions import Role
+
+
+async def _reviewed(api: RegistryApi, **members: Any) -> tuple[Worker, str]:
+    """Return a worker, and a task whose result waits for a review."""
+    made = await create(api, **members)
+    one = await worker(api)
+    await one.write(await one.granted(), "complete")
+    return one, made["task_id"]
+
+
+async def test_a_rejected_result_is_done_and_a_new_task_is_for_the_fix(api: RegistryApi) -> None:
+    one, task_id = await _reviewed(api, input={"brief": "b"}, budget={"tokens": 10, "usd": 1})
+    answer = await steer(api, task_id, "review", verdict="reject", comment="the logo is last year's")
+    assert (answer.json()["task"]["status"], answer.json()["fix"]["status"]) == ("done", "queued")
+    fix = await task(api, answer.json()["fix"]["task_id"])
+    assert (fix["fix_of"], fix["input"]) == (task_id, {"brief": "b"})
+    assert fix["budget"]["envelope"] == {"tokens": 10, "usd": 1.0}
+    assert (await one.granted())["task"]["task_id"] == fix["task_id"]
+    assert (await steps(api, task_id))[-1] == "done"
+    assert (await log_report(api)).is_good
+
+
+async def test_the_reviewer_may_say_what_the_fix_is(api: RegistryApi) -> None:
+    _, task_id = await _reviewed(api)
+    fix = {"title": "Replace the logo", "role_id": "designers", "budget": {"usd": 0.5}}
+    answer = await steer(api, task_id, "review", verdict="reject", fix=fix)
+    assert answer.json()["fix"]["title"] == "Replace the logo"
+    refused = await steer(api, task_id, "review", verdict="accept", fix=fix)
+    assert told(refused) == (422, "invalid_request")
+
+
+async def test_the_fix_of_a_child_is_paid_by_the_parent_as_far_as_it_can(api: RegistryApi) -> None:
+    parent = await create(api, budget={"tokens": 100})
+    one = await worker(api)
+    grant = await one.granted()
+    said = {"title": "child", "budget": {"tokens": 60}}
+    child_id = (await one.write(grant, "delegate", task=said)).json()["child_id"]
+    child = await one.granted()
+    await one.reserve(child, "c", tokens=60)
+    await one.write(child, "calls/c/settle", cost={"tokens": 60})
+    await one.write(child, "complete")
+    large = {"title": "fix", "budget": {"tokens": 41}}
+    answer = await steer(api, child_id, "review", verdict="reject", fix=large)
+    assert told(answer) == (402, "budget_exceeded")
+    assert (await task(api, child_id))["status"] == "review"
+    fix = (await steer(api, child_id, "review", verdict="reject")).json()["fix"]
+    assert fix["parent_id"] == parent["task_id"]
+    assert (await task(api, fix["task_id"]))["budget"]["envelope"]["tokens"] == 40
+    assert (await task(api, parent["task_id"]))["budget"]["available"]["tokens"] == 0
+    assert (await log_report(api)).is_good
+
+
+async def test_the_holder_of_a_fix_is_told_what_was_said_of_the_work_before(api: RegistryApi) -> None:
+    one, task_id = await _reviewed(api)
+    answer = await steer(api, task_id, "review", verdict="reject", comment="not nice")
+    grant = await one.granted()
+    assert grant["task"]["task_id"] == answer.json()["fix"]["task_id"]
+    assert [said[:2] for said in comments_of(grant)] == [("rejected", "not nice")]
+    await one.write(grant, "complete")
+    await steer(api, grant["task"]["task_id"], "review", verdict="reject", comment="nicer, too dear")
+    assert [said[1] for said in comments_of(await one.granted())] == ["nicer, too dear", "not nice"]
+    assert [said[1] for said in comments_of(await task(api, task_id))] == ["not nice"]
+
+
+async def test_a_task_without_a_result_is_not_reviewed(api: RegistryApi) -> None:
+    made = await create(api)
+    answer = await steer(api, made["task_id"], "review", verdict="accept")
+    assert told(answer) == (409, "invalid_task_transition")
+    unknown = await steer(api, UNKNOWN, "review", verdict="accept")
+    assert told(unknown) == (404, "task_not_found")
+
+
+async def test_who_may_not_create_tasks_decides_nothing_about_them(api: RegistryApi) -> None:
+    one, task_id = await _reviewed(api)
+    functions = {
+        "cancel": {},
+        "review": {"verdict": "accept"},
+        "resolve": {"resolution": "done"},
+        "budget": {"add": {"tokens": 1}},
+    }
+    for key in (one.key, Role.READER, Role.PROBER, Role.ENROLL):
+        assert told(await api.ask("POST", TASKS, {"title": "t"}, key=key)) == (403, "not_allowed")
+        for function, body in functions.items():
+            for named in (task_id, "nonsense"):
+                answer = await api.ask("POST", f"{TASKS}/{named}/{function}", body, key=key)
+                assert told(answer) == (403, "not_allowed"), function
+                if key == one.key and named == task_id:
+                    assert "this agent key may not create or steer tasks" in str(answer.json()), function
+    assert (await task(api, task_id))["status"] == "review"

@@ -1,0 +1,21 @@
+"""Additions to the budget of a task."""
+
+from tests.registry.events.test_verify_events import report as log_report
+from tests.support.registry_api import RegistryApi
+from tests.support.task_api import create, steer, task, told
+
+
+async def test_an_addition_is_available_at_once(api: RegistryApi) -> None:
+    made = await create(api, budget={"tokens": 10})
+    answer = await steer(api, made["task_id"], "budget", add={"tokens": 5})
+    budget = answer.json()["budget"]
+    assert (budget["envelope"]["tokens"], budget["available"]["tokens"]) == (15, 15)
+    assert (await log_report(api)).is_good
+
+
+async def test_a_finished_task_gets_no_addition(api: RegistryApi) -> None:
+    made = await create(api, budget={"tokens": 10})
+    await steer(api, made["task_id"], "cancel")
+    answer = await steer(api, made["task_id"], "budget", add={"tokens": 5})
+    assert told(answer) == (409, "invalid_task_transition")
+    assert (await task(api, made["task_id"]))["budget"]["envelope"]["tokens"] == 10
