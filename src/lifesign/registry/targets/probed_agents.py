@@ -5,15 +5,21 @@ to be one when it is off the list (`change_status`), or registers anew without t
 directory listed keeps its own URL, whatever its record says later.
 """
 
+from collections.abc import Sequence
+
 from lifesign.domain.base.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
+from lifesign.domain.schedule.cadence import Cadence
 from lifesign.registry.targets.opt_out_origins import has_opted_out
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_rows import GoneReason
+
+RECHECK_SECONDS = Cadence().recheck_every_s
+"""Between two rechecks of one target (protocol 3)."""
 
 
 def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
@@ -57,6 +63,13 @@ def publish_thresholds(transaction: Transaction, agent_id: str) -> None:
     """Have the prober of an agent told its thresholds; before anything is logged."""
     if numbers := target_rows.of_agent(transaction, agent_id):
         target_rows.touch_targets(transaction, numbers, target_rows.next_version(transaction))
+
+
+def request_rechecks(transaction: Transaction, agent_ids: Sequence[str]) -> None:
+    """Have agents probed now, each at most once in RECHECK_SECONDS; before anything is logged."""
+    if agent_ids and (numbers := target_rows.of_agents(transaction, agent_ids)):
+        version = target_rows.next_version(transaction)
+        target_rows.request_rechecks(transaction, numbers, version, RECHECK_SECONDS)
 
 
 def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:
