@@ -154,7 +154,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     for holder, sums in reported.items():
         prober_reports.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
-    news = news_for_probers(row, prober_key(call.caller))
+    news = news_for_probers(row, prober_key(call.caller), transaction.now_s)
     answer = ObservationAnswer(
         results=[
             ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)

@@ -175,7 +175,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
-    news = news_for_probers(registry_row.find(transaction), prober_key(call.caller))
+    news = news_for_probers(registry_row.find(transaction), prober_key(call.caller), now_s)
     offset_s = _offset_s(body, now_s)
     keys = {key_of(prober.holder) for prober in living}
     recipient = Recipient(key=key_of(holder), keys=keys, shards=mine)
