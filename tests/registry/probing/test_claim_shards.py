@@ -67,6 +67,20 @@ async def test_shards_go_over_to_who_comes_as_others_give_up_what_is_too_much(ap
     await assert_log_is_good(api)
 
 
+@pytest.mark.parametrize(("step_s", "is_over"), [(30, False), (86_400, True)])
+async def test_a_worker_does_not_live_on_after_the_clock_was_set_back(
+    api: RegistryApi,
+    clock: WoundClock,
+    step_s: float,
+    is_over: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    await claim(api, "old", ttl_seconds=300)
+    clock.advance(-step_s)
+    assert [prober["holder"].partition("/")[2] for prober in (await shown(api))["probers"]] == (
+        [] if is_over else ["old"]
+    )
+
+
 async def test_a_worker_that_says_nothing_any_more_loses_its_shards(
     api: RegistryApi, clock: WoundClock
 ) -> None:

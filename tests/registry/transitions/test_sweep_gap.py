@@ -10,6 +10,7 @@ from lifesign.domain.lifecycle.observed_facts import Observed, fold
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.schedule.prober_standing import Idleness
 from lifesign.domain.schedule.receipt import receipt_of
 from lifesign.domain.tasks.lease import Claim
 from lifesign.registry.probing.hand_out_witnesses import news_for_probers
@@ -25,9 +26,10 @@ from lifesign.storage.engine.tables import agents as agents_table
 from lifesign.storage.engine.tables import targets as targets_table
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import liveness, probe_results
+from lifesign.storage.probing import liveness, probe_results, prober_reports
 from lifesign.storage.probing.liveness import LiveTarget
 from lifesign.storage.probing.probe_results import ProbeResultRow
+from lifesign.storage.probing.prober_reports import Reported
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import leases
 
@@ -364,6 +366,25 @@ async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine)
     row = await machine.database.read(registry_row.find)
     news = news_for_probers(row, "key:k", machine.clock.at_s)
     assert news.confirmed_classes == {"public_ipv4": moment(moved_s)}
+
+
+async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None:
+    def store(transaction: Transaction) -> None:
+        now_s = transaction.now_s
+        prober_reports.add(transaction, "key:k/w", now_s, Reported(answered=1))
+        idle = Idleness(at_s=now_s, idle_s=5.0, bar_s=600.0, barred_until_s=now_s + 600.0)
+        prober_reports.note_idle(transaction, "key:k/w", idle)
+
+    await machine.live(1)
+    noted_at_s = machine.clock.at_s
+    await machine.database.write(store)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    await machine.live(1)
+    moved_s = noted_at_s - HOUR_S
+    (stored,) = await machine.database.read(prober_reports.all_of)
+    assert stored.reported_at_s == moved_s
+    assert stored.idle == Idleness(at_s=moved_s, idle_s=5.0, bar_s=600.0, barred_until_s=moved_s + 600.0)
 
 
 async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_another(

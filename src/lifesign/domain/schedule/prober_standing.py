@@ -6,6 +6,7 @@ nothing about any other target. Times are seconds since the epoch by the registr
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from enum import StrEnum
 from math import inf
 
@@ -57,6 +58,12 @@ class Idleness:
             bar_s=0.0 if has_reported else self.bar_s,
             barred_until_s=self.barred_until_s,
         )
+
+    def moved_back(self, by_s: float, now_s: float) -> "Idleness":
+        """Return it with its times moved by `by_s`, below 0, if they lie ahead: the clock was set back."""
+        if self.at_s <= now_s:
+            return self
+        return replace(self, at_s=self.at_s + by_s, barred_until_s=self.barred_until_s + by_s)
 
     def barred(self, interval_s: float, now_s: float) -> "Idleness":
         """Return it with a bar that begins now; the first one lasts no less than the shards were held."""

@@ -22,6 +22,7 @@ from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.maintenance import set_clock
+from lifesign.storage.probing import prober_reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
         return
     set_clock.move_drains(transaction, by_s, row.swept_at_s)
     set_clock.move_leases(transaction, by_s, row.swept_at_s)
+    prober_reports.move_back(transaction, by_s, now_s)
     row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
     event_log.append(transaction, [_clock_jump(by_s)])
