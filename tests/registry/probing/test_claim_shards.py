@@ -67,6 +67,19 @@ async def test_shards_go_over_to_who_comes_as_others_give_up_what_is_too_much(ap
     await assert_log_is_good(api)
 
 
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("name", ["07", "+7", " 7", "7.0", "1_0", "\u0667", "", "9" * 5000])
+async def test_a_shard_has_one_name(api: RegistryApi, name: str) -> None:
+    for path, body in (
+        (f"{PATH}/claim", {"worker": "w", "held": {"7": 1, name: 2}}),
+        ("/api/v1/observations", {"observations": [], "tokens": {"7": 1, name: 2}}),
+    ):
+        answer = await api.ask("POST", path, body, key=Role.PROBER)
+        assert answer.status == 422, answer.body
+        fields = [each["pointer"] for each in answer.json()["error"]["details"]["faults"]]
+        assert any(field.startswith(("/held/", "/tokens/")) for field in fields), fields
+
+
 @pytest.mark.parametrize(("step_s", "is_over"), [(30, False), (86_400, True)])
 async def test_a_worker_does_not_live_on_after_the_clock_was_set_back(
     api: RegistryApi,
