@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, not_, select
+from sqlalchemy import ColumnElement, Row, delete, func, not_, select
 
 from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
@@ -53,6 +53,12 @@ def living(transaction: Transaction, limit: int) -> list[StoredProber]:
     """
     wanted = select(*_COLUMNS).where(is_living(transaction.now_s)).order_by(probers.c.holder)
     return [_stored(row) for row in transaction.connection.execute(wanted.limit(limit))]
+
+
+def longest_interval_s(transaction: Transaction) -> float | None:
+    """Return the longest interval that a living worker probes in; None if no living worker names one."""
+    longest = select(func.max(probers.c.interval_s)).where(is_living(transaction.now_s))
+    return transaction.connection.scalar(longest)
 
 
 def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
