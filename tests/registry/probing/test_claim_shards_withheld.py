@@ -25,13 +25,13 @@ class Workers:
 
     def __init__(self, api: RegistryApi, key: Role = Role.PROBER) -> None:
         self._api = api
-        self._key = key
+        self.key = key
         self.held: dict[str, dict[int, int]] = {}
 
     async def ask(self, worker: str, **members: object) -> Any:
         held = {str(shard): token for shard, token in self.held.get(worker, {}).items()}
         body = {"worker": worker, "held": held, "interval_s": 300, "ttl_seconds": 300, **members}
-        return await self._api.ask("POST", f"{PATH}/claim", body, key=self._key)
+        return await self._api.ask("POST", f"{PATH}/claim", body, key=self.key)
 
     async def claim(self, worker: str, **members: object) -> dict[str, Any]:
         answer = await self.ask(worker, **members)
@@ -58,7 +58,7 @@ class Workers:
             "inconclusive_reason": inconclusive_reason,
         }
         shard = _shard(network_class)
-        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]}, key=self._key)
+        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]}, key=self.key)
         assert answer.status == 200, answer.body
         return str(answer.json()["results"][0]["outcome"])
 
@@ -304,6 +304,37 @@ async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_le
     assert had_all[-40:].count(True) > 25
     assert reasons[-40:].count("no_progress") > 25
     await assert_log_is_good(api)
+
+
+async def test_a_key_that_reports_of_one_agent_alone_is_barred_too(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    hosts = [f"host{number}.example" for number in range(40)]
+    for host in hosts:
+        await api.register(host, monitoring="probe", card_url=f"https://{host}/card.json")
+    keys = {"hostile": Workers(api, Role.ADMIN), "honest": Workers(api)}
+    for _ in range(2):
+        for workers in keys.values():
+            await workers.claim("w")
+    reasons: dict[str, list[str | None]] = {name: [] for name in keys}
+    for _ in range(12):
+        clock.advance(239)
+        for name, workers in keys.items():
+            reasons[name].append((await workers.claim("w")).get("reason"))
+        clock.advance(1)
+        for name, workers in keys.items():
+            tokens = {str(shard): token for shard, token in workers.held["w"].items()}
+            own = [host for host in hosts if str(shard_of(host)) in tokens]
+            seen = [
+                {"agent_id": host, "observed_at": api.time_text(), "discovery": {"result": "not_measured"}}
+                for host in (own[:1] if name == "hostile" else own)
+            ]
+            if seen:
+                answer = await api.report(*seen, tokens=tokens, key=workers.key)
+                assert answer.json()["counts"] == {"accepted": len(seen)}, answer.body
+    assert set(reasons["honest"]) == {None}
+    # Most of its agents never had a result: the third claim comes after two intervals of 300 s.
+    assert reasons["hostile"].index("no_progress") == 2
 
 
 async def test_a_worker_whose_shards_hold_no_living_agent_keeps_them(

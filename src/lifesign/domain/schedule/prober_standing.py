@@ -38,7 +38,10 @@ class WithheldReason(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class Idleness:
-    """How long a worker, or all workers of a key, held shards since the last result that came from there."""
+    """How long a worker, or all workers of a key, held shards since the last result that came from there.
+
+    A result counts only while most living agents in these shards have results that are not overdue.
+    """
 
     at_s: float
     """When this was last counted."""
@@ -121,6 +124,14 @@ def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: floa
     if now_s < worker.barred_until_s and _does_another_report(others, now_s):
         return WithheldReason.NO_PROGRESS
     return None
+
+
+def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
+    """Whether results of most living agents are overdue; `due_s` says until when each was due.
+
+    A key that reports a result now and then, and none of most of its agents, makes no progress.
+    """
+    return 2 * sum(until_s < now_s for until_s in due_s) > len(due_s)
 
 
 def makes_no_progress(

@@ -39,6 +39,7 @@ from lifesign.domain.schedule.prober_standing import (
     count_sharers,
     key_of,
     makes_no_progress,
+    most_lack_results,
     withheld,
     within_known,
 )
@@ -73,6 +74,9 @@ MAX_PROBERS = SHARDS
 MAX_SHOWN = MAX_PROBERS
 MAX_CLAIM_BYTES = 131_072
 """Of a body that names all shards."""
+
+MAX_SAMPLED_TARGETS = 2_000
+"""Targets of one holder of which one claim reads whether results are overdue."""
 
 _log = logging.getLogger("lifesign.registry")
 _RESOURCES = {shard_resource(shard): shard for shard in range(SHARDS)}
@@ -340,9 +344,10 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
             for shard, claim in shards.claims.items()
             if _is_held_by(claim, name) and (until_s := _held_until_s(claim)) > before.at_s
         }
-        holds = bool(held) and liveness.holds_living_agents(transaction, held)
-        held_until_s = max(held.values()) if holds else -inf
-        counted[name] = before.counted(max(of_it, default=-inf), now_s, held_until_s=held_until_s)
+        due_s = liveness.results_due_s(transaction, held, int(now_s) % SHARDS, MAX_SAMPLED_TARGETS)
+        held_until_s = max(held.values()) if due_s else -inf
+        reported_at_s = -inf if most_lack_results(due_s, now_s) else max(of_it, default=-inf)
+        counted[name] = before.counted(reported_at_s, now_s, held_until_s=held_until_s)
         prober_reports.note_idle(transaction, name, counted[name])
     return {name: counted[name] for name in own}
 
