@@ -12,6 +12,7 @@ from math import inf
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+from lifesign.domain.net.target import SHARDS
 
 NO_PROGRESS_INTERVALS = 2
 """A worker that reports no result for so many of its intervals loses its shards."""
@@ -23,6 +24,13 @@ DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
 
 MAX_INTERVAL_S = 3_600.0
 """A worker that says that it probes less often is measured by this interval."""
+MAX_GRANTS = 8 * SHARDS
+"""Shards that a key may be granted at once, handing over between its workers included.
+
+Each grant and each end of one stays in the event log: a key that claims shards and drops them would fill it.
+"""
+GRANT_EVERY_S = 300.0 / SHARDS
+"""Then one more each so many seconds: all shards in 300 s."""
 HOLDER_SEPARATOR = "/"
 """Between a key and the worker's own name."""
 
@@ -34,6 +42,8 @@ class WithheldReason(StrEnum):
     """Another worker of its key that reports results reaches all of its network classes, and more."""
     NO_PROGRESS = "no_progress"
     """It or its key held shards for two intervals without a result, while another one reported."""
+    TOO_MANY_GRANTS = "too_many_grants"
+    """Its key was granted too many shards lately: it keeps what it holds, and gets further ones later."""
 
 
 @fast_dataclass(kw_only=True)
@@ -50,6 +60,13 @@ class Idleness:
     bar_s: float = 0.0
     """How long the last bar lasts, 0 since the last result: each is twice as long as the one before."""
     barred_until_s: float = -inf
+    granted: float = 0.0
+    """Of a key, the shards that it was granted lately: one less each GRANT_EVERY_S."""
+
+    @property
+    def grants_left(self) -> int:
+        """How many shards the key may be granted at `at_s`."""
+        return max(0, int(MAX_GRANTS - self.granted))
 
     def counted(self, reported_at_s: float, now_s: float, *, held_until_s: float) -> "Idleness":
         """Return it as of now; `held_until_s`: the end of what was held since the last count, or -inf."""
@@ -60,6 +77,7 @@ class Idleness:
             idle_s=held_s if has_reported else self.idle_s + held_s,
             bar_s=0.0 if has_reported else self.bar_s,
             barred_until_s=self.barred_until_s,
+            granted=max(0.0, self.granted - max(0.0, now_s - self.at_s) / GRANT_EVERY_S),
         )
 
     def moved_back(self, by_s: float, now_s: float) -> "Idleness":
@@ -71,7 +89,7 @@ class Idleness:
     def barred(self, interval_s: float, now_s: float) -> "Idleness":
         """Return it with a bar that begins now; the first one lasts no less than the shards were held."""
         bar_s = min(MAX_BAR_S, max(2 * self.bar_s, self.idle_s, NO_PROGRESS_INTERVALS * interval_s))
-        return Idleness(at_s=now_s, bar_s=bar_s, barred_until_s=now_s + bar_s)
+        return replace(self, at_s=now_s, idle_s=0.0, bar_s=bar_s, barred_until_s=now_s + bar_s)
 
 
 @fast_dataclass(kw_only=True)

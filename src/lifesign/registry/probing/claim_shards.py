@@ -154,6 +154,10 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     if reason is None:
         free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
         division = divide(held, free, share)
+        grants_left = idle[key_of(holder)].grants_left
+        if len(division.granted) > grants_left:
+            division = replace(division, granted=division.granted[:grants_left])
+            reason = WithheldReason.TOO_MANY_GRANTS
     else:
         division = NO_DIVISION
     for shard in division.given_up:
@@ -174,6 +178,10 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         )
         shards.put(shard, granted)
     leases.store(transaction, list(shards.changed.values()))
+    if division.granted:
+        of_key = idle[key_of(holder)]
+        granted_lately = of_key.granted + len(division.granted)
+        prober_reports.note_idle(transaction, key_of(holder), replace(of_key, granted=granted_lately))
     drafts = [*lease_events.all_over(shards.over, holder)]
     new = [shards.claims[shard] for shard in division.granted]
     drafts += lease_events.shards_granted(new, holder, holder)
