@@ -398,7 +398,7 @@ async def test_an_upload_that_goes_on_during_the_answer_makes_no_negative_latenc
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         # Two tasks that receive: the time of neither counts twice.
-        tasks = [asyncio.create_task(receive()) for _ in range(2)]
+        tasks = [asyncio.ensure_future(receive()) for _ in range(2)]
         await asyncio.sleep(0)
         clock.advance(40)
         await send(start())

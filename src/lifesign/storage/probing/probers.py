@@ -58,7 +58,8 @@ def living(transaction: Transaction, limit: int) -> list[StoredProber]:
 def longest_interval_s(transaction: Transaction) -> float | None:
     """Return the longest interval that a living worker probes in; None if no living worker names one."""
     longest = select(func.max(probers.c.interval_s)).where(is_living(transaction.now_s))
-    return transaction.connection.scalar(longest)
+    longest_s: float | None = transaction.connection.scalar(longest)
+    return longest_s
 
 
 def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
