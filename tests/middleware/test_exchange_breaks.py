@@ -392,6 +392,36 @@ async def test_a_slow_upload_is_the_callers_time() -> None:
     assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
 
 
+async def test_an_upload_that_goes_on_during_the_answer_makes_no_negative_latency() -> None:
+    clock = HandClock()
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        # Two tasks that receive: the time of neither counts twice.
+        tasks = [asyncio.ensure_future(receive()) for _ in range(2)]
+        await asyncio.sleep(0)
+        clock.advance(40)
+        await send(start())
+        clock.advance(0.1)
+        await send(final(b"ok"))
+        await asyncio.wait(tasks)
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            clock.advance(1)
+            for _ in range(2):
+                incoming.put_nowait(request(b"a", more_body=True))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    await middleware(http_scope(), incoming.get, send)
+    assert outcomes(middleware) == {"answered": 1}
+    document = middleware.health.document()
+    assert document.calibration is not None
+    assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
+
+
 @pytest.mark.parametrize("outcome", ["answered", "abandoned", "timed_out"])
 async def test_stalled_upload_is_never_overdue(outcome: str) -> None:
     """Any caller can stall one; but an app that hangs once it has the whole body is overdue."""

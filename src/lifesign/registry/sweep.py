@@ -26,11 +26,13 @@ from lifesign.domain.lifecycle.mass_exit import (
     MonitorState,
     Track,
 )
+from lifesign.domain.lifecycle.verdict import is_judged_by_probes
 from lifesign.registry.api.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
 from lifesign.registry.api.work_counts import WorkCounts, WorkKind
 from lifesign.registry.probing.evidence_watch import count_evidence, is_watch_due, note_evidence
 from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, judge_agents
+from lifesign.registry.targets.probed_agents import request_rechecks
+from lifesign.registry.transitions.agent_verdicts import Change, VerdictContext, facts_of, judge_agents
 from lifesign.registry.transitions.lease_expiry import reap
 from lifesign.registry.transitions.monitor_row import (
     excluded_time_in,
@@ -48,6 +50,7 @@ from lifesign.registry.transitions.sweep_gap import (
     note_set_back,
 )
 from lifesign.storage.agents import agent_rows, commands
+from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.registry_row import RegistryRow
@@ -107,6 +110,8 @@ class _SweepResult:
     is_last: bool
     waiting: Mapping[Track, _Exits]
     """Those that a suspension keeps back."""
+    released: Sequence[str] = ()
+    """Ids of probed agents whose maintenance or override is over."""
 
 
 class Sweeper:
@@ -219,6 +224,8 @@ class Sweeper:
                 return None
             for track, exits in judged.waiting.items():
                 waiting[track] += exits
+            if judged.released:
+                await self._database.write(partial(request_rechecks, agent_ids=judged.released))
             if judged.is_last:
                 break
             limit = min(CHUNK, limit * 10)
@@ -257,7 +264,10 @@ class Sweeper:
             event_log.append(transaction, monitor_turned(assessment, track, MONITOR))
         is_last = len(found) < limit
         self._store(transaction, row, is_over=is_last and not sweep.assessed)
-        return _SweepResult(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
+        waiting = {track: self._exits(held, track, monitors, alike) for track in Track}
+        return _SweepResult(
+            is_last, waiting, [agent.agent_id for agent in found if _is_released(agent, now_s)]
+        )
 
     def _assess(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Assessment:
         """Ask whether the agents of a track that silence would take down may go."""
@@ -380,6 +390,14 @@ def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
     for change in judged:
         (changes if change.is_visible else unchanged).append(change)
     return changes, unchanged
+
+
+def _is_released(agent: StoredAgent, now_s: float) -> bool:
+    """Whether a maintenance or an override of a probed agent is over since it was judged last."""
+    due_s = now_s if agent.assess_at_s is None else agent.assess_at_s
+    ends_s = (agent.maintenance_until_s, agent.override_until_s)
+    is_over = any(end_s is not None and due_s <= end_s <= now_s for end_s in ends_s)
+    return is_over and is_judged_by_probes(facts_of(agent, 0), now_s)
 
 
 def _may_be_removed(change: Change, looks: Mapping[Track, Assessment]) -> bool:

@@ -74,7 +74,16 @@ def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
         # What is left without any one of the others bears it out.
         ({"a": (4, 2), "b": (10, 8), "c": (10, 8)}, "abc"),
         ({"a": (2, 2), "b": (2, 2), "c": (2, 2)}, "abc"),
-        ({"a": (2, 2), "b": (2, 2)}, ""),
+        ({"a": (2, 2), "b": (2, 2)}, "ab"),
+        # Addresses that fell silent together, divided between keys.
+        ({"a": (4, 3), "b": (4, 3), "c": (4, 2)}, "abc"),
+        ({"a": (6, 4), "b": (6, 4)}, "ab"),
+        ({"a": (2, 2), "b": (2, 2), "c": (2, 2), "d": (2, 2), "z": (1_000, 0)}, "abcd"),
+        # One dead agent and a hostile key, and a little less than a quarter.
+        ({"a": (3, 1), "b": (500, 500)}, "b"),
+        ({"a": (12, 2), "b": (500, 500)}, "b"),
+        # Two keys, and the cut spares most targets of one of them.
+        ({"a": (6, 5), "b": (6, 1)}, "a"),
     ],
 )
 def test_no_single_key_makes_a_class_silent_for_others(
@@ -94,6 +103,46 @@ def test_whatever_one_key_reports_a_class_whose_other_addresses_answer_stays_a_w
     alive = {key: counts(most, 0) for key, (most, _) in others.items()}
     hostile = counts(addresses, min(addresses, silent))
     assert set(silent_keys({**alive, "z": hostile})) <= {"z"}
+
+
+@st.composite
+def _divided_cuts(draw: st.DrawFn) -> dict[str, ClassCounts]:
+    """Draw three keys or more with equal shares, and an outage that one key with all would notice."""
+    keys = draw(st.integers(3, 6))
+    addresses = draw(st.integers(2 * keys, 60))
+    least = needed(addresses)
+    assert least is not None
+    cut = draw(st.sets(st.integers(0, addresses - 1), min_size=least))
+    # Those that answer answered at any time; those that were cut off last answered within an interval.
+    return {
+        f"k{key}": ClassCounts(
+            addresses=len(range(key, addresses, keys)),
+            silent_s=tuple(NOW_S + each for each in range(key, addresses, keys) if each in cut),
+        )
+        for key in range(keys)
+    }
+
+
+@given(_divided_cuts(), st.integers(0, 1_000), st.integers(0, 1_000))
+def test_keys_with_equal_shares_notice_what_one_key_would_whatever_one_more_reports(
+    honest: dict[str, ClassCounts], addresses: int, silent: int
+) -> None:
+    assert silent_keys(honest) == tuple(sorted(honest))
+    hostile = counts(addresses, min(addresses, silent))
+    assert set(silent_keys({**honest, "z": hostile})) >= set(honest)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(8, 20), st.integers(0, 1)), min_size=1),
+    st.integers(0, 1_000),
+    st.integers(0, 1_000),
+)
+def test_a_hostile_key_needs_a_quarter_of_the_addresses_of_others(
+    others: dict[str, tuple[int, int]], addresses: int, silent: int
+) -> None:
+    honest = {key: counts(*each) for key, each in others.items()}
+    hostile = counts(addresses, min(addresses, silent))
+    assert set(silent_keys({**honest, "z": hostile})) <= {"z"}
 
 
 @pytest.mark.parametrize("wrong", [{"expected_seconds": 0}, {"together_seconds": 86_401}])

@@ -17,6 +17,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     Observed,
     current_health,
     evidence_of,
+    excused,
     expected,
     fold,
     is_document_current,
@@ -426,3 +427,22 @@ def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> 
     assert current_health(back, NOW_S - 3600) is HealthStatus.HEALTHY
     assert current_health(back, NOW_S - 2699) is HealthStatus.UNKNOWN
     assert moved_back(back, -3600, NOW_S - 3600) == back
+
+
+def test_failures_before_the_end_of_a_decision_of_an_operator_are_excused() -> None:
+    known = add_up(seen(0, **LIFE), *(seen(at, **FAILURE) for at in (300, 600)))
+    receipt = receipt_of(NOW_S + 900, INTERVAL_S, None)
+    known = fold(known, seen(900, **FAILURE), receipt, NOW_S, is_excused=True)
+    assert (known.failures_in_row, known.silence_s) == (3, 900)
+    assert (known.counted_failures, known.counted_silence_s) == (0, 0)
+    known = taken(known, seen(1200, **FAILURE), NOW_S + 1200)
+    assert (known.failures_in_row, known.counted_failures, known.counted_silence_s) == (4, 1, 300)
+    known = taken(known, seen(1500, **LIFE), NOW_S + 1500)
+    assert (known.excused_failures, known.excused_silence_s) == (0, 0)
+
+
+def test_a_row_of_failures_that_grows_no_more_counts_on() -> None:
+    known = excused(Observed(failures_in_row=MAX_IN_ROW, measured_at_s=NOW_S))
+    for number in range(1, 4):
+        known = taken(known, seen(300 * number, **FAILURE), NOW_S + 300 * number)
+        assert (known.failures_in_row, known.counted_failures) == (MAX_IN_ROW, number)

@@ -12,6 +12,7 @@ from lifesign.domain.schedule.shard_eligibility import (
     count_sharers,
     has_turn,
     makes_no_progress,
+    most_lack_results,
     withheld,
     within_known,
 )
@@ -160,3 +161,20 @@ def test_a_barred_worker_gets_no_shard_until_its_time_is_over_or_no_other_report
     assert withheld(worker("a", barred_s=0), [other], NOW_S) is None
     assert withheld(barred, [worker("b", reported_s=301)], NOW_S) is None
     assert withheld(barred, [worker("b", barred_s=1)], NOW_S) is None
+
+
+@pytest.mark.parametrize(
+    ("due_s", "lack"),
+    [
+        ((), False),
+        ((1_000.0,), False),
+        ((999.0,), True),
+        ((-inf, 1_000.0), False),
+        ((-inf, 0.0, 2_000.0), True),
+    ],
+)
+def test_most_agents_lack_results_if_more_than_half_are_overdue(
+    due_s: tuple[float, ...],
+    lack: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    assert most_lack_results(due_s, 1_000.0) is lack

@@ -345,3 +345,15 @@ async def test_ticks_that_pass_while_a_failure_waits_are_not_missed() -> None:
     desk.take(discovery="ok")
     assert [one.inconclusive_reason for one in desk.results[2:]] == [InconclusiveReason.NOT_PROBED, None]
     assert desk.tally.missed in {9, 10}
+
+
+@in_virtual_time
+async def test_a_recheck_that_fails_restarts_the_back_off() -> None:
+    desk = Desk()
+    long_dead = desk.alive.model_copy(update={"alive_at_s": None, "failures_in_row": 200})
+    desk.slot.remember(long_dead)
+    desk.slot.recheck_at_s = desk.loop.wall_s() - 1
+    desk.take(discovery="refused", contact=Contact(network_class=PUBLIC_IPV4, has_answered_itself=True))
+    assert desk.slot.recall().failures_in_row == 1
+    desk.take(discovery="refused", contact=Contact(network_class=PUBLIC_IPV4, has_answered_itself=True))
+    assert desk.slot.recall().failures_in_row == 2

@@ -1237,3 +1237,27 @@ async def test_a_defect_of_the_worker_ends_it_with_the_reason() -> None:
     stage.ledger.claim = claim  # type: ignore[method-assign,assignment]  # a ledger with a defect
     with pytest.raises(ZeroDivisionError):
         await stage.worker().run(asyncio.Event())
+
+
+@in_virtual_time
+async def test_a_census_ends_if_another_worker_holds_shards_and_probes_nothing() -> None:
+    stage = Stage(*urls_of(50))
+
+    async def hold() -> None:
+        held: dict[int, int] = {}
+        while True:
+            granted = await stage.ledger.claim("idle", 300.0, held)
+            held = {claim.shard: claim.fencing_token for claim in granted.claims}
+            await asyncio.sleep(240)
+
+    holding = asyncio.create_task(hold())
+    await asyncio.sleep(1)
+    begin_s = stage.loop.time()
+    with pytest.MonkeyPatch.context() as patched:
+        # A day takes long, even of virtual time.
+        patched.setattr("lifesign.prober.worker.main_loop.MAX_STALL_SECONDS", 3_600.0)
+        async with asyncio.timeout(3 * 3_600):
+            assert not await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert 3_600 < stage.loop.time() - begin_s < 2 * 3_600
+    assert 0 < len({look.url for look in stage.world.looks}) < 50
+    holding.cancel()

@@ -1,10 +1,13 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.events.verify_events import verify_log
+from lifesign.storage.engine.tables import targets
+from lifesign.storage.engine.transaction import Transaction
 
 MAINTENANCE = f"{AGENTS}/agent-1/maintenance"
 OVERRIDE = f"{AGENTS}/agent-1/override"
@@ -350,3 +353,54 @@ async def test_an_erased_agent_comes_back_with_nothing_decreed(api: RegistryApi)
         None,
         None,
     )
+
+
+CARD = "https://aa.example/.well-known/agent-card.json"
+
+
+@pytest.mark.parametrize("path", [MAINTENANCE, OVERRIDE])
+@pytest.mark.parametrize("is_taken_back", [True, False])
+async def test_only_failures_after_a_decision_of_an_operator_take_an_agent_down(
+    api: RegistryApi,
+    path: str,
+    is_taken_back: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await _probe(api, "ok")
+    status = {"status": "active"} if path == OVERRIDE else {}
+    answer = await api.ask("PUT", path, {"seconds": 20 * 300 + 10, "reason": "new disks", **status})
+    assert answer.status == 200, answer.body
+    for _ in range(20):
+        api.clock.advance(300)
+        await _probe(api, "refused")
+        await api.sweep()
+    if is_taken_back:
+        assert (await api.ask("DELETE", path)).status == 200
+    api.clock.advance(11)
+    await api.sweep()
+    # Its prober is asked to probe it at once: until then only time has passed.
+    assert await _status(api) == "active"
+    assert await _rechecks(api) == [api.clock.at_s - (11 if is_taken_back else 0)]
+    record = await api.record("agent-1")
+    assert record["observed"]["failures_in_row"] == 20
+    statuses = []
+    for _ in range(16):
+        await _probe(api, "refused")
+        await api.sweep()
+        statuses.append(await _status(api))
+        api.clock.advance(300)
+    # Silence counts from the last result before the end: 11 s before the first of these.
+    assert statuses == ["active"] * 3 + ["unhealthy"] * 9 + ["dead"] * 4
+
+
+async def _probe(api: RegistryApi, result: str) -> None:
+    seen = {"agent_id": "agent-1", "observed_at": api.time_text(), "discovery": {"result": result}}
+    answer = await api.report(seen)
+    assert answer.json()["counts"] == {"accepted": 1}, answer.body
+
+
+async def _rechecks(api: RegistryApi) -> list[float]:
+    def recheck_times(transaction: Transaction) -> list[float]:
+        return list(transaction.connection.scalars(select(targets.c.recheck_at_s)))
+
+    return await api.database.read(recheck_times)

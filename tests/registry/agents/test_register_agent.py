@@ -4,6 +4,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from lifesign.domain.access.actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.target import target_id
+from lifesign.storage.agents import agent_rows
 
 TARGET = target_id("https://agent.example/")
 
@@ -204,3 +205,16 @@ async def test_an_at_sign_elsewhere_in_a_url_is_none_of_our_business(api: Regist
 async def test_whoever_is_alive_is_told_how_to_begin_anew(api: RegistryApi) -> None:
     await api.register("a")
     assert "supersede: true" in (await api.ask("POST", AGENTS, {"agent_id": "a"})).json()["message"]
+
+
+@pytest.mark.parametrize(("intervals_s", "expected_s"), [((), 300), ((1_800, 10), 1_800), ((10,), 300)])
+async def test_a_first_result_is_expected_by_the_interval_of_the_living_probers(
+    api: RegistryApi, intervals_s: tuple[float, ...], expected_s: float
+) -> None:
+    for number, interval_s in enumerate(intervals_s):
+        body = {"worker": f"w{number}", "interval_s": interval_s, "ttl_seconds": 300}
+        assert (await api.ask("POST", "/api/v1/shards/claim", body, key=Role.PROBER)).status == 200
+    await api.register("agent-1", monitoring="probe", card_url="https://a.example/card.json")
+    stored = await api.database.read(lambda transaction: agent_rows.find(transaction, "agent-1"))
+    assert stored is not None
+    assert stored.evidence.results_until_s == api.clock.at_s + 3 * expected_s

@@ -67,6 +67,62 @@ async def test_shards_go_over_to_who_comes_as_others_give_up_what_is_too_much(ap
     await assert_log_is_good(api)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_key_that_drops_its_shards_again_and_again_gets_few_new_ones(
+    api: RegistryApi,
+    clock: WoundClock,
+    leaves: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    async def granted(name: str) -> int:
+        """Claim shards and drop them at once; return how many they were."""
+        shards = await claim(api, name)
+        if leaves:
+            await leave(api, name)
+        return len(shards)
+
+    # A key may begin anew, and hand over between its workers, several times at once.
+    assert [await granted("w") for _ in range(8)] == [SHARDS] * 8
+    body = {"worker": "w", "held": {}}
+    answer = (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).json()
+    assert (answer["shards"], answer["reason"]) == ([], "too_many_grants")
+    few = []
+    for number in range(30):
+        clock.advance(10)
+        few.append(await granted(f"w{number}" if leaves else "w"))
+    assert SHARDS - 1 <= sum(few) <= SHARDS
+    assert max(few) <= 35
+    clock.advance(8 * 300)
+    assert await granted("w") == SHARDS
+    await assert_log_is_good(api)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("name", ["07", "+7", " 7", "7.0", "1_0", "\u0667", "", "9" * 5000])
+async def test_a_shard_has_one_name(api: RegistryApi, name: str) -> None:
+    for path, body in (
+        (f"{PATH}/claim", {"worker": "w", "held": {"7": 1, name: 2}}),
+        ("/api/v1/observations", {"observations": [], "tokens": {"7": 1, name: 2}}),
+    ):
+        answer = await api.ask("POST", path, body, key=Role.PROBER)
+        assert answer.status == 422, answer.body
+        fields = [each["pointer"] for each in answer.json()["error"]["details"]["faults"]]
+        assert any(field.startswith(("/held/", "/tokens/")) for field in fields), fields
+
+
+@pytest.mark.parametrize(("step_s", "is_over"), [(30, False), (86_400, True)])
+async def test_a_worker_does_not_live_on_after_the_clock_was_set_back(
+    api: RegistryApi,
+    clock: WoundClock,
+    step_s: float,
+    is_over: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    await claim(api, "old", ttl_seconds=300)
+    clock.advance(-step_s)
+    assert [prober["holder"].partition("/")[2] for prober in (await shown(api))["probers"]] == (
+        [] if is_over else ["old"]
+    )
+
+
 async def test_a_worker_that_says_nothing_any_more_loses_its_shards(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -347,6 +347,37 @@ async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_le
     await assert_log_is_good(api)
 
 
+async def test_a_key_that_reports_of_one_agent_alone_is_barred_too(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    hosts = [f"host{number}.example" for number in range(40)]
+    for host in hosts:
+        await api.register(host, monitoring="probe", card_url=f"https://{host}/card.json")
+    keys = {"hostile": Workers(api, Role.ADMIN), "honest": Workers(api)}
+    for _ in range(2):
+        for workers in keys.values():
+            await workers.claim("w")
+    reasons: dict[str, list[str | None]] = {name: [] for name in keys}
+    for _ in range(12):
+        clock.advance(239)
+        for name, workers in keys.items():
+            reasons[name].append((await workers.claim("w")).get("reason"))
+        clock.advance(1)
+        for name, workers in keys.items():
+            tokens = {str(shard): token for shard, token in workers.held["w"].items()}
+            own = [host for host in hosts if str(shard_of(host)) in tokens]
+            seen = [
+                {"agent_id": host, "observed_at": api.time_text(), "discovery": {"result": "not_measured"}}
+                for host in (own[:1] if name == "hostile" else own)
+            ]
+            if seen:
+                answer = await api.report(*seen, tokens=tokens, key=workers.key)
+                assert answer.json()["counts"] == {"accepted": len(seen)}, answer.body
+    assert set(reasons["honest"]) == {None}
+    # Most of its agents never had a result: the third claim comes after two intervals of 300 s.
+    assert reasons["hostile"].index("no_progress") == 2
+
+
 async def test_a_worker_whose_shards_hold_no_living_agent_keeps_them(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:

@@ -523,7 +523,7 @@ async def test_a_dead_linked_agent_is_not_expected_to_answer(api: RegistryApi, c
         """Return whether its shard holds a living agent, and the classes that are expected to answer."""
 
         def read(transaction: Transaction) -> tuple[bool, set[str]]:
-            return liveness.holds_living_agents(transaction, [shard]), liveness.classes(transaction)
+            return bool(liveness.results_due_s(transaction, [shard], 0, 1)), liveness.classes(transaction)
 
         return await api.database.read(read)
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,19 +11,25 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import target_id
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.schedule.receipt import receipt_of
+from lifesign.domain.schedule.shard_eligibility import Idleness
 from lifesign.domain.tasks.lease import Claim
+from lifesign.registry.probing.hand_out_witnesses import news_for_probers
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
+from lifesign.registry.transitions.monitor_row import confirmed_in, confirmed_json
 from lifesign.registry.transitions.sweep_gap import move_back_some
 from lifesign.storage.agents import agent_rows, heartbeats
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
+from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import Database
 from lifesign.storage.engine.tables import agents as agents_table
+from lifesign.storage.engine.tables import targets as targets_table
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
-from lifesign.storage.probing import liveness, probe_results
+from lifesign.storage.probing import liveness, probe_results, prober_reports
 from lifesign.storage.probing.liveness import LiveTarget
 from lifesign.storage.probing.probe_results import ProbeResultRow
+from lifesign.storage.probing.prober_reports import Reported
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import leases
 
@@ -325,6 +332,59 @@ async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None
     moved = [-HOUR_S, -HOUR_S, -HOUR_S, -HOUR_S, 0, -HOUR_S]
     after = await machine.database.read(read)
     assert after == tuple(at_s + by_s for at_s, by_s in zip(before, moved, strict=True))
+
+
+async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine) -> None:
+    def confirm(transaction: Transaction) -> None:
+        url = "https://agent.example/"
+        target_rows.add(transaction, {target_id(url): url}, target_rows.next_version(transaction))
+        target_rows.confirm(transaction, [1], transaction.now_s, target_rows.next_version(transaction))
+        row = registry_row.lock(transaction)
+        text = confirmed_json({"public_ipv4": transaction.now_s})
+        registry_row.store(transaction, replace(row, confirmed=text))
+
+    def read(transaction: Transaction) -> tuple[float, float, int]:
+        row = registry_row.find(transaction)
+        assert row is not None
+        at_s, version = transaction.connection.execute(
+            select(targets_table.c.confirmed_at_s, targets_table.c.version)
+        ).one()
+        return confirmed_in(row)["public_ipv4"], at_s, version
+
+    await machine.live(1)
+    confirmed_at_s = machine.clock.at_s
+    await machine.database.write(confirm)
+    assert await machine.database.read(read) == (confirmed_at_s, confirmed_at_s, 2)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    row = await machine.database.read(registry_row.find)
+    # No prober learns of it before it is moved.
+    assert news_for_probers(row, "key:k", machine.clock.at_s).confirmed_classes == {}
+    await machine.live(1)
+    moved_s = confirmed_at_s - HOUR_S
+    assert await machine.database.read(read) == (moved_s, moved_s, 3)
+    row = await machine.database.read(registry_row.find)
+    news = news_for_probers(row, "key:k", machine.clock.at_s)
+    assert news.confirmed_classes == {"public_ipv4": moment(moved_s)}
+
+
+async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None:
+    def store(transaction: Transaction) -> None:
+        now_s = transaction.now_s
+        prober_reports.add(transaction, "key:k/w", now_s, Reported(answered=1))
+        idle = Idleness(at_s=now_s, idle_s=5.0, bar_s=600.0, barred_until_s=now_s + 600.0)
+        prober_reports.note_idle(transaction, "key:k/w", idle)
+
+    await machine.live(1)
+    noted_at_s = machine.clock.at_s
+    await machine.database.write(store)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    await machine.live(1)
+    moved_s = noted_at_s - HOUR_S
+    (stored,) = await machine.database.read(prober_reports.all_of)
+    assert stored.reported_at_s == moved_s
+    assert stored.idle == Idleness(at_s=moved_s, idle_s=5.0, bar_s=600.0, barred_until_s=moved_s + 600.0)
 
 
 async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_another(

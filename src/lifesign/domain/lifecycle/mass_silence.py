@@ -4,8 +4,9 @@ Without canaries only other targets can prove that a prober reaches a network. W
 answering at about the same time, a fault of the prober's own network is as likely as their death. Times are
 seconds since the epoch by the registry's clock.
 
-A prober key may be hostile, and its reports false. A class is in mass silence for the key whose own targets
-fell silent. For other keys it is only if the targets that are left without any single one of them did, too.
+A prober key may be hostile, and its reports false. So the addresses of all keys count together, or of all
+keys but one, which may report invented addresses that answer. And no single key may make the difference:
+without any one of the others, a quarter of the addresses must be silent together.
 """
 
 import math
@@ -23,8 +24,13 @@ FEW_RATIO = 0.75
 """Of 3 to 11 addresses so many must be silent."""
 RATIO = 0.5
 """Of more addresses."""
-MAX_SILENT_KEYS = 8
-"""That are left out, each on its own: those whose targets add most to the silence."""
+QUARTER = 0.25
+"""So much of the addresses must be silent without any single key. Three keys with equal shares always have
+that if half of all addresses are silent."""
+MIN_SILENT_WITHOUT_ONE_KEY = 2
+"""The same as a number: one dead agent and a hostile key are no mass silence."""
+MAX_LEFT_OUT = 8
+"""Keys that are left out, each on its own: those that answer most, and those that are silent most."""
 MAX_SILENT_CLASSES = 1_000
 """That are kept, the largest ones: probers name classes, and there is no end of names."""
 DAY_S = 86_400.0
@@ -86,7 +92,45 @@ def needed(addresses: int) -> int | None:
 def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
     """Whether so many addresses are silent, and fell silent so close together, that none is a witness."""
     least = needed(counts.addresses)
-    if least is None or len(counts.silent_s) < least:
+    return least is not None and _fell_silent_together(counts, least, policy)
+
+
+def silent_keys(
+    by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy = DEFAULT_POLICY
+) -> tuple[str, ...]:
+    """Return the prober keys for which a class is in mass silence, from the counts of each key's targets.
+
+    It is for a key if its own addresses fell silent, or those of all keys together, or of all but one other
+    key. In the latter cases a quarter must be silent without any single one of the other keys, too.
+    """
+    silent = {key for key, counts in by_key.items() if is_mass_silence(counts, policy)}
+    answering = sorted(by_key, key=lambda key: (2 * len(by_key[key].silent_s) - by_key[key].addresses, key))
+    for left_out in (None, *answering[:MAX_LEFT_OUT]):
+        rest = {key: counts for key, counts in by_key.items() if key != left_out}
+        if silent.issuperset(rest) or not is_mass_silence(_together(rest), policy):
+            continue
+        decisive = _decisive_keys(rest, policy)
+        # A key may rely on what it reported itself.
+        silent |= {key for key in rest if decisive <= {key}}
+    return tuple(sorted(silent))
+
+
+def _decisive_keys(by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy) -> set[str]:
+    """Return the keys without which too few of these addresses are silent."""
+    most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 4 * len(by_key[key].silent_s), key))
+    return {
+        key for key in most_silent[:MAX_LEFT_OUT] if not _is_quarter_silent(_together(by_key, key), policy)
+    }
+
+
+def _is_quarter_silent(counts: ClassCounts, policy: MassSilencePolicy) -> bool:
+    least = max(MIN_SILENT_WITHOUT_ONE_KEY, math.floor(QUARTER * counts.addresses))
+    return _fell_silent_together(counts, least, policy)
+
+
+def _fell_silent_together(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
+    """Whether so many addresses, 1 or more, last answered within `together_seconds` of each other."""
+    if len(counts.silent_s) < least:
         return False
     last_s = sorted(counts.silent_s)
     return any(
@@ -95,24 +139,7 @@ def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POL
     )
 
 
-def silent_keys(
-    by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy = DEFAULT_POLICY
-) -> tuple[str, ...]:
-    """Return the prober keys for which a class is in mass silence, from the counts of each key's targets."""
-    most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 2 * len(by_key[key].silent_s), key))
-    without = {
-        left_out: is_mass_silence(_together(by_key, left_out), policy)
-        for left_out in most_silent[:MAX_SILENT_KEYS]
-    }
-
-    def is_silent_for(key: str) -> bool:
-        others = [without[left_out] for left_out in without if left_out != key]
-        return is_mass_silence(by_key[key], policy) or (bool(others) and all(others))
-
-    return tuple(key for key in sorted(by_key) if is_silent_for(key))
-
-
-def _together(by_key: Mapping[str, ClassCounts], left_out: str) -> ClassCounts:
+def _together(by_key: Mapping[str, ClassCounts], left_out: str | None = None) -> ClassCounts:
     counted = [counts for key, counts in by_key.items() if key != left_out]
     return ClassCounts(
         addresses=sum(counts.addresses for counts in counted),

@@ -102,6 +102,10 @@ class Observed(_Stored):
     """The first sign of life since the last measured failure; None if none came since."""
     failures_in_row: _Row = 0
     """Measured failures since the last sign of life, counted up to MAX_IN_ROW."""
+    excused_failures: _Row = 0
+    """Of these, the failures that were observed before the end of a maintenance or of an override."""
+    excused_silence_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of the observed silence, the part before the end of a maintenance or of an override."""
     recent_interactions: Annotated[str, Field(max_length=MAX_INTERACTIONS, pattern="^[01]*$")] = ""
     """The last measured interactions, one per observation, oldest first: 1 answered, 0 failed.
 
@@ -121,6 +125,16 @@ class Observed(_Stored):
     slot: OpenSlot | None = None
     """The half hour of the last observation."""
 
+    @property
+    def counted_failures(self) -> int:
+        """Measured failures in a row that count against the agent."""
+        return self.failures_in_row - self.excused_failures
+
+    @property
+    def counted_silence_s(self) -> float:
+        """Observed silence that counts against the agent, in seconds."""
+        return self.silence_s - self.excused_silence_s
+
     def to_json(self) -> str:
         """Return compact JSON without what is not known."""
         return self.model_dump_json(exclude_defaults=True)
@@ -139,12 +153,29 @@ def expected(at_s: float, within_s: float) -> Observed:
     return Observed(evidence_until_s=at_s + within_s, results_until_s=at_s + within_s)
 
 
-def fold(observed: Observed | None, observation: Observation, receipt: Receipt, since_s: float) -> Observed:
+def excused(observed: Observed) -> Observed:
+    """Return the same with no failure up to now counting against the agent.
+
+    An operator's maintenance or override begins or ends, or is in force. Without this, its end would take an
+    agent down by failures of that time, although the agent may have been repaired since.
+    """
+    update = {"excused_failures": observed.failures_in_row, "excused_silence_s": observed.silence_s}
+    return observed.model_copy(update=update)
+
+
+def fold(
+    observed: Observed | None,
+    observation: Observation,
+    receipt: Receipt,
+    since_s: float,
+    *,
+    is_excused: bool = False,
+) -> Observed:
     """Return what is known after one more observation, which is later than all before it.
 
     `since_s` is since when the agent has its status: an agent that never answered is silent since then.
     A layer that was not measured keeps its last result; an observation without any measured layer is
-    remembered by its time and its reason alone.
+    remembered by its time and its reason alone. `is_excused`: a maintenance or an override is in force.
     """
     observed = observed or Observed()
     # A batch that took longer on its way makes nothing look as if it had come before the last result.
@@ -159,7 +190,7 @@ def fold(observed: Observed | None, observation: Observation, receipt: Receipt, 
         gap_s = min(max(0.0, at_s - before_s), receipt.max_gap_s)
         measured |= _count_failures(observed, observation, receipt, at_s=at_s, gap_s=gap_s)
     failures_in_row = measured.get("failures_in_row", observed.failures_in_row)
-    return observed.model_copy(
+    known = observed.model_copy(
         update={
             "last_observed_at_s": at_s,
             "results_until_s": receipt.results_until_s,
@@ -171,6 +202,7 @@ def fold(observed: Observed | None, observation: Observation, receipt: Receipt, 
             **_document(observed, observation, at_s),
         }
     )
+    return excused(known) if is_excused else known
 
 
 def reported_health(observed: Observed | None) -> HealthStatus:
@@ -304,12 +336,17 @@ def _count_failures(
             "alive_since_s": at_s if began_s is None else began_s,
             "failures_in_row": 0,
             "silence_s": 0.0,
+            "excused_failures": 0,
+            "excused_silence_s": 0.0,
         }
     silent = {"silence_s": observed.silence_s + gap_s}
     if not observation.is_measured_failure:
         return silent
-    row = min(observed.failures_in_row + 1, MAX_IN_ROW)
-    return {**silent, "failures_in_row": row, "alive_since_s": None}
+    counted = {"failures_in_row": observed.failures_in_row + 1}
+    if observed.failures_in_row == MAX_IN_ROW:
+        # The row grows no more, so that fewer of it are excused.
+        counted = {"failures_in_row": MAX_IN_ROW, "excused_failures": max(0, observed.excused_failures - 1)}
+    return {**silent, **counted, "alive_since_s": None}
 
 
 def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:

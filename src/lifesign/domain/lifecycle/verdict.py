@@ -7,7 +7,8 @@ Nothing else decides. A heartbeat revives only what the silence of heartbeats br
 a departure from RFC-0016 4.4, which knows no other reason. Times are seconds since the epoch.
 
 Missed heartbeats are a matter of time. A probed agent goes down only by a measured failure: time in which no
-probe measured anything moves nothing.
+probe measured anything moves nothing. Nor does the end of a maintenance or an override: failures that were
+observed before it do not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -249,6 +250,17 @@ def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
     return until_s is not None and now_s < until_s
 
 
+def is_judged_by_probes(facts: Facts, now_s: float) -> bool:
+    """Whether failures of probes may take the agent down now: no maintenance and no override is in force."""
+    is_alive = facts.monitoring is Monitoring.PROBE and facts.status in {Status.ACTIVE, Status.UNHEALTHY}
+    return is_alive and not has_decision_in_force(facts, now_s)
+
+
+def has_decision_in_force(facts: Facts, now_s: float) -> bool:
+    """Whether a maintenance or an override of an operator is in force."""
+    return is_in_force(facts.maintenance_until_s, now_s) or _in_force(facts, now_s) is not None
+
+
 # What is silence?
 
 
@@ -265,7 +277,7 @@ def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
     if seen is None or unknown_reason(evidence_of(seen), now_s) is not None:
         return False
     needed = UNHEALTHY_AFTER_FAILURES if facts.status is Status.ACTIVE else DEAD_AFTER_FAILURES
-    return seen.failures_in_row >= needed and seen.silence_s > _patience_s(facts)
+    return seen.counted_failures >= needed and seen.counted_silence_s > _patience_s(facts)
 
 
 def _heartbeat_deadline_s(facts: Facts, excluded_downtime: Sequence[ExcludedSpan]) -> float:
@@ -309,8 +321,11 @@ def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclud
             Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
         )
     seen = facts.observed or _NEVER_OBSERVED
-    length = excess_text(seen.silence_s, _patience_s(facts))
-    text = f"no sign of life for {length}, and {pluralize(seen.failures_in_row, 'failure')} in a row"
+    length = excess_text(seen.counted_silence_s, _patience_s(facts))
+    text = f"no sign of life for {length}, and {pluralize(seen.counted_failures, 'failure')} in a row"
+    if seen.excused_failures:
+        text += f"; {pluralize(seen.excused_failures, 'failure')} before the end of a maintenance or override"
+        text += f" {plural(seen.excused_failures, 'does', 'do')} not count"
     # Gaps between measured results count for two intervals at most.
     passed_s = 0.0 if seen.measured_at_s is None else seen.measured_at_s - silent_since_s(facts)
     if (left_out_s := passed_s - seen.silence_s) >= MIN_EXCLUDED_S:

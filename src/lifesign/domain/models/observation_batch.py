@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import Body
 from lifesign.domain.models.leases import Token
-from lifesign.domain.models.shards import Shard
+from lifesign.domain.models.shards import ShardName
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
@@ -48,7 +48,7 @@ class ObservationBatch(Body):
     A stale token refuses the whole batch.
     """
     fencing_token: Token | None = None
-    tokens: Annotated[dict[Shard, Token], Field(min_length=1, max_length=SHARDS)] | None = None
+    tokens: Annotated[dict[ShardName, Token], Field(min_length=1, max_length=SHARDS)] | None = None
     """Instead, for results of several shards: each shard with its token.
 
     A stale one refuses the results of its shard alone.

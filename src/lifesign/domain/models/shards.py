@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
@@ -24,6 +25,17 @@ WorkerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,48}$"
 Shard = Annotated[int, Field(ge=0, lt=SHARDS)]
 
 
+def _check_shard_name(value: object) -> object:
+    """Refuse a name of a member such as `07`, which would mean the same shard as `7`."""
+    if isinstance(value, str) and value != str(int(value) if value.isdecimal() and len(value) < 8 else ""):
+        raise PydanticCustomError("shard_name", "expected a shard as digits without a leading zero")
+    return value
+
+
+ShardName = Annotated[Shard, BeforeValidator(_check_shard_name)]
+"""A shard as the name of a member in JSON."""
+
+
 class ShardClaimRequest(Body):
     """The body of `POST /api/v1/shards/claim`."""
 
@@ -33,7 +45,7 @@ class ShardClaimRequest(Body):
         float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)
     ] = TTL_SECONDS
     """How long the shards are its own from now on, and how long it counts as living."""
-    held: Annotated[dict[Shard, Token], Field(max_length=SHARDS, default_factory=dict)]
+    held: Annotated[dict[ShardName, Token], Field(max_length=SHARDS, default_factory=dict)]
     """The shards that it believes to hold, each with its fencing token."""
     companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), INTEGRAL_FLOAT] = 0
     """How many others begin at the same time: their share is left to them though they do not live yet.

@@ -235,6 +235,14 @@ def after_probe(
     )
 
 
+def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
+    """Return what is remembered after a recheck that failed: the back-off of earlier failures is over.
+
+    An operator ended a maintenance, or asked for the recheck: the agent is alive in the registry, or may be.
+    """
+    return memory.model_copy(update={"failures_in_row": min(memory.failures_in_row, 1)})
+
+
 def last_alive_s(memory: ProbeMemory) -> float | None:
     """Return when the target last gave a liveness signal as far as is known; None if it never did."""
     return memory.card_read_at_s if memory.alive_at_s is None else memory.alive_at_s

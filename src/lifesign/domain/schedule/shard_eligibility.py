@@ -6,11 +6,13 @@ nothing about any other target. Times are seconds since the epoch by the registr
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from enum import StrEnum
 from math import inf
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
+from lifesign.domain.net.target import SHARDS
 
 NO_PROGRESS_INTERVALS = 2
 """A worker that reports no result for so many of its intervals loses its shards."""
@@ -18,15 +20,20 @@ MAX_BAR_S = 86_400.0
 """No worker is kept from shards for longer than this, as long as it claims them."""
 DEFAULT_INTERVAL_S = PROBE_THRESHOLDS.interval_s
 """Of a worker that does not say how often it probes."""
-
-
 MAX_INTERVAL_S = 3_600.0
-"""A worker that says that it probes less often has reported lately for no longer than this."""
+"""A worker that says that it probes less often is measured by this interval."""
 MAX_IDLE_S = 4_500.0
 """A worker without a result for so long makes no progress, whatever interval it names.
 
 Longer than one `MAX_INTERVAL_S`: a worker with a single target that it probes every hour is no idle one.
 """
+MAX_GRANTS = 8 * SHARDS
+"""Shards that a key may be granted at once, handing over between its workers included.
+
+Each grant and each end of one stays in the event log: a key that claims shards and drops them would fill it.
+"""
+GRANT_EVERY_S = 300.0 / SHARDS
+"""Then one more each so many seconds: all shards in 300 s."""
 HOLDER_SEPARATOR = "/"
 """Between a key and the worker's own name."""
 
@@ -38,11 +45,16 @@ class WithheldReason(StrEnum):
     """Another worker of its key that reports results reaches all of its network classes, and more."""
     NO_PROGRESS = "no_progress"
     """It or its key held shards for two intervals without a result, while another one reported."""
+    TOO_MANY_GRANTS = "too_many_grants"
+    """Its key was granted too many shards lately: it keeps what it holds, and gets further ones later."""
 
 
 @fast_dataclass(kw_only=True)
 class Idleness:
-    """How long a worker, or all workers of a key, held shards since the last result that came from there."""
+    """How long a worker, or all workers of a key, held shards since the last result that came from there.
+
+    A result counts only while most living agents in these shards have results that are not overdue.
+    """
 
     at_s: float
     """When this was last counted."""
@@ -51,6 +63,13 @@ class Idleness:
     bar_s: float = 0.0
     """How long the last bar lasts, 0 since the last result: each is twice as long as the one before."""
     barred_until_s: float = -inf
+    granted: float = 0.0
+    """Of a key, the shards that it was granted lately: one less each GRANT_EVERY_S."""
+
+    @property
+    def grants_left(self) -> int:
+        """How many shards the key may be granted at `at_s`."""
+        return max(0, int(MAX_GRANTS - self.granted))
 
     def counted(self, reported_at_s: float, now_s: float, *, held_until_s: float) -> "Idleness":
         """Return it as of now; `held_until_s`: the end of what was held since the last count, or -inf."""
@@ -61,12 +80,19 @@ class Idleness:
             idle_s=held_s if has_reported else self.idle_s + held_s,
             bar_s=0.0 if has_reported else self.bar_s,
             barred_until_s=self.barred_until_s,
+            granted=max(0.0, self.granted - max(0.0, now_s - self.at_s) / GRANT_EVERY_S),
         )
+
+    def moved_back(self, by_s: float, now_s: float) -> "Idleness":
+        """Return it with its times moved by `by_s`, below 0, if they lie ahead: the clock was set back."""
+        if self.at_s <= now_s:
+            return self
+        return replace(self, at_s=self.at_s + by_s, barred_until_s=self.barred_until_s + by_s)
 
     def barred(self, interval_s: float, now_s: float) -> "Idleness":
         """Return it with a bar that begins now; the first one lasts no less than the shards were held."""
         bar_s = min(MAX_BAR_S, max(2 * self.bar_s, self.idle_s, NO_PROGRESS_INTERVALS * interval_s))
-        return Idleness(at_s=now_s, bar_s=bar_s, barred_until_s=now_s + bar_s)
+        return replace(self, at_s=now_s, idle_s=0.0, bar_s=bar_s, barred_until_s=now_s + bar_s)
 
 
 @fast_dataclass(kw_only=True)
@@ -119,6 +145,14 @@ def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: floa
     if now_s < worker.barred_until_s and _does_another_report(others, now_s):
         return WithheldReason.NO_PROGRESS
     return None
+
+
+def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
+    """Whether results of most living agents are overdue; `due_s` says until when each was due.
+
+    A key that reports a result now and then, and none of most of its agents, makes no progress.
+    """
+    return 2 * sum(until_s < now_s for until_s in due_s) > len(due_s)
 
 
 def makes_no_progress(

@@ -38,10 +38,11 @@ JOIN_SECONDS: Final = 10.0
 REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "reaches_less": "another prober reaches all network classes that this one reaches, and more",
-        "no_progress": "this prober reported no result for two intervals, and another one did",
+        "no_progress": "this prober reported too few results for two intervals, and another one reports",
+        "too_many_grants": "the key of this prober was granted too many shards lately; more follow with time",
     }
 )
-"""Why a registry takes all shards from a worker, for people."""
+"""Why a registry withholds shards from a worker, for people."""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -165,7 +166,9 @@ class ClaimRenewer:
     def _take_reason(self, reason: str | None) -> None:
         """Report once that the ledger took all shards, and why."""
         if reason is not None and reason != self._reason:
-            _log.error("this prober holds no shards: %s (%s)", REASONS.get(reason, "the ledger says"), reason)
+            _log.error(
+                "the registry withholds shards: %s (%s)", REASONS.get(reason, "the ledger says"), reason
+            )
         elif reason is None and self._reason is not None:
             _log.warning("this prober may hold shards again")
         self._reason = reason

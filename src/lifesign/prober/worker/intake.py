@@ -15,7 +15,7 @@ from lifesign.domain.observation.witness_rule import (
     is_second_request_in_time,
     ruling,
 )
-from lifesign.domain.schedule.cadence import Cadence, last_alive_s, without_result
+from lifesign.domain.schedule.cadence import Cadence, last_alive_s, with_backoff_restarted, without_result
 from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.results.ledger import ProbeReport
@@ -277,6 +277,7 @@ class Intake:
         is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s <= probed.due_at_s
         if is_asked_for:
             slot.recheck_at_s = None
+            report = replace(report, memory=with_backoff_restarted(report.memory))
         slot.remember(report.memory)
         slot.note(result, report.memory, self._cadence.interval_s)
         self._reporter.add(

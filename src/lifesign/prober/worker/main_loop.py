@@ -48,6 +48,11 @@ MAX_OTHERS_POLL_SECONDS: Final = 5.0
 """How often it asks whether the others are, once its own shards are done: seldom if they take long."""
 MAX_REREADS: Final = 3
 """How often a census reads all shards anew when they should be done and are not."""
+MAX_STALL_SECONDS: Final = 90_000.0
+"""A census ends if others hold shards and probed none of what is left for so long.
+
+It is an hour more than the longest interval of a crawl.
+"""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -215,7 +220,8 @@ class ProbeWorker:
         """Probe every target once that nobody has probed since then; return whether all were.
 
         `since_s` is when the census began, in seconds since the epoch: given again, it goes on with those
-        that are left. False if `stop` was set before the end, or if some cannot be counted. PassDelayed if
+        that are left. False if `stop` was set before the end, or if some cannot be counted: others that hold
+        their shards may probe none of them for more than a day. PassDelayed if
         the ledger is away for too long.
         """
         self._dispatch.plan = CensusPlan(since_s)
@@ -289,6 +295,12 @@ class ProbeWorker:
                 self._owned_shards.mark_all_stale()
                 self._feed.hurry()
             wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
+            if others.stalled_s(self._clock.monotonic_s()) > MAX_STALL_SECONDS:
+                _log.error(
+                    "%s could not be counted: another prober holds their shards, and reported none of them",
+                    pluralize(unprobed or 0, "target"),
+                )
+                return False
             if others.stand_still:
                 self._keeper.hurry()
             await asyncio.sleep(wait_s)
@@ -333,6 +345,11 @@ class _Others:
         """Whether nothing was stored since the last look: one of them may have left, or died."""
         self._first: tuple[float, int] | None = None
         self._left: int | None = None
+        self._fewest: tuple[float, int] | None = None
+
+    def stalled_s(self, now_s: float) -> float:
+        """Return for how long the number of those left has not gone down, in seconds."""
+        return 0.0 if self._fewest is None else now_s - self._fewest[0]
 
     def wait_s(self, unprobed: int | None, now_s: float) -> float:
         """Note how many are left at a look, None: unknown; return how long to wait for the next one.
@@ -344,6 +361,8 @@ class _Others:
             return MAX_OTHERS_POLL_SECONDS
         self.stand_still = self._left is None or unprobed >= self._left
         self._left = unprobed
+        if self._fewest is None or unprobed < self._fewest[1]:
+            self._fewest = now_s, unprobed
         first_s, first = self._first = self._first or (now_s, unprobed)
         waited_s, done = now_s - first_s, first - unprobed
         wait_s = waited_s / 4 if done <= 0 else min(waited_s / 4, unprobed * waited_s / done / 2)

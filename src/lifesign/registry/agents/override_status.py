@@ -19,13 +19,15 @@ from lifesign.domain.events.agent_payloads import MaintenanceChanged, OverrideCh
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.observed_facts import Observed, excused
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal, Status
-from lifesign.domain.lifecycle.verdict import is_in_force
+from lifesign.domain.lifecycle.verdict import is_in_force, is_judged_by_probes
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS, Body, Name, moment
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import AgentGone, PoolNotFound, PoolTooLarge
-from lifesign.registry.transitions.agent_verdicts import judge_agents
+from lifesign.registry.targets import probed_agents
+from lifesign.registry.transitions.agent_verdicts import facts_of, judge_agents
 from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.transitions.status_changes import change_status
 from lifesign.registry.views.agent_records import etag, existing_agent, record
@@ -208,6 +210,7 @@ def _maintain(
         )
         for agent in changed
     ]
+    changed = _without_earlier_failures(transaction, changed)
     after = {agent.id: agent for agent in _apply_verdicts(transaction, changed, drafts, actor)}
     return [after.get(agent.id, agent) for agent in concerned]
 
@@ -221,7 +224,28 @@ def _overridden(
         type=EventType.AGENT_OVERRIDE_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
     )
     changed = replace(agent, override_status=status, override_until_s=until_s)
-    return _shown(transaction, _apply_verdicts(transaction, [changed], [draft], actor)[0])
+    excused_agents = _without_earlier_failures(transaction, [changed])
+    return _shown(transaction, _apply_verdicts(transaction, excused_agents, [draft], actor)[0])
+
+
+def _without_earlier_failures(transaction: Transaction, changed: Sequence[StoredAgent]) -> list[StoredAgent]:
+    """Let no failure up to now count against these agents; have those probed whose decision is over."""
+    # What was read with the lock may be older than the lock.
+    known = {
+        agent.id: Observed.from_json(agent.observed)
+        for agent in agent_rows.find_many(transaction, [agent.id for agent in changed])
+        if agent.observed is not None
+    }
+    after = {number: excused(seen) for number, seen in known.items() if seen.failures_in_row}
+    rows = [agent_rows.observed_row(number, seen) for number, seen in after.items()]
+    agent_rows.set_observed(transaction, rows)
+    now_s = transaction.now_s
+    probed = [agent.agent_id for agent in changed if is_judged_by_probes(facts_of(agent, 0), now_s)]
+    probed_agents.request_rechecks(transaction, probed)
+    return [
+        replace(agent, observed=after[agent.id].to_json()) if agent.id in after else agent
+        for agent in changed
+    ]
 
 
 def _apply_verdicts(

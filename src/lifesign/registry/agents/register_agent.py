@@ -39,6 +39,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
+from lifesign.storage.probing import probers
 
 
 def register_agent(transaction: Transaction, call: Call) -> OperationReply:
@@ -151,15 +152,21 @@ def begin_incarnation(
 
 
 def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent]) -> None:
-    """Note until when a prober should have sent a first result of agents that registered to be probed."""
-    within_s = EVIDENCE_INTERVALS * PROBE_THRESHOLDS.interval_s
-    known = expected(transaction.now_s, within_s)
-    rows = [
-        agent_rows.observed_row(number, known)
+    """Note until when a prober should have sent a first result of agents that registered to be probed.
+
+    Any of the living probers may be the one: the longest of their intervals counts, 300 s at least.
+    """
+    probed = [
+        number
         for number, body in bodies.items()
         if body.monitoring is not Monitoring.HEARTBEAT and not isinstance(body, FoundAgent)
     ]
-    agent_rows.set_observed(transaction, rows)
+    if not probed:
+        return
+    longest_s = probers.longest_interval_s(transaction) or 0.0
+    interval_s = max(longest_s, PROBE_THRESHOLDS.interval_s)
+    known = expected(transaction.now_s, EVIDENCE_INTERVALS * interval_s)
+    agent_rows.set_observed(transaction, [agent_rows.observed_row(number, known) for number in probed])
 
 
 def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.domain.lifecycle.agent_history import OpenSlot, ended_slot
 from lifesign.domain.lifecycle.observed_facts import Observed, fold, with_document_age
 from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.verdict import has_decision_in_force
 from lifesign.domain.models.agents import FoundAgent
 from lifesign.domain.models.base import Url
 from lifesign.domain.models.observation_batch import (
@@ -48,6 +49,7 @@ from lifesign.registry.transitions.agent_verdicts import (
     VerdictContext,
     assess_agent,
     change_of,
+    facts_of,
     leases_of_draining,
 )
 from lifesign.registry.transitions.history_recorder import store_half_hours
@@ -154,7 +156,7 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     for holder, sums in reported.items():
         prober_reports.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
-    news = news_for_probers(row, prober_key(call.caller))
+    news = news_for_probers(row, prober_key(call.caller), transaction.now_s)
     answer = ObservationAnswer(
         results=[
             ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)
@@ -433,9 +435,10 @@ def _fold_in(
         if agent is None or agent.status == Status.DEREGISTERED:
             continue
         seen = Observed() if agent.observed is None else Observed.from_json(agent.observed)
+        is_excused = has_decision_in_force(facts_of(agent, 0, seen), transaction.now_s)
         for place in where:
             before, each = seen, taken[place]
-            seen = fold(before, each.observation, each.receipt, agent.status_since_s)
+            seen = fold(before, each.observation, each.receipt, agent.status_since_s, is_excused=is_excused)
             outcomes[place] = ReportOutcome.ACCEPTED
             if ended := ended_slot(before.slot, seen.slot):
                 over.setdefault(agent.id, []).append(ended)

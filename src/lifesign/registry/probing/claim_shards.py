@@ -39,6 +39,7 @@ from lifesign.domain.schedule.shard_eligibility import (
     count_sharers,
     key_of,
     makes_no_progress,
+    most_lack_results,
     withheld,
     within_known,
 )
@@ -75,6 +76,9 @@ COMPANIONS_S = 60.0
 """After a worker joined, for which its companions count: those that begin with it have joined by then."""
 MAX_CLAIM_BYTES = 131_072
 """Of a body that names all shards."""
+
+MAX_SAMPLED_TARGETS = 2_000
+"""Targets of one holder of which one claim reads whether results are overdue."""
 
 _log = logging.getLogger("lifesign.registry")
 _RESOURCES = {shard_resource(shard): shard for shard in range(SHARDS)}
@@ -155,6 +159,10 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     if reason is None:
         free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
         division = divide(held, free, share)
+        grants_left = idle[key_of(holder)].grants_left
+        if len(division.granted) > grants_left:
+            division = replace(division, granted=division.granted[:grants_left])
+            reason = WithheldReason.TOO_MANY_GRANTS
     else:
         division = NO_DIVISION
     for shard in division.given_up:
@@ -175,12 +183,16 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         )
         shards.put(shard, granted)
     leases.store(transaction, list(shards.changed.values()))
+    if division.granted:
+        of_key = idle[key_of(holder)]
+        granted_lately = of_key.granted + len(division.granted)
+        prober_reports.note_idle(transaction, key_of(holder), replace(of_key, granted=granted_lately))
     drafts = [*lease_events.all_over(shards.over, holder)]
     new = [shards.claims[shard] for shard in division.granted]
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
-    news = news_for_probers(registry_row.find(transaction), prober_key(call.caller))
+    news = news_for_probers(registry_row.find(transaction), prober_key(call.caller), now_s)
     offset_s = _offset_s(body, now_s)
     keys = {key_of(prober.holder) for prober in living}
     recipient = Recipient(key=key_of(holder), keys=keys, shards=mine)
@@ -349,9 +361,10 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
             for shard, claim in shards.claims.items()
             if _is_held_by(claim, name) and (until_s := _held_until_s(claim)) > before.at_s
         }
-        holds = bool(held) and liveness.holds_living_agents(transaction, held)
-        held_until_s = max(held.values()) if holds else -inf
-        counted[name] = before.counted(max(of_it, default=-inf), now_s, held_until_s=held_until_s)
+        due_s = liveness.results_due_s(transaction, held, int(now_s) % SHARDS, MAX_SAMPLED_TARGETS)
+        held_until_s = max(held.values()) if due_s else -inf
+        reported_at_s = -inf if most_lack_results(due_s, now_s) else max(of_it, default=-inf)
+        counted[name] = before.counted(reported_at_s, now_s, held_until_s=held_until_s)
         prober_reports.note_idle(transaction, name, counted[name])
     return {name: counted[name] for name in own}
 

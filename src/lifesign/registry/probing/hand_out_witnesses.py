@@ -15,6 +15,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.schedule.shard_eligibility import DEFAULT_INTERVAL_S, has_turn
 from lifesign.registry.policies import Policies
 from lifesign.registry.targets.feed_targets import recalled
+from lifesign.registry.transitions.monitor_row import confirmed_in
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import liveness
@@ -32,7 +33,6 @@ LATELY_INTERVALS = 2
 """A target that answered within so many intervals of the crawl answered lately."""
 
 _MASS_SILENCE: TypeAdapter[MassSilence] = TypeAdapter(MassSilence)
-_CONFIRMED: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,18 @@ class News:
     confirmed_classes: dict[str, datetime] = field(default_factory=dict)
 
 
-def news_for_probers(row: RegistryRow | None, prober_key: str) -> News:
-    """Return the classes in mass silence for a prober's key, and those that an operator confirmed."""
+def news_for_probers(row: RegistryRow | None, prober_key: str, now_s: float) -> News:
+    """Return the classes in mass silence for a prober's key, and those that an operator confirmed.
+
+    A confirmation that lies ahead, since the clock was set back, is left out until a sweep has moved it.
+    """
     if row is None:
         return News()
     return News(
         silent_classes=mass_silence_in(row).classes_for(prober_key),
-        confirmed_classes={name: moment(at_s) for name, at_s in sorted(confirmed_in(row).items())},
+        confirmed_classes={
+            name: moment(at_s) for name, at_s in sorted(confirmed_in(row).items()) if at_s <= now_s
+        },
     )
 
 
@@ -61,16 +66,6 @@ def mass_silence_in(row: RegistryRow) -> MassSilence:
 def mass_silence_json(silence: MassSilence) -> str:
     """Return mass silence as a row holds it."""
     return _MASS_SILENCE.dump_json(silence).decode()
-
-
-def confirmed_in(row: RegistryRow) -> dict[str, float]:
-    """Return the classes that operators confirmed, each with when."""
-    return _CONFIRMED.validate_json(row.confirmed) if row.confirmed else {}
-
-
-def confirmed_json(confirmed: dict[str, float]) -> str:
-    """Return confirmed classes as a row holds them."""
-    return _CONFIRMED.dump_json(confirmed).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,11 @@ from lifesign.domain.models.monitor import (
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
-from lifesign.registry.probing.hand_out_witnesses import confirmed_in, confirmed_json, mass_silence_in
+from lifesign.registry.probing.hand_out_witnesses import mass_silence_in
 from lifesign.registry.transitions.monitor_row import (
     ExcludedTime,
+    confirmed_in,
+    confirmed_json,
     excluded_time_in,
     monitor_turned,
     monitors_in,

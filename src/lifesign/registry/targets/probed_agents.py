@@ -5,6 +5,8 @@ to be one when it is off the list (`change_status`), or registers anew without t
 directory listed keeps its own URL, whatever its record says later.
 """
 
+from collections.abc import Sequence
+
 from pydantic import ValidationError
 
 from lifesign.domain.base.finding import Finding
@@ -13,12 +15,15 @@ from lifesign.domain.lifecycle.verdict import Monitoring
 from lifesign.domain.net.target import read_target
 from lifesign.domain.net.target_address import AddressRefused
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.schedule.cadence import without_failures
+from lifesign.domain.schedule.cadence import Cadence, without_failures
 from lifesign.registry.targets.opt_out_origins import has_opted_out
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import probe_results
 from lifesign.storage.targets import target_links, target_rows
 from lifesign.storage.targets.target_rows import GoneReason
+
+RECHECK_SECONDS = Cadence().recheck_every_s
+"""Between two rechecks of one target (protocol 3)."""
 
 
 def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
@@ -64,7 +69,7 @@ def end_step(
         numbers = target_rows.of_agent(transaction, agent_id)
         target_rows.touch_targets(transaction, numbers, version)
         if is_new_incarnation:
-            target_rows.begin_anew(transaction, numbers, version)
+            target_rows.reset_probing(transaction, numbers, version)
             memories = probe_results.memories_of(transaction, numbers)
             probe_results.set_memories(
                 transaction, {number: _without_failures(memory) for number, memory in memories.items()}
@@ -87,6 +92,13 @@ def publish_thresholds(transaction: Transaction, agent_id: str) -> None:
     """Have the prober of an agent told its thresholds; before anything is logged."""
     if numbers := target_rows.of_agent(transaction, agent_id):
         target_rows.touch_targets(transaction, numbers, target_rows.next_version(transaction))
+
+
+def request_rechecks(transaction: Transaction, agent_ids: Sequence[str]) -> None:
+    """Have agents probed now, each at most once in RECHECK_SECONDS; before anything is logged."""
+    if agent_ids and (numbers := target_rows.of_agents(transaction, agent_ids)):
+        version = target_rows.next_version(transaction)
+        target_rows.request_rechecks(transaction, numbers, version, RECHECK_SECONDS)
 
 
 def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:

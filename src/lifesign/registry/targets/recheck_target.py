@@ -7,16 +7,14 @@ the target has asked to be looked at again.
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.targets import RecheckRecord
-from lifesign.domain.schedule.cadence import Cadence, retry_after_until_s
+from lifesign.domain.schedule.cadence import retry_after_until_s
 from lifesign.registry.api.operations import Call, Operation, OperationReply
 from lifesign.registry.errors import TargetGone, TargetNotFound, TooManyRequests
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.list_targets import PATH, require_for_target
+from lifesign.registry.targets.probed_agents import RECHECK_SECONDS
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_links, target_rows, target_search
-
-RECHECK_SECONDS = Cadence().recheck_every_s
-"""Between two of one target (protocol 3)."""
 
 
 def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
@@ -43,7 +41,7 @@ def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
         # No longer than it can take, if the clock was set back.
         if 0 < wait_s <= RECHECK_SECONDS:
             raise TooManyRequests(wait_s)
-    target_rows.request_recheck(transaction, target.id, version)
+    target_rows.request_rechecks(transaction, [target.id], version, RECHECK_SECONDS)
     row = target_search.find_target(transaction, subject_id)
     observed_at_s = None if row is None else row.observed_at_s
     memory = None if row is None else recalled(subject_id, row.memory)

@@ -38,6 +38,7 @@ class ExcludedTime:
 
 
 _EXCLUDED: TypeAdapter[ExcludedTime] = TypeAdapter(ExcludedTime)
+_CONFIRMED: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def verdict_context(transaction: Transaction) -> VerdictContext:
@@ -142,3 +143,21 @@ def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
 
 def _with_excluded(row: RegistryRow, excluded_downtime: ExcludedTime) -> RegistryRow:
     return replace(row, excluded_downtime=_EXCLUDED.dump_json(excluded_downtime).decode())
+
+
+def confirmed_in(row: RegistryRow) -> dict[str, float]:
+    """Return the classes that operators confirmed, each with when."""
+    return _CONFIRMED.validate_json(row.confirmed) if row.confirmed else {}
+
+
+def confirmed_json(confirmed: dict[str, float]) -> str:
+    """Return confirmed classes as a row holds them."""
+    return _CONFIRMED.dump_json(confirmed).decode()
+
+
+def with_moved_confirmations(row: RegistryRow, by_s: float, now_s: float) -> RegistryRow:
+    """Return the row with confirmations that lie ahead of now moved by `by_s`, below 0."""
+    if row.confirmed is None:
+        return row
+    moved = {name: at_s + by_s if at_s > now_s else at_s for name, at_s in confirmed_in(row).items()}
+    return replace(row, confirmed=confirmed_json(moved))

@@ -15,13 +15,14 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     downtime,
 )
 from lifesign.domain.models.base import moment
-from lifesign.registry.transitions.monitor_row import with_span, without_future
+from lifesign.registry.transitions.monitor_row import with_moved_confirmations, with_span, without_future
 from lifesign.registry.transitions.status_changes import MONITOR
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.maintenance import set_clock
+from lifesign.storage.probing import prober_reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
         return
     set_clock.move_drains(transaction, by_s, row.swept_at_s)
     set_clock.move_leases(transaction, by_s, row.swept_at_s)
-    row = without_future(row, now_s)
+    prober_reports.move_back(transaction, by_s, now_s)
+    row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
     event_log.append(transaction, [_clock_jump(by_s)])
 

@@ -10,6 +10,7 @@ from lifesign.domain.lifecycle.observed_facts import Observed, moved_back
 from lifesign.storage.agents import agent_rows as stored_agents
 from lifesign.storage.engine.tables import agents, observed, targets
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.targets import target_rows
 
 _DRAINING = (
     select(agents.c.id)
@@ -64,6 +65,10 @@ _ANSWERS_BACK = text(f"""
     WHERE target > :after AND target <= :last
         AND (answered_at_s > :now_s OR silent_since_s > :now_s OR handed_out_at_s > :now_s)
 """)  # noqa: S608 - constants only
+_CONFIRMED_BACK = text("""
+    UPDATE targets SET confirmed_at_s = confirmed_at_s + :by_s, version = :version
+    WHERE id > :after AND id <= :last AND confirmed_at_s > :now_s
+""")
 
 
 def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> None:
@@ -124,4 +129,9 @@ def move_targets_back(
     moved = {"by_s": by_s, "now_s": now_s, "after": after, "last": numbers[-1]}
     for statement in (_RESULTS_BACK, _ANSWERS_BACK):
         transaction.connection.execute(statement, moved)
+    is_ahead = (targets.c.id > after, targets.c.id <= numbers[-1], targets.c.confirmed_at_s > now_s)
+    if transaction.connection.scalar(select(targets.c.id).where(*is_ahead).limit(1)) is not None:
+        # Their probers read them again.
+        version = target_rows.next_version(transaction)
+        transaction.connection.execute(_CONFIRMED_BACK, {**moved, "version": version})
     return int(numbers[-1])

@@ -22,6 +22,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
 from lifesign.storage.probing import prober_reports
 from lifesign.storage.probing.prober_reports import Reported
+from lifesign.storage.probing.probers import is_living
 from lifesign.storage.targets import census_counts
 from lifesign.storage.tasks import leases as running_leases
 
@@ -91,7 +92,7 @@ def totals(transaction: Transaction, *, most_down: int) -> Totals:
     good = select(func.count()).where(
         keys.c.revoked_at_s.is_(None), func.coalesce(keys.c.expires_at_s, now_s + 1) > now_s
     )
-    living = select(func.count()).where(probers.c.expires_at_s > now_s)
+    living = select(func.count()).select_from(probers).where(is_living(now_s))
     return Totals(
         at_s=now_s,
         agents={(status, health): count for status, health, count in _count(transaction)},

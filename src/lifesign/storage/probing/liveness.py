@@ -5,6 +5,7 @@ removed: what is left is what a prober may expect to answer.
 """
 
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -198,12 +199,26 @@ def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
         transaction.connection.execute(liveness.delete().where(theirs))
 
 
-def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bool:
-    """Whether any of these shards holds a target whose agent is alive and did not ask its prober to wait."""
+def results_due_s(transaction: Transaction, shards: Collection[int], pivot: int, limit: int) -> list[float]:
+    """Return until when a result was due, of targets in these shards whose agents are alive.
+
+    The times are in no order; -inf without any result. Targets that asked their prober to wait are left out.
+    At most `limit` targets are read, from the shard `pivot` on.
+    """
+    first = [shard for shard in shards if shard >= pivot]
+    found = _results_due_s(transaction, first, limit)
+    rest = [shard for shard in shards if shard < pivot]
+    return found + _results_due_s(transaction, rest, limit - len(found))
+
+
+def _results_due_s(transaction: Transaction, shards: Collection[int], limit: int) -> list[float]:
+    if not shards or limit < 1:
+        return []
     named = agents.alias()
     is_named = links.c.target.is_(None) & (named.c.agent_id == targets.c.subject_id)
     wanted = (
-        select(targets.c.id)
+        select(probe_results.c.results_until_s)
+        .select_from(targets)
         .outerjoin(links, links.c.target == targets.c.id)
         .outerjoin(named, is_named)
         .join(agents, agents.c.id == func.coalesce(links.c.agent, named.c.id))
@@ -215,4 +230,5 @@ def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bo
             probe_results.c.inconclusive_reason.is_distinct_from(InconclusiveReason.ASKED_TO_WAIT),
         )
     )
-    return transaction.connection.execute(wanted.limit(1)).first() is not None
+    found = transaction.connection.scalars(wanted.limit(limit))
+    return [-inf if until_s is None else until_s for until_s in found]

@@ -55,6 +55,9 @@ _NOTE = text("""
     VALUES (:holder, 0, 0, 0, 0, :idle)
     ON CONFLICT (holder) DO UPDATE SET idle = excluded.idle
 """)
+_BACK = text("""
+    UPDATE prober_reports SET reported_at_s = reported_at_s + :by_s WHERE reported_at_s > :now_s
+""")
 _IDLENESS = TypeAdapter(Idleness)
 
 
@@ -62,6 +65,14 @@ def note_idle(transaction: Transaction, holder: str, idle: Idleness) -> None:
     """Note how long a worker or a key has held shards without a result."""
     members = {name: value for name, value in asdict(idle).items() if value != -inf}
     transaction.connection.execute(_NOTE, {"holder": holder, "idle": to_json(members).decode()})
+
+
+def move_back(transaction: Transaction, by_s: float, now_s: float) -> None:
+    """Move the times of reports that lie ahead of now by `by_s`, below 0; not to be repeated."""
+    transaction.connection.execute(_BACK, {"by_s": by_s, "now_s": now_s})
+    for each in all_of(transaction):
+        if each.idle is not None and each.idle.at_s > now_s:
+            note_idle(transaction, each.holder, each.idle.moved_back(by_s, now_s))
 
 
 def add(transaction: Transaction, holder: str, at_s: float, reported: Reported) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, delete, select
+from sqlalchemy import ColumnElement, Row, delete, func, not_, select
 
+from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
 from lifesign.storage.engine.tables import probers
 from lifesign.storage.engine.transaction import Transaction
@@ -27,7 +28,16 @@ class StoredProber:
     """Its wall clock minus the database's; None if it does not tell its time."""
 
 
+MAX_STEP_S = 60.0
+"""A clock that was set back by less ends no worker."""
+
 _COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
+
+
+def is_living(now_s: float) -> ColumnElement[bool]:
+    """Return the condition that a worker lives at a time."""
+    ends_s = probers.c.expires_at_s
+    return (ends_s > now_s) & (ends_s <= now_s + MAX_TTL_SECONDS + MAX_STEP_S)
 
 
 def lock_all(transaction: Transaction) -> None:
@@ -37,9 +47,19 @@ def lock_all(transaction: Transaction) -> None:
 
 
 def living(transaction: Transaction, limit: int) -> list[StoredProber]:
-    """Return the workers that live, in the order of their names."""
-    wanted = select(*_COLUMNS).where(probers.c.expires_at_s > transaction.now_s).order_by(probers.c.holder)
+    """Return the workers that live, in the order of their names.
+
+    A worker that claimed before the clock was set back would live for as long as the clock was ahead.
+    """
+    wanted = select(*_COLUMNS).where(is_living(transaction.now_s)).order_by(probers.c.holder)
     return [_stored(row) for row in transaction.connection.execute(wanted.limit(limit))]
+
+
+def longest_interval_s(transaction: Transaction) -> float | None:
+    """Return the longest interval that a living worker probes in; None if no living worker names one."""
+    longest = select(func.max(probers.c.interval_s)).where(is_living(transaction.now_s))
+    longest_s: float | None = transaction.connection.scalar(longest)
+    return longest_s
 
 
 def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
@@ -49,7 +69,7 @@ def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, floa
 
 def store(transaction: Transaction, prober: StoredProber) -> None:
     """Note that a worker lives; the dead are forgotten."""
-    transaction.connection.execute(delete(probers).where(probers.c.expires_at_s <= transaction.now_s))
+    transaction.connection.execute(delete(probers).where(not_(is_living(transaction.now_s))))
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
     transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import Row, delete, insert, select, text, update
+from sqlalchemy import Row, delete, func, insert, select, text, update
 
 from lifesign.domain.base.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
@@ -276,10 +276,14 @@ def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
 
 def of_agent(transaction: Transaction, agent_id: str) -> list[int]:
     """Return the numbers of the targets that an agent is probed at now: those linked to it, else its own."""
-    linked = (
-        select(links.c.target).join(agents, agents.c.id == links.c.agent).where(agents.c.agent_id == agent_id)
-    )
-    is_theirs = (targets.c.subject_id == agent_id) | targets.c.id.in_(linked)
+    return of_agents(transaction, [agent_id])
+
+
+def of_agents(transaction: Transaction, agent_ids: Sequence[str]) -> list[int]:
+    """Return the numbers of the targets that any of these agents is probed at now."""
+    is_one = agents.c.agent_id.in_(agent_ids)
+    linked = select(links.c.target).join(agents, agents.c.id == links.c.agent).where(is_one)
+    is_theirs = targets.c.subject_id.in_(agent_ids) | targets.c.id.in_(linked)
     wanted = select(targets.c.id).where(is_theirs, targets.c.gone_at_s.is_(None))
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
@@ -330,7 +334,7 @@ def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int
         transaction.connection.execute(changed.values(version=version))
 
 
-def begin_anew(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
+def reset_probing(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
     """Note that the agent of these targets registered anew: no result of before counts.
 
     They are probed at once. A confirmation that they may be down was about the former incarnation.
@@ -340,10 +344,13 @@ def begin_anew(transaction: Transaction, numbers: Sequence[int], version: int) -
     transaction.connection.execute(changed.values(version=version, **anew))
 
 
-def request_recheck(transaction: Transaction, number: int, version: int) -> None:
-    """Note that somebody wants a target to be looked at now."""
-    parameters = {"recheck_at_s": transaction.now_s, "version": version}
-    transaction.connection.execute(update(targets).where(targets.c.id == number).values(parameters))
+def request_rechecks(transaction: Transaction, numbers: Sequence[int], version: int, pause_s: float) -> None:
+    """Note that these targets are to be probed now, except those with a request of the last `pause_s`."""
+    now_s = transaction.now_s
+    asked_s = func.coalesce(targets.c.recheck_at_s, -pause_s)
+    has_rested = (asked_s <= now_s - pause_s) | (asked_s > now_s)
+    changed = update(targets).where(targets.c.id.in_(numbers), has_rested)
+    transaction.connection.execute(changed.values(recheck_at_s=now_s, version=version))
 
 
 def confirm(transaction: Transaction, numbers: Sequence[int], at_s: float, version: int) -> None:
