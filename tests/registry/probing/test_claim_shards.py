@@ -13,6 +13,7 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.target import SHARDS, host_of, shard_of
+from lifesign.domain.schedule import shard_eligibility
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.probing import claim_shards
@@ -71,8 +72,11 @@ async def test_shards_go_over_to_who_comes_as_others_give_up_what_is_too_much(ap
 async def test_a_key_that_drops_its_shards_again_and_again_gets_few_new_ones(
     api: RegistryApi,
     clock: WoundClock,
+    monkeypatch: pytest.MonkeyPatch,
     leaves: bool,  # noqa: FBT001 - a parameter of pytest
 ) -> None:
+    monkeypatch.setattr(shard_eligibility, "MAX_GRANTS", 8 * SHARDS)
+
     async def granted(name: str) -> int:
         """Claim shards and drop them at once; return how many they were."""
         shards = await claim(api, name)

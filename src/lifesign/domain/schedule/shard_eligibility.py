@@ -27,10 +27,11 @@ MAX_IDLE_S = 4_500.0
 
 Longer than one `MAX_INTERVAL_S`: a worker with a single target that it probes every hour is no idle one.
 """
-MAX_GRANTS = 8 * SHARDS
+MAX_GRANTS = 128 * SHARDS
 """Shards that a key may be granted at once, handing over between its workers included.
 
 Each grant and each end of one stays in the event log: a key that claims shards and drops them would fill it.
+After an outage of the registry the claims that waited grant all shards again and again: that must fit in.
 """
 GRANT_EVERY_S = 300.0 / SHARDS
 """Then one more each so many seconds: all shards in 300 s."""
