@@ -48,7 +48,7 @@ _UPDATE = re.compile(
     + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
 )  # fmt: skip
 _MAY_DECIDE = (b'"error"', b'"isError"')
-_CLOSING = re.compile(rb"[}\]]+(\r\n\r\n|\n\n)\Z")
+_CLOSING = re.compile(rb"(?<![}\]])[}\]]++(\r\n\r\n|\n\n)\Z")
 
 
 Shape = tuple[slice, bytes, slice, bytes, slice]
