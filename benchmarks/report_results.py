@@ -36,6 +36,7 @@ from lifesign.domain.models.directories import MAX_PAGE_URLS, ImportPage
 from lifesign.domain.net.target import host_of, shard_of, target_id
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ProbedDocument, ResultClass
+from lifesign.domain.schedule.shard_share import MAX_TTL_SECONDS
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.results.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
 from lifesign.prober.results.registry_ledger import RegistryLedger
@@ -167,7 +168,7 @@ async def reported(
     ledger: Ledger, urls: Sequence[str], make: Make, turn: int, cpu_s: Callable[[], float]
 ) -> Spent:
     """Report one result of each target, and return what that took besides the making of it."""
-    claims = {claim.shard: claim for claim in (await ledger.claim("bench", 3600.0, {})).claims}
+    claims = {claim.shard: claim for claim in (await ledger.claim("bench", MAX_TTL_SECONDS, {})).claims}
     spent = Spent(cpu_s)
     for first in range(0, len(urls), BATCH):
         some = urls[first : first + BATCH]
@@ -238,7 +239,7 @@ async def claimed(name: str, ledger: Ledger) -> list[list[str]]:
             if not known:
                 await ledger.leave("bench")
             with spent.on(1):
-                granted = await ledger.claim("bench", 3600.0, known)
+                granted = await ledger.claim("bench", MAX_TTL_SECONDS, known)
                 held = {claim.shard: claim.fencing_token for claim in granted.claims}
         rows.append(spent.row(f"{name}: all shards {what}", 1000 * MOST_CLAIM_MS))
     return rows
