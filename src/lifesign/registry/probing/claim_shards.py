@@ -352,6 +352,8 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
     }
     rows = prober_reports.all_of(transaction)
     counted: dict[str, Idleness] = {}
+    # A key with one worker holds what its worker holds.
+    due_by_shards: dict[frozenset[int], list[float]] = {}
     for name in sorted(ran_out.union(own)):
         stored = next((row.idle for row in rows if row.holder == name), None)
         before = Idleness(at_s=now_s) if stored is None else stored
@@ -361,7 +363,12 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
             for shard, claim in shards.claims.items()
             if _is_held_by(claim, name) and (until_s := _held_until_s(claim)) > before.at_s
         }
-        due_s = liveness.results_due_s(transaction, held, int(now_s) % SHARDS, MAX_SAMPLED_TARGETS)
+        shards_held = frozenset(held)
+        if shards_held not in due_by_shards:
+            due_by_shards[shards_held] = liveness.results_due_s(
+                transaction, held, int(now_s) % SHARDS, MAX_SAMPLED_TARGETS
+            )
+        due_s = due_by_shards[shards_held]
         held_until_s = max(held.values()) if due_s else -inf
         reported_at_s = -inf if most_lack_results(due_s, now_s) else max(of_it, default=-inf)
         counted[name] = before.counted(reported_at_s, now_s, held_until_s=held_until_s)
