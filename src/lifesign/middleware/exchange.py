@@ -176,13 +176,12 @@ class RequestExchange:
         finally:
             # In this order, as another thread may ask meanwhile whether the answer is overdue.
             if self._start is None:
-                self._exclude_upload(asked_ns, now_ns())
+                until_ns = now_ns()
+                began_ns = self._began_ns + until_ns - asked_ns
+                # Two tasks that receive at once exclude the same time; no exchange begins in the future.
+                self._began_ns = began_ns if began_ns < until_ns else until_ns  # noqa: FURB136 - a call per request
             self._upload_ns = None if is_complete else 0
         return message
-
-    def _exclude_upload(self, asked_ns: int, until_ns: int) -> None:
-        """Let the exchange begin later by the time of an upload, and never after its end."""
-        self._began_ns = min(until_ns, self._began_ns + until_ns - asked_ns)
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901, PLR0912 - calls would cost more than the work
         """Pass on what the app answers. Not a coroutine itself: it costs a third of one per chunk."""
@@ -214,7 +213,8 @@ class RequestExchange:
                 if self._upload_ns:
                     # A task of the app still receives. What it waits for from now on is no upload: the
                     # exchange would begin after its answer.
-                    self._exclude_upload(self._upload_ns, self._observer.now_ns())
+                    until_ns = self._observer.now_ns()
+                    self._began_ns = min(until_ns, self._began_ns + until_ns - self._upload_ns)
                 # As they are now: a compression outside adds to the list that it is given.
                 headers = message.get("headers")
                 self._headers = headers.copy() if type(headers) is list else headers
