@@ -63,7 +63,7 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetc
 	@echo "made: build/docs/index.html"
 
 faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with ten times as many random examples (SEED=N repeats a run)
-	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
+	$(BIN)/pytest -m "long or hypothesis" --numprocesses=2 --dist=worksteal --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 45 minutes)
 	$(BIN)/python -m tests.fleet.run $(if $(SEED),--seed $(SEED))
