@@ -252,7 +252,13 @@ def test_text_and_what_has_no_type_claims_to_be_nothing_that_is_looked_into(head
 
 @pytest.mark.parametrize("name", ["content-type", "Content-Type", "CONTENT-TYPE"])
 @pytest.mark.parametrize(
-    ("value", "content"), [("application/json", "json"), ("text/event-stream", "events")]
+    ("value", "content"),
+    [
+        ("application/json", "json"),
+        ("text/json", "json"),
+        ("application/json, application/json", "json"),
+        ("text/event-stream", "events"),
+    ],
 )
 def test_a_type_is_found_however_its_header_is_written(name: str, value: str, content: str) -> None:
     assert content_of(start(headers={name: value})) == content

@@ -263,8 +263,9 @@ _drop: Callable[[Any], None] = deque[Any](maxlen=0).append
 
 
 def _parsed_content_of(content_type: bytes) -> str:
-    media_type = content_type.partition(b";")[0].strip().lower()
+    # A header that was set twice is a list.
+    media_type = content_type.partition(b";")[0].partition(b",")[0].strip().lower()
     if media_type == b"text/event-stream":
         return EVENTS
-    is_json = media_type == b"application/json" or media_type.endswith(b"+json")
+    is_json = media_type in {b"application/json", b"text/json"} or media_type.endswith(b"+json")
     return JSON if is_json else OTHER

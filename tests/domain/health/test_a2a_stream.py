@@ -109,13 +109,20 @@ def test_data_that_is_no_json_hides_no_error_after_it() -> None:
     assert streamed(event_of("hello"), event(rpc_error(-32001))) is Outcome.CALLER_FAULT
 
 
-@pytest.mark.parametrize("missing", [1, 2, 3, 20, 60])
-def test_an_event_that_never_ended_is_none(missing: int) -> None:
+@pytest.mark.parametrize(("missing", "outcome"), [(1, FAILED), (2, FAILED), (3, ANSWERED), (60, ANSWERED)])
+def test_failure_without_its_last_line_ends_counts(missing: int, outcome: Outcome) -> None:
     completed, failed = (
         event(rpc(result=update_10(state)), line_end="\n") for state in ("COMPLETED", "FAILED")
     )
     assert streamed(completed, failed) is FAILED
-    assert streamed(completed, failed[:-missing]) is ANSWERED
+    assert streamed(completed, failed[:-missing]) is outcome
+
+
+def test_error_without_its_last_line_ends_counts() -> None:
+    error = event(rpc_error(-32603), line_end="\n")
+    assert streamed(artifact(), error[:-1]) is FAULT
+    assert streamed(artifact(), error[:-2]) is FAULT
+    assert streamed(artifact(), artifact()[:-1]) is ANSWERED
 
 
 # --- one event at a time ----------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ def test_event_up_to_the_limit_is_read() -> None:
     assert read(artifact("x" * 9 * KIB), max_event_bytes=limit) == StreamEnd(
         ANSWERED, is_rpc=True, has_events=True
     )
-    assert read(artifact("x" * 9 * KIB), max_event_bytes=limit - 1).missed is Inspection.OVERSIZED
+    assert read(artifact("x" * 9 * KIB), max_event_bytes=limit - 2).missed is Inspection.OVERSIZED
 
 
 @pytest.mark.parametrize("cut", [1, 1000, 5000, 9000])
@@ -175,8 +182,15 @@ def test_event_beyond_the_limit_hides_no_failure_after_it(cut: int) -> None:
     )
 
 
-def test_event_that_begins_behind_a_long_one_in_its_piece_is_not_misread() -> None:
+def test_event_that_begins_behind_a_long_one_in_its_piece_is_read() -> None:
     long = artifact("x" * 9 * KIB)
+    begun = event(rpc(result=update_10("FAILED")))
+    ended = read(long + begun[:20], begun[20:], artifact(), max_event_bytes=5 * KIB)
+    assert ended == StreamEnd(FAILED, Inspection.OVERSIZED, is_rpc=True, has_events=True)
+
+
+def test_event_behind_too_many_long_ones_in_its_piece_is_not_misread() -> None:
+    long = artifact("x" * 9 * KIB) * 10
     begun = event(rpc(result=update_10("FAILED")))
     ended = read(long + begun[:20], begun[20:], artifact(), max_event_bytes=5 * KIB)
     assert ended == StreamEnd(Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True, has_events=True)
@@ -189,16 +203,43 @@ def test_event_named_error_is_one_however_long_its_data(name: bytes) -> None:
         assert read(*pieces, max_event_bytes=5 * KIB).outcome is FAULT
 
 
-def test_piece_with_too_many_brackets_or_lines_is_not_read() -> None:
-    many = [
-        event({"a": [[]] * (MAX_MARKS // 2)}),
-        event({}) * (MAX_MARKS // 3),
-        b"\n" * (MAX_MARKS + 1),
-        b"data:\n" * (MAX_MARKS + 1) + b"\n",
-    ]
-    for piece in many:
+def test_event_with_too_many_brackets_or_lines_is_not_read() -> None:
+    for piece in (event({"a": [[]] * (MAX_MARKS // 2)}), b"data:\n" * (MAX_MARKS + 1) + b"\n"):
         assert read(piece).missed is Inspection.COMPLEX
         assert read(piece, event(rpc_error(-32603))).outcome is FAULT
+
+
+MANY = event(rpc(result={"kind": "message"})) * (MAX_MARKS // 5)
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [
+        (event(rpc_error(-32603)), FAULT),
+        (event(rpc_error(-32603)).replace(b'"error"', rb'"\u0065rror"'), FAULT),
+        (b"event: error\ndata: x\n\n", FAULT),
+        (event(rpc(result=update_10("FAILED"))), FAILED),
+    ],
+)
+def test_failure_among_many_events_of_one_piece_counts(failure: bytes, outcome: Outcome) -> None:
+    for piece in (failure + MANY, MANY + failure + MANY, MANY + failure):
+        assert read(piece).outcome is outcome
+
+
+def test_many_events_that_cannot_have_failed_are_answered() -> None:
+    assert read(MANY) == StreamEnd(ANSWERED, is_rpc=True, has_events=True)
+    assert read(b"\n" * (MAX_MARKS + 1)) == StreamEnd(ANSWERED)
+
+
+def test_many_events_that_may_have_failed_are_not_all_read() -> None:
+    piece = event(rpc(result={"error": 1})) * (MAX_MARKS // 5)
+    assert read(piece) == StreamEnd(Outcome.NOT_INSPECTED, Inspection.COMPLEX, is_rpc=True, has_events=True)
+    assert read(event(rpc_error(-32603)) + piece).outcome is FAULT
+
+
+def test_error_in_a_piece_longer_than_an_event_counts() -> None:
+    for piece in (event(rpc_error(-32603)) + artifact() * 40, artifact() * 40 + event(rpc_error(-32603))):
+        assert read(piece, max_event_bytes=KIB).outcome is FAULT
 
 
 def test_a_skipped_event_is_not_read() -> None:

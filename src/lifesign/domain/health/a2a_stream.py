@@ -48,6 +48,14 @@ _UPDATE = re.compile(
     + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
 )  # fmt: skip
 _MAY_DECIDE = (b'"error"', b'"isError"')
+_MAY_FAIL = re.compile(
+    # Errors, states of failed tasks, and escapes that may hide one of them.
+    rb'"error"|"isError"|"failed"|"TASK_STATE_FAILED"|event: ?error|\\u00[4-7]'
+)
+_MAX_SEARCHED_EVENTS: Final = 64
+"""So many events of a piece with too many marks are read, of those that may have failed."""
+_MAX_SLICES: Final = 16
+"""Of a piece that is longer than an event may be."""
 _CLOSING = re.compile(rb"(?<![}\]])[}\]]++(\r\n\r\n|\n\n)\Z")
 
 
@@ -80,8 +88,8 @@ class StreamEnd:
 class EventStreamReader:
     """Reads a `text/event-stream` answer piece by piece; of events that are read, it keeps counters only.
 
-    An event is at most `max_event_bytes` long. One that is longer, or has more than MAX_MARKS of `{`, `[`,
-    `,` and line ends with the others of its piece, is not read.
+    An event is at most `max_event_bytes` long, and has at most MAX_MARKS of `{`, `[` and `,`; others are not
+    read. Of a piece with more marks and line ends than that, only events that may have failed are read.
     """
 
     __slots__ = (
@@ -114,23 +122,32 @@ class EventStreamReader:
 
     def append(self, piece: bytes) -> None:
         """Read the events that end in this piece."""
-        if self._error is not None or not piece:
-            return
-        if len(piece) > self._max_event_bytes:
-            self._miss(Inspection.OVERSIZED, piece)
+        most = self._max_event_bytes
+        for at in range(0, min(len(piece), most * _MAX_SLICES), most):
+            self._append(piece[at : at + most])
+        if len(piece) > most * _MAX_SLICES:
+            rest = piece[most * _MAX_SLICES :]
+            self._miss(Inspection.OVERSIZED, rest)
             # Another event may begin in it: searching so many bytes would take too long.
-            self._is_skipping = not _end_of_last_event(b"", piece[-4:])
-            self._rest[:] = piece[-1:] if self._is_skipping else b""
+            self._is_skipping = not _end_of_last_event(b"", rest[-4:])
+            self._rest[:] = rest[-1:] if self._is_skipping else b""
+
+    def _append(self, piece: bytes) -> None:
+        if self._error is not None:
             return
         end = _end_of_last_event(bytes(self._rest[-1:]), piece)
         if not end:
             self._hold(piece)
             return
         ended = bytes(self._rest) + piece[:end]
-        self._rest.clear()
-        if self._is_skipping:
+        if self._is_skipping or len(ended) > self._max_event_bytes:
+            first = _end_of_first_event(ended)
+            if first > self._max_event_bytes:
+                self._miss(Inspection.OVERSIZED, piece)
+            if self._is_skipping or first > self._max_event_bytes:
+                ended = ended[first:]
             self._is_skipping = False
-            ended = ended[_end_of_first_event(ended) :]
+        self._rest.clear()
         if ended:
             self._read(ended)
         if end < len(piece):
@@ -143,8 +160,13 @@ class EventStreamReader:
         self._rest[:] = self._rest[-1:]
 
     def end(self) -> StreamEnd:
-        """Return what the stream said. What follows its last blank line is no event."""
+        """Return what the stream said.
+
+        What follows its last blank line is no event, but a failure in it counts: the stream broke off there.
+        """
         outcome = self._last if self._error is None else self._error
+        if outcome is ANSWERED and self._rest and not self._is_skipping:
+            outcome = self._outcome_of_rest()
         if self._missed is not None and outcome is ANSWERED:
             outcome = Outcome.NOT_INSPECTED
         return StreamEnd(
@@ -154,6 +176,11 @@ class EventStreamReader:
             has_other_data=self._has_other_data,
             has_events=self._has_events or self._missed is not None,
         )
+
+    def _outcome_of_rest(self) -> Outcome:
+        reader = EventStreamReader(self._max_event_bytes)
+        reader._read(bytes(self._rest) + b"\n\n")
+        return reader._last if reader._error is None else reader._error
 
     def _hold(self, piece: bytes) -> None:
         if self._is_skipping:
@@ -182,8 +209,36 @@ class EventStreamReader:
             self._has_begun = True
             ended = ended.removeprefix(_BYTE_ORDER_MARK)
         if len(ended) > MAX_MARKS and sum(map(ended.count, (b"{", b"[", b",", b"\n", b"\r"))) > MAX_MARKS:
+            self._search(ended)
+            return
+        count = self._read_events(ended)
+        if count == 1 and self._lessons_left and self._last is ANSWERED and self._error is None:
+            self._lessons_left -= 1
+            self._shape = _shape_of(ended)
+
+    def _search(self, ended: bytes) -> None:
+        """Read those of too many events that may have failed. One event with too many marks is not read."""
+        if _end_of_first_event(ended) == len(ended):
             self._miss(Inspection.COMPLEX, ended)
             return
+        self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
+        self._has_events = self._has_events or b"data:" in ended
+        at = 0
+        for _ in range(_MAX_SEARCHED_EVENTS):
+            found = _MAY_FAIL.search(ended, at)
+            if found is None or self._error is not None:
+                return
+            begin = max(at, *(ended.rfind(blank, at, found.start()) for blank in _BLANK_LINES))
+            at = found.end() + _end_of_first_event(ended[found.end() :])
+            event = ended[begin:at]
+            if sum(map(event.count, (b"\n", b"\r"))) > MAX_MARKS:
+                self._note_missed(Inspection.COMPLEX)
+            else:
+                self._read_events(event)
+        self._note_missed(Inspection.COMPLEX)
+
+    def _read_events(self, ended: bytes) -> int:
+        """Read whole events up to the first error, and return how many there were."""
         count = 0
         for name, data in _events(ended.splitlines()):
             self._has_events = True
@@ -192,10 +247,8 @@ class EventStreamReader:
                 self._note_event(name, data)
             count += 1
             if self._error is not None:
-                return
-        if count == 1 and self._lessons_left and self._last is ANSWERED:
-            self._lessons_left -= 1
-            self._shape = _shape_of(ended)
+                break
+        return count
 
     def _note_event(self, name: bytes, data: bytes) -> None:
         if name == b"error":
