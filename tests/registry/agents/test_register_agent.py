@@ -83,6 +83,17 @@ async def test_whoever_is_gone_comes_back_with_the_same_key_and_a_new_incarnatio
     assert (await api.send_heartbeat("agent-1", key)).status == 200
 
 
+async def test_only_an_admin_replaces_a_revoked_key(api: RegistryApi) -> None:
+    registered = await api.ask("POST", AGENTS, {"agent_id": "agent-1"}, key=Role.ENROLL)
+    keys = (await api.ask("GET", "/api/v1/keys", key=Role.ADMIN)).json()["keys"]
+    (key_id,) = (key["key_id"] for key in keys if key.get("agent_id") == "agent-1")
+    assert (await api.ask("DELETE", f"/api/v1/keys/{key_id}", key=Role.ADMIN)).status == 204
+    again = {"agent_id": "agent-1", "supersede": True}
+    assert "agent_key" not in (await api.ask("POST", AGENTS, again, key=Role.COORDINATOR)).json()
+    new = (await api.ask("POST", AGENTS, again, key=Role.ADMIN)).json()["agent_key"]
+    assert new != registered.json()["agent_key"]
+
+
 async def test_an_enrolling_key_takes_over_nobody(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     await api.ask("DELETE", f"{AGENTS}/agent-1", key=key)

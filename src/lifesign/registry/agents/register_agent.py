@@ -16,6 +16,7 @@ from lifesign.domain.access.permissions import (
     digest_of,
     is_valid,
     key_of,
+    may,
     require,
 )
 from lifesign.domain.events.event_type import EventType
@@ -210,11 +211,15 @@ def _declared(body: DeclaredAgent) -> dict[str, Any]:
 
 
 def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
-    """Return a new key for the agent, unless it asks itself or has one; it outlives the agent's lives."""
+    """Return a new key for the agent, unless it asks itself or has one; it outlives the agent's lives.
+
+    A key that was revoked or has expired is replaced only by a caller who may create keys.
+    """
     now_s = transaction.now_s
-    if call.caller.agent_id == agent_id or any(
-        is_valid(key, key.digest, now_s) for key in key_rows.of_agent(transaction, agent_id)
-    ):
+    stored_keys = key_rows.of_agent(transaction, agent_id)
+    has_valid_key = any(is_valid(stored, stored.digest, now_s) for stored in stored_keys)
+    may_replace = not stored_keys or may(call.caller, Permission.MANAGE_KEYS)
+    if call.caller.agent_id == agent_id or has_valid_key or not may_replace:
         return None
     key = key_of(secrets.token_bytes(KEY_BYTES))
     stored = StoredKey(
