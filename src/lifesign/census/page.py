@@ -14,8 +14,9 @@ from typing import Final
 from lifesign.census.document import Census, LayerShares, NamedGroups, ResultCount
 from lifesign.census.plots import bar, groups_bar, latency_bar, trend
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import GROUP_WORDS, Table, headline, of_groups, percent, tables
+from lifesign.census.tables import GROUP_WORDS, Table, headline, of_groups, tables
 from lifesign.census.text_formats import LIMITS, period
+from lifesign.domain.text.counts import percent_text
 from lifesign.domain.text.safe_text import harmless
 
 STYLE: Final = """
@@ -85,7 +86,7 @@ def _page(census: Census) -> Iterator[str]:
     yield "</header>"
     yield "<main>"
     if census.alive_ratio is not None:
-        yield f'<p class="share">{escape(percent(census.alive_ratio))}</p>'
+        yield f'<p class="share">{escape(percent_text(census.alive_ratio))}</p>'
     yield f"<p>{escape(headline(census))}</p>"
     yield groups_bar(census.groups)
     yield legend()

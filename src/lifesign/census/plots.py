@@ -13,7 +13,9 @@ from typing import Final
 
 from lifesign.census.document import CensusPass, GroupCounts, LatencySummary
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import GROUP_WORDS, duration, of_groups, percent
+from lifesign.census.tables import GROUP_WORDS, of_groups
+from lifesign.domain.text.counts import percent_text
+from lifesign.domain.text.durations import latency_text
 
 BAR_HEIGHT: Final = 14
 TREND_HEIGHT: Final = 180
@@ -36,7 +38,7 @@ def bar(parts: Iterable[tuple[Group, float]]) -> str:
         if width > 0:
             drawn.append(
                 f'<rect class="{group}" x="{at * 100:.3f}%" width="{width * 100:.3f}%" height="{BAR_HEIGHT}">'
-                f"<title>{GROUP_WORDS[group]}: {percent(width)}</title></rect>"
+                f"<title>{GROUP_WORDS[group]}: {percent_text(width)}</title></rect>"
             )
         at += width
     return _bar("".join(drawn))
@@ -57,7 +59,7 @@ def latency_bar(took: LatencySummary) -> str:
         f'<line class="span" x1="{low:.3f}%" x2="{high:.3f}%" y1="{half}" y2="{half}"/>'
         + "".join(
             f'<circle class="dot" cx="{place:.3f}%" cy="{half}" r="4">'
-            f"<title>{name}: {duration(ms)}</title></circle>"
+            f"<title>{name}: {latency_text(ms)}</title></circle>"
             for name, place, ms in (
                 ("p50", low, took.p50_ms),
                 ("p90", middle, took.p90_ms),
@@ -87,13 +89,13 @@ def trend(runs: Sequence[CensusPass]) -> str:
     )
     dots = "".join(
         f'<circle class="dot" cx="{x:.3f}%" cy="{y:.1f}" r="4">'
-        f"<title>{run.began_at:%Y-%m-%d %H:%M}: {percent(run.alive_ratio)}</title></circle>"
+        f"<title>{run.began_at:%Y-%m-%d %H:%M}: {percent_text(run.alive_ratio)}</title></circle>"
         for _, x, y, run in places
     )
     first, last = known[0][1], known[-1][1]
     text = (
-        f"From {percent(first.alive_ratio)} alive on {first.began_at:%Y-%m-%d} "
-        f"to {percent(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
+        f"From {percent_text(first.alive_ratio)} alive on {first.began_at:%Y-%m-%d} "
+        f"to {percent_text(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
     )
     if any(run.other_list_of is not None for run in runs[1:]):
         text += " Not all were of the same list."

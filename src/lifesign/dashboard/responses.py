@@ -21,8 +21,8 @@ from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentSummary
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.display_name import called
-from lifesign.domain.text.durations import precise_text
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import count_text, percent_text, pluralize
+from lifesign.domain.text.durations import latency_text, precise_text
 from lifesign.domain.text.safe_text import harmless
 from lifesign.domain.text.times import utc_text
 
@@ -72,10 +72,10 @@ def _environment() -> Environment:
     filters: dict[str, Any] = {
         "moment": labels.moment_text,
         "machine": _machine,
-        "number": labels.number,
+        "number": count_text,
         "pluralize": pluralize,
-        "percent": labels.percent,
-        "ms": labels.duration_ms,
+        "percent": percent_text,
+        "ms": latency_text,
         "seconds": labels.duration_s,
         "setting": precise_text,
         "link": labels.safe_link,

@@ -16,10 +16,11 @@ from lifesign.census.document import Census
 from lifesign.census.page import legend, plots_of
 from lifesign.census.plots import groups_bar, trend
 from lifesign.census.stored_counts import census_of
-from lifesign.census.tables import Table, headline, percent, share_heading, tables
+from lifesign.census.tables import Table, headline, share_heading, tables
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.fleet_facts import CachedFact
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
+from lifesign.domain.text.counts import percent_text
 from lifesign.storage.engine.database import Database
 
 FRESH_SECONDS: Final = 120.0
@@ -66,7 +67,7 @@ def _check(context: RequestContext) -> None:
 def _shown(census: Census) -> dict[str, Any]:
     return {
         "census": census,
-        "alive": None if census.alive_ratio is None else percent(census.alive_ratio),
+        "alive": None if census.alive_ratio is None else percent_text(census.alive_ratio),
         "heading": share_heading(census),
         "headline": headline(census),
         "period": period(census),
