@@ -84,23 +84,26 @@ clean: ## remove all that was made here
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, not " + sys.version if sys.version_info < (3, 11) else 0)'
 	@echo "making .venv"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/pip install --quiet --quiet --upgrade 'uv>=0.9,<1'
 	@touch $@
 
-.venv/.demo: .venv/.python pyproject.toml
+# The exact versions of uv.lock; --inexact keeps uv itself and what other targets installed.
+SYNC := $(BIN)/uv sync --quiet --locked --inexact --compile-bytecode
+
+.venv/.demo: .venv/.python pyproject.toml uv.lock
 	@echo "installing what the demo needs"
-	@$(BIN)/pip install --quiet --quiet --editable '.[registry,prober,mcp]' --group demo
+	@$(SYNC) --extra registry --extra prober --extra mcp --group demo
 	@touch $@
 
 # Also what the benchmarks compare with: their types are checked like all others.
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need"
-	@$(BIN)/pip install --quiet --quiet --editable '.[all]' --group demo --group test --group bench
+	@$(SYNC) --all-extras --group demo --group test --group bench
 	@touch $@
 
 .venv/.docs: .venv/.test
 	@echo "installing what the site needs"
-	@$(BIN)/pip install --quiet --quiet --group docs
+	@$(SYNC) --all-extras --group demo --group test --group bench --group docs
 	@touch $@
 
 # The A2A SDK's two lines exclude one another, and agents on both are in use.

@@ -11,9 +11,7 @@ from lifesign.census.tables import (
     GROUP_WORDS,
     PROBER_NETWORK_WARNING,
     RESULT_WORDS,
-    duration,
     headline,
-    percent,
     share_heading,
     tables,
 )
@@ -23,28 +21,6 @@ from lifesign.domain.observation.results import ResultClass
 def test_every_class_and_every_group_has_words() -> None:
     assert set(RESULT_WORDS) == set(ResultClass)
     assert set(GROUP_WORDS) == set(Group)
-
-
-@pytest.mark.parametrize(
-    ("part", "shown"),
-    [
-        (None, "-"),
-        (0.0, "0 %"),
-        (1.0, "100 %"),
-        # 1 of 181,666 is not nothing, and 181,665 of them are not all.
-        (1 / 181_666, "<0.1 %"),
-        (1 - 1 / 181_666, ">99.9 %"),
-        (0.0121, "1.2 %"),
-        (0.988, "98.8 %"),
-    ],
-)
-def test_a_share_never_reads_as_all_or_nothing_unless_it_is(part: float | None, shown: str) -> None:
-    assert percent(part) == shown
-
-
-@pytest.mark.parametrize(("ms", "shown"), [(0.123, "0.123 ms"), (233.4, "233 ms"), (1978, "1.98 s")])
-def test_a_latency_is_short(ms: float, shown: str) -> None:
-    assert duration(ms) == shown
 
 
 @pytest.mark.parametrize(

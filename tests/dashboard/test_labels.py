@@ -114,14 +114,6 @@ def test_spans_have_two_units_at_most(seconds: float | None, told: str) -> None:
     assert labels.duration_s(seconds) == told
 
 
-@pytest.mark.parametrize(
-    ("ratio", "told"),
-    [(None, "\N{EN DASH}"), (0.0, "0.0 %"), (0.0001, "< 0.1 %"), (0.9999, "99.9 %"), (1.0, "100.0 %")],
-)
-def test_nearly_all_is_not_all(ratio: float | None, told: str) -> None:
-    assert labels.percent(ratio) == told
-
-
 @given(
     st.lists(st.tuples(st.floats(0, 200_000), st.sampled_from(["active", "unhealthy", "dead"])), max_size=30),
     st.floats(0, 200_000),

@@ -23,7 +23,7 @@ from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.health.a2a_response import parse_or_none
 from lifesign.domain.lifecycle.passive_heartbeat import SERVER_SILENT_S, SessionState
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
 from lifesign.http.bounded_body import read_bounded, read_piece
 from lifesign.http.bounded_get import user_agent

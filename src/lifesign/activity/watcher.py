@@ -23,7 +23,7 @@ from lifesign.domain.lifecycle.passive_heartbeat import (
     sessions_in,
 )
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue, LifesignError
 
 RECORD_EVERY_SECONDS: Final = 60.0

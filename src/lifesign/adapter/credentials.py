@@ -4,7 +4,6 @@ One file for each agent, in a directory among the workspaces. Beside it stands a
 lives as that agent keeps locked: two would take its place from each other, and work at one task.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.file_lock import open_lock_file, try_lock
 
 KEYS_DIRECTORY: Final = "own-keys"
 """The directory, among the workspaces."""
@@ -35,15 +35,13 @@ def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
     The kernel lets go of the lock when this process ends, however it ends.
     """
     try:
-        fd = os.open(_lock_of(own_key), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = open_lock_file(_lock_of(own_key))
     except OSError as error:
         raise _not_writable(own_key.parent.parent, error) from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(fd):
         os.close(fd)
         expected = "an agent as which no other adapter runs with these workspaces: give each its own"
-        raise InvalidValue("--agent-id", agent_id, expected) from None
+        raise InvalidValue("--agent-id", agent_id, expected)
     try:
         yield
     finally:

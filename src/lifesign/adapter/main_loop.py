@@ -25,7 +25,7 @@ from lifesign.client.registry_tasks import GrantedTask
 from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.tasks.run_end import Stop
-from lifesign.domain.text.pluralize import plural
+from lifesign.domain.text.counts import plural
 
 CLAIM_WAIT_SECONDS: Final = 20.0
 """How long one request waits for a task."""

@@ -25,6 +25,8 @@ from pydantic import TypeAdapter, ValidationError
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.domain.models.tasks import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.file_lock import try_lock
+from lifesign.filesystem.private_file import create_private
 
 RETENTION_SECONDS: Final = 7 * 86_400.0
 """Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
@@ -66,8 +68,7 @@ class Workspace:
 
     def put(self, name: str, content: Any) -> None:
         """Write one JSON file, before the agent is there."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, 0o600, dir_fd=self.fd), "w", encoding="utf-8") as file:
+        with os.fdopen(create_private(name, dir_fd=self.fd), "w", encoding="utf-8") as file:
             json.dump(content, file, ensure_ascii=False, indent=2)
             file.write("\n")
 
@@ -173,12 +174,7 @@ class Workspaces:
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
             raise ValueError(f"no run is called {run_id[:80]!r}")
         note = {"run_id": run_id, **members, "began_at_s": self._wall_s()}
-        note_fd = os.open(
-            run_id + _NOTE,
-            os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-            0o600,
-            dir_fd=self._fd,
-        )
+        note_fd = create_private(run_id + _NOTE, dir_fd=self._fd)
         try:
             fcntl.flock(note_fd, fcntl.LOCK_EX)
             _write_note(note_fd, note)
@@ -249,10 +245,7 @@ class Workspaces:
             yield None
             return
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
-        except BlockingIOError:
-            yield None
+            yield fd if try_lock(fd) and stat.S_ISREG(os.fstat(fd).st_mode) else None
         finally:
             os.close(fd)
 

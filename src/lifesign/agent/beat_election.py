@@ -23,7 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from lifesign.middleware.private_file import allocate, is_at, map_shared, open_private, try_lock
+from lifesign.filesystem.file_lock import try_lock
+from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_private
 
 MAX_WORKERS: Final = 256
 """Whose load is added up."""

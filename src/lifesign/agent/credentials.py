@@ -11,8 +11,9 @@ from pathlib import Path
 
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_connection import check_key
-from lifesign.client.secret_file import find_secret, write_private
+from lifesign.client.secret_file import find_secret
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.private_file import write_private
 
 _log = logging.getLogger("lifesign.agent")
 

@@ -1,19 +1,22 @@
-"""How are shares, latencies and trends drawn?
+"""Shares, latencies and trends as SVG within a page.
 
-As SVG that stands within a page: widths in percent, so that it fits any screen without its text shrinking;
-colours by class, so that the page's style decides; and no script. Whatever is drawn stands beside it in
-numbers, so that bars are hidden from readers of text.
+Widths are in percent, so that a drawing fits any screen without shrinking its text. Every drawing stands
+beside its numbers, so that screen readers skip bars.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
+
+from markupsafe import Markup
 
 from lifesign.census.document import CensusPass, GroupCounts, LatencySummary
 from lifesign.census.result_groups import Group
-from lifesign.census.tables import GROUP_WORDS, duration, of_groups, percent
+from lifesign.census.tables import GROUP_WORDS, of_groups
+from lifesign.domain.text.counts import percent_text
+from lifesign.domain.text.durations import latency_text
+from lifesign.serving.templates import template_environment
 
 BAR_HEIGHT: Final = 14
 TREND_HEIGHT: Final = 180
@@ -27,89 +30,89 @@ TOPS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares at which the scale of a trend may end: of most directories hardly anybody is alive."""
 _MARKS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the scale of a trend."""
+TEMPLATES: Final = template_environment("lifesign.census")
+TEMPLATES.globals["height"] = BAR_HEIGHT
 
 
-def bar(parts: Iterable[tuple[Group, float]]) -> str:
+def bar(parts: Iterable[tuple[Group, float]]) -> Markup:
     """Draw one bar of parts, each a share of the full width, 0 to 1."""
     drawn, at = [], 0.0
     for group, width in parts:
         if width > 0:
+            title = f"{GROUP_WORDS[group]}: {percent_text(width)}"
             drawn.append(
-                f'<rect class="{group}" x="{at * 100:.3f}%" width="{width * 100:.3f}%" height="{BAR_HEIGHT}">'
-                f"<title>{GROUP_WORDS[group]}: {percent(width)}</title></rect>"
+                {"group": group, "x": _percent(at * 100), "width": _percent(width * 100), "title": title}
             )
         at += width
-    return _bar("".join(drawn))
+    return _draw("bar", parts=drawn)
 
 
-def groups_bar(groups: GroupCounts) -> str:
+def groups_bar(groups: GroupCounts) -> Markup:
     """Draw how a part's targets divide into the groups."""
     whole = groups.listed or 1
     return bar((group, count / whole) for group, count in of_groups(groups))
 
 
-def latency_bar(took: LatencySummary) -> str:
-    """Draw from p50 to p99 on a logarithmic scale, with a stroke at p90."""
-    low, middle, high = (_latency_position(ms) for ms in (took.p50_ms, took.p90_ms, took.p99_ms))
-    half = BAR_HEIGHT / 2
-    return _bar(
-        f'<line class="axis" x1="0" x2="100%" y1="{half}" y2="{half}"/>'
-        f'<line class="span" x1="{low:.3f}%" x2="{high:.3f}%" y1="{half}" y2="{half}"/>'
-        + "".join(
-            f'<circle class="dot" cx="{place:.3f}%" cy="{half}" r="4">'
-            f"<title>{name}: {duration(ms)}</title></circle>"
-            for name, place, ms in (
-                ("p50", low, took.p50_ms),
-                ("p90", middle, took.p90_ms),
-                ("p99", high, took.p99_ms),
-            )
-        )
-    )
+def latency_bar(took: LatencySummary) -> Markup:
+    """Draw p50, p90 and p99 on a logarithmic scale."""
+    named = (("p50", took.p50_ms), ("p90", took.p90_ms), ("p99", took.p99_ms))
+    marks = [
+        {"x": _percent(_latency_position(ms)), "title": f"{name}: {latency_text(ms)}"} for name, ms in named
+    ]
+    return _draw("latency_bar", marks=marks)
 
 
-def trend(runs: Sequence[CensusPass]) -> str:
-    """Draw the share of the living from run to run; a run of which nothing is known leaves a gap.
+def trend(runs: Sequence[CensusPass]) -> Markup:
+    """Draw the share of living targets from run to run.
 
-    So does one that had another list: between two lists there is no way to go.
-
-    Empty with fewer than two runs: there is no trend.
+    A run without a share, or with another list than the run before, leaves a gap. Empty below two runs.
     """
     known = [(at, run) for at, run in enumerate(runs) if run.alive_ratio is not None]
     if len(known) < 2:
-        return ""
+        return Markup()
     highest = max(run.alive_ratio or 0.0 for _, run in known)
     top = next(top for top in TOPS if highest <= top)
-    places = [(at, _x(at, len(runs)), _y((run.alive_ratio or 0.0) / top), run) for at, run in known]
-    lines = "".join(
-        f'<line class="trend" x1="{x1:.3f}%" y1="{y1:.1f}" x2="{x2:.3f}%" y2="{y2:.1f}"/>'
-        for (at1, x1, y1, _), (at2, x2, y2, run) in pairwise(places)
+    dots = [
+        {
+            "x": _percent(_x(at, len(runs))),
+            "y": f"{_y((run.alive_ratio or 0.0) / top):.1f}",
+            "title": f"{run.began_at:%Y-%m-%d %H:%M}: {percent_text(run.alive_ratio)}",
+        }
+        for at, run in known
+    ]
+    lines = [
+        {"x1": one["x"], "y1": one["y"], "x2": other["x"], "y2": other["y"]}
+        for ((at1, _), one), ((at2, run), other) in pairwise(zip(known, dots, strict=True))
         if at2 == at1 + 1 and run.other_list_of is None
-    )
-    dots = "".join(
-        f'<circle class="dot" cx="{x:.3f}%" cy="{y:.1f}" r="4">'
-        f"<title>{run.began_at:%Y-%m-%d %H:%M}: {percent(run.alive_ratio)}</title></circle>"
-        for _, x, y, run in places
-    )
+    ]
     first, last = known[0][1], known[-1][1]
     text = (
-        f"From {percent(first.alive_ratio)} alive on {first.began_at:%Y-%m-%d} "
-        f"to {percent(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
+        f"From {percent_text(first.alive_ratio)} alive on {first.began_at:%Y-%m-%d} "
+        f"to {percent_text(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
     )
     if any(run.other_list_of is not None for run in runs[1:]):
         text += " Not all were of the same list."
-    return (
-        f'<svg class="trend" role="img" width="100%" height="{TREND_HEIGHT}" aria-label="{escape(text)}">'
-        f"{_scale(top)}{lines}{dots}</svg>"
-    )
-
-
-def _scale(top: float) -> str:
-    return "".join(
-        f'<line class="axis" x1="{LEFT_PERCENT}%" x2="100%" y1="{_y(mark):.1f}" y2="{_y(mark):.1f}"/>'
-        f'<text x="{LEFT_PERCENT - 1}%" y="{_y(mark) + 4:.1f}" text-anchor="end">'
-        f"{mark * top * 100:.3g} %</text>"
+    scale = [
+        {"y": f"{_y(mark):.1f}", "text_y": f"{_y(mark) + 4:.1f}", "text": f"{mark * top * 100:.3g} %"}
         for mark in _MARKS
+    ]
+    return _draw(
+        "trend", text=text, height=TREND_HEIGHT, left=LEFT_PERCENT, scale=scale, lines=lines, dots=dots
     )
+
+
+def legend() -> Markup:
+    """Say which colour means what."""
+    return _draw("legend", groups=[(group, GROUP_WORDS[group]) for group in Group])
+
+
+def _draw(macro: str, **values: Any) -> Markup:
+    drawn: Markup = getattr(TEMPLATES.get_template("plots.html").module, macro)(**values)
+    return drawn
+
+
+def _percent(share: float) -> str:
+    return f"{share:.3f}%"
 
 
 def _x(at: int, count: int) -> float:
@@ -127,7 +130,3 @@ def _latency_position(ms: float) -> float:
     low, high = LATENCY_SCALE_MS
     within = min(max(ms, low), high)
     return 2 + 96 * math.log(within / low) / math.log(high / low)
-
-
-def _bar(drawn: str) -> str:
-    return f'<svg class="bar" width="100%" height="{BAR_HEIGHT}" aria-hidden="true">{drawn}</svg>'

@@ -21,11 +21,11 @@ from lifesign.domain.base.clock_skew import lies_ahead
 from lifesign.domain.observation.evidence_age import REASON_WORDS, UnknownReason
 from lifesign.domain.observation.probe_summary import LAYER_WORDS
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import UNKNOWN, count_text, percent_text, plural, pluralize
+from lifesign.domain.text.durations import latency_text
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
-NOT_KNOWN: Final = "-"
 PROBER_NETWORK_WARNING: Final = "Nothing answered at all: the prober's own network may be the cause."
 _UNREACHED: Final = frozenset({
     ResultClass.REFUSED,
@@ -96,7 +96,7 @@ def _old_text(census: Census) -> str:
     """Say how many results are too old to count, and why."""
     old = sum(row.count for row in census.old)
     reasons = "; ".join(
-        f"{REASON_WORDS[UnknownReason(row.name)]} ({number(row.count)})" for row in census.old
+        f"{REASON_WORDS[UnknownReason(row.name)]} ({count_text(row.count)})" for row in census.old
     )
     verb = plural(old, "is", "are")
     return f"{pluralize(old, 'target')} {verb} unknown, since the last measured result is too old: {reasons}."
@@ -119,15 +119,15 @@ def _share(census: Census) -> str:
     if census.alive_ratio is None:
         return _unmeasured_text(census)
     verb = plural(1 if 1 in {groups.alive, groups.measured} else 2, "is", "are")
-    text = f"{number(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
-    text = f"{text} ({percent(census.alive_ratio)})"
+    text = f"{count_text(groups.alive)} of {pluralize(groups.measured, 'measured target')} {verb} alive"
+    text = f"{text} ({percent_text(census.alive_ratio)})"
     gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
     # An agent, or a wall before whatever there may be: nobody sees which.
-    text = f"{text}, {number(gated)} of them behind a gate." if gated else f"{text}."
+    text = f"{text}, {count_text(gated)} of them behind a gate." if gated else f"{text}."
     if not (carried := _measured_before(census)):
         return text
     were, count = ("was", "counts") if carried == 1 else ("were", "count")
-    return f"{text} In the last run {number(carried)} {were} not measured, and {count} as seen before."
+    return f"{text} In the last run {count_text(carried)} {were} not measured, and {count} as seen before."
 
 
 def share_heading(census: Census) -> str:
@@ -201,7 +201,7 @@ def _groups(census: Census) -> Table:
         note="Measured are the alive and the not alive; of the others nothing is known.",
         heads=("group", "targets", "of all"),
         rows=tuple(
-            (GROUP_WORDS[group], number(count), percent(ratio(count, census.listed)))
+            (GROUP_WORDS[group], count_text(count), percent_text(ratio(count, census.listed)))
             for group, count in counts
         ),
     )
@@ -218,8 +218,8 @@ def _results(census: Census) -> Table:
                 row.result.value,
                 RESULT_WORDS[row.result],
                 GROUP_WORDS[row.group],
-                number(row.count),
-                percent(row.share),
+                count_text(row.count),
+                percent_text(row.share),
             )
             for row in census.results
         ),
@@ -245,9 +245,9 @@ def _word(layer: str) -> str:
 
 def _layer(layer: LayerShares) -> Iterator[tuple[str, ...]]:
     for row in layer.results:
-        yield _word(layer.layer), row.result.value, number(row.count), percent(row.share)
+        yield _word(layer.layer), row.result.value, count_text(row.count), percent_text(row.share)
     if layer.not_asked:
-        yield _word(layer.layer), NOT_READ_AGAIN, number(layer.not_asked), NOT_KNOWN
+        yield _word(layer.layer), NOT_READ_AGAIN, count_text(layer.not_asked), UNKNOWN
 
 
 def _latencies(census: Census) -> Table:
@@ -257,7 +257,11 @@ def _latencies(census: Census) -> Table:
         note="Of what was asked in the period.",
         heads=("layer", "answers", "p50", "p90", "p99"),
         rows=tuple(
-            (_word(layer.layer), number(took.count), *map(duration, (took.p50_ms, took.p90_ms, took.p99_ms)))
+            (
+                _word(layer.layer),
+                count_text(took.count),
+                *map(latency_text, (took.p50_ms, took.p90_ms, took.p99_ms)),
+            )
             for layer in census.layers
             if (took := layer.latency) is not None
         ),
@@ -273,9 +277,9 @@ def _parts(key: str, title: str, head: str, parts: Sequence[NamedGroups], note: 
         rows=tuple(
             (
                 part.name,
-                number(part.groups.listed),
-                *(number(count) for _, count in of_groups(part.groups)),
-                percent(part.alive_ratio),
+                count_text(part.groups.listed),
+                *(count_text(count) for _, count in of_groups(part.groups)),
+                percent_text(part.alive_ratio),
             )
             for part in parts[:MAX_SHOWN]
         ),
@@ -299,7 +303,9 @@ def _platform_note(census: Census) -> str:
         return note
     targets = sum(group.listed for group in groups)
     note += f" {pluralize(more, 'more platform')} with {pluralize(targets, 'target')}"
-    return f"{note}: {percent(min(ratios))} to {percent(max(ratios))} alive." if ratios else f"{note}."
+    return (
+        f"{note}: {percent_text(min(ratios))} to {percent_text(max(ratios))} alive." if ratios else f"{note}."
+    )
 
 
 def _named(
@@ -310,7 +316,7 @@ def _named(
         title=title,
         note=note,
         heads=(head, "targets", whole),
-        rows=tuple((row.name, number(row.count), percent(row.share)) for row in named[:MAX_SHOWN]),
+        rows=tuple((row.name, count_text(row.count), percent_text(row.share)) for row in named[:MAX_SHOWN]),
     )
 
 
@@ -323,9 +329,9 @@ def _runs(census: Census) -> Table:
         rows=tuple(
             (
                 f"{run.began_at:%Y-%m-%d %H:%M}" + ("" if run.ended_at is not None else " (not finished)"),
-                number(run.groups.listed),
-                *(number(count) for _, count in of_groups(run.groups)),
-                percent(run.alive_ratio),
+                count_text(run.groups.listed),
+                *(count_text(count) for _, count in of_groups(run.groups)),
+                percent_text(run.alive_ratio),
                 _change(run),
             )
             for run in census.runs[-MAX_SHOWN:]
@@ -338,12 +344,11 @@ def _is_ahead(run: CensusPass, census: Census) -> bool:
 
 
 def _change(run: CensusPass) -> str:
-    text = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
+    text = UNKNOWN if run.change is None else f"{run.change * 100:+.1f} points"
     if run.other_list_of is None:
         return text
-    return (
-        f"{text} ({number(run.other_list_of)} → {pluralize(run.groups.listed, 'target')}: not the same list)"
-    )
+    now = pluralize(run.groups.listed, "target")
+    return f"{text} ({count_text(run.other_list_of)} → {now}: not the same list)"
 
 
 def of_groups(groups: GroupCounts) -> tuple[tuple[Group, int], ...]:
@@ -354,24 +359,3 @@ def of_groups(groups: GroupCounts) -> tuple[tuple[Group, int], ...]:
         (Group.UNKNOWN, groups.unknown),
         (Group.NEVER_MEASURED, groups.never_measured),
     )
-
-
-def number(count: int) -> str:
-    """Return a count with its thousands apart."""
-    return f"{count:,}"
-
-
-def percent(part: float | None) -> str:
-    """Return a share in percent with one decimal; what is not quite all or nothing never reads as such."""
-    if part is None:
-        return NOT_KNOWN
-    if 0 < part < 0.001:
-        return "<0.1 %"
-    if 0.999 < part < 1:
-        return ">99.9 %"
-    return f"{part * 100:.1f} %" if 0 < part < 1 else f"{part * 100:.0f} %"
-
-
-def duration(ms: float) -> str:
-    """Return a latency with three significant digits at most."""
-    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.3g} s"

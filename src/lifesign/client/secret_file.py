@@ -5,7 +5,6 @@ Never taken as an argument, where every user of the machine could see it.
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -47,24 +46,6 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
         raise InvalidValue(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
     complain_if_open(file, found.st_mode, what, complain)
     return content.decode("ascii", "replace").strip()
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a line into a file that only its owner may read, whole or not at all, also over a power failure.
-
-    OSError if it cannot be written; the file is as before then.
-    """
-    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
 
 
 def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:

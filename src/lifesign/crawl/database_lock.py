@@ -1,6 +1,5 @@
 """The lock that keeps a second crawl off an SQLite file."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.file_lock import open_lock_file, try_lock
 from lifesign.storage.errors import ForeignDatabase
 
 LOCK_SUFFIX: Final = ".crawl"
@@ -28,7 +28,7 @@ def locked_database(file: Path | None) -> Iterator[None]:
     lock = file.with_name(file.name + LOCK_SUFFIX)
     was_there = lock.exists()
     try:
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_lock_file(lock)
     except OSError as error:
         raise InvalidValue("database", str(file), f"a file that can be made ({error.strerror})") from None
     try:
@@ -54,7 +54,6 @@ def locked_database(file: Path | None) -> Iterator[None]:
 def _has_locked(fd: int, lock: Path) -> bool:
     """Lock a file; False if another process holds the lock, or has removed the file."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(fd), lock.stat())
-    except (BlockingIOError, FileNotFoundError):
+        return try_lock(fd) and os.path.samestat(os.fstat(fd), lock.stat())
+    except FileNotFoundError:
         return False

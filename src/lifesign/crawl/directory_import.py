@@ -27,7 +27,7 @@ from lifesign.domain.models.directories import (
 )
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.file import unreadable
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition

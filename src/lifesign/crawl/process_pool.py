@@ -20,7 +20,7 @@ from lifesign.crawl.progress import CrawlState
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.net.target import SHARDS
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
 from lifesign.prober.worker.progress import Progress

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
 from lifesign.domain.net.peer_text import printable
+from lifesign.domain.text.counts import count_text, pluralize
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import pluralize
 from lifesign.serving.log_output import LogFormat
 
 if TYPE_CHECKING:
@@ -96,15 +96,15 @@ class Rate:
 def counts_text(results: Mapping["ResultClass | None", int]) -> str:
     """Tell how probes or targets divide: by group, and what the largest classes of those are."""
     from lifesign.census.result_groups import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
-    from lifesign.census.tables import GROUP_WORDS, number  # noqa: PLC0415
+    from lifesign.census.tables import GROUP_WORDS  # noqa: PLC0415
 
     groups: Counter[Group] = Counter()
     for result, count in results.items():
         groups[GROUPS[result]] += count
-    text = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
+    text = [f"{count_text(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
     classes = [(result, count) for result, count in results.items() if result is not None and count]
     classes.sort(key=lambda item: (-item[1], item[0]))
-    detail = ", ".join(f"{result} {number(count)}" for result, count in classes)
+    detail = ", ".join(f"{result} {count_text(count)}" for result, count in classes)
     return f"{', '.join(text)}{f' ({detail})' if detail else ''}" if text else "nothing yet"
 
 
@@ -118,11 +118,9 @@ def results_text(state: CrawlState) -> str:
 
 def rate_text(state: CrawlState, rate: float | None) -> str:
     """Tell how many are probed, how fast that goes, and how long it may still take."""
-    from lifesign.census.tables import number  # noqa: PLC0415
-
     text = pluralize(state.probed, "probe")
     if state.total is not None:
-        text = f"{number(state.probed)} of {number(state.total)} probed"
+        text = f"{count_text(state.probed)} of {count_text(state.total)} probed"
     if rate is not None:
         text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
     left_s = seconds_left(state, rate)
@@ -131,10 +129,8 @@ def rate_text(state: CrawlState, rate: float | None) -> str:
 
 def step_text(step: ImportStep) -> str:
     """Tell on one line how far a directory is."""
-    from lifesign.census.tables import number  # noqa: PLC0415 - see counts_text
-
-    done = number(step.done) if step.total is None else f"{number(step.done)} of {number(step.total)}"
-    return f"{step.directory}: {done} {step.doing}"
+    total = "" if step.total is None else f" of {count_text(step.total)}"
+    return f"{step.directory}: {count_text(step.done)}{total} {step.doing}"
 
 
 def line_of(state: CrawlState, rate: float | None) -> str:

@@ -21,7 +21,7 @@ from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress import ProgressDisplay, counts_text
 from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import LifesignError
 from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with

@@ -14,8 +14,8 @@ from lifesign.domain.access.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
 from lifesign.domain.events.chain import Event, agent_of
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import end_text
+from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import precise_text
-from lifesign.domain.text.pluralize import pluralize
 from lifesign.registry.views.key_names import keys_in, names_of_keys
 from lifesign.registry.views.target_names import places_in
 from lifesign.storage.engine.transaction import Transaction

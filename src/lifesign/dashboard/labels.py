@@ -24,8 +24,8 @@ from lifesign.domain.observation.probe_summary import (
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from lifesign.domain.schedule.no_prober_hint import NO_PROBER, no_prober_text
+from lifesign.domain.text.counts import UNKNOWN, pluralize
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import pluralize
 from lifesign.domain.text.safe_text import harmless
 
 MAX_SHOWN_CHARACTERS: Final = 300
@@ -187,40 +187,14 @@ def as_words(name: str) -> str:
 def moment_text(at: datetime | float | None) -> str:
     """Return a time in UTC, to the second; a dash for none."""
     if at is None:
-        return "\N{EN DASH}"
+        return UNKNOWN
     moment = at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def number(count: int) -> str:
-    """Return a count with its thousands apart."""
-    return f"{count:,}"
-
-
-def percent(ratio: float | None) -> str:
-    """Return a ratio, 0 to 1, in percent; what is nearly all is not said to be all."""
-    if ratio is None:
-        return "\N{EN DASH}"
-    shown = f"{ratio * 100:.1f}"
-    if ratio < 1 and shown == "100.0":
-        shown = "99.9"
-    if ratio > 0 and shown == "0.0":
-        return "< 0.1 %"
-    return f"{shown} %"
-
-
-def duration_ms(milliseconds: float | None) -> str:
-    """Return how long something took."""
-    if milliseconds is None:
-        return "\N{EN DASH}"
-    if milliseconds < 10:
-        return f"{milliseconds:.1f} ms"
-    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else duration_s(milliseconds / 1_000)
-
-
 def duration_s(seconds: float | None) -> str:
     """Return a span of time, which may be unknown."""
-    return "\N{EN DASH}" if seconds is None else duration_text(seconds)
+    return UNKNOWN if seconds is None else duration_text(seconds)
 
 
 def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:

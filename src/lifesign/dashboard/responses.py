@@ -12,7 +12,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.responses import Response
 
 from lifesign.dashboard import labels
@@ -21,10 +21,10 @@ from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentSummary
 from lifesign.domain.models.base import moment
 from lifesign.domain.net.display_name import called
-from lifesign.domain.text.durations import precise_text
-from lifesign.domain.text.pluralize import pluralize
-from lifesign.domain.text.safe_text import harmless
+from lifesign.domain.text.counts import count_text, percent_text, pluralize
+from lifesign.domain.text.durations import latency_text, precise_text
 from lifesign.domain.text.times import utc_text
+from lifesign.serving.templates import template_environment
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -60,22 +60,14 @@ def load(templates: Iterable[str]) -> None:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("lifesign.dashboard"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_harmless,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
+    environment = template_environment("lifesign.dashboard")
     filters: dict[str, Any] = {
         "moment": labels.moment_text,
         "machine": _machine,
-        "number": labels.number,
+        "number": count_text,
         "pluralize": pluralize,
-        "percent": labels.percent,
-        "ms": labels.duration_ms,
+        "percent": percent_text,
+        "ms": latency_text,
         "seconds": labels.duration_s,
         "setting": precise_text,
         "link": labels.safe_link,
@@ -91,14 +83,6 @@ def _environment() -> Environment:
     environment.globals["asset"] = asset_path
     environment.globals["alive"] = ALIVE
     return environment
-
-
-def _harmless(value: object) -> object:
-    """Return what a template shows without what turns a line around, wherever it stands: in titles too.
-
-    What is markup by now was made of texts that came by here.
-    """
-    return harmless(value, keep="\n") if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _json_text(value: object) -> str:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lifesign.domain.base.finding import Finding
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import LifesignError
 
 

@@ -8,7 +8,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.agents import AgentList, AgentSummary
 from lifesign.domain.models.base import MAX_CAPABILITIES, Capability, RoleId
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.mcp.tool import (
     MAX_ANSWER_BYTES,
     NOTICE,

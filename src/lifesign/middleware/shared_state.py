@@ -11,7 +11,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifesign.middleware.private_file import allocate, lock_if_free, map_shared, open_private, opened_again
+from lifesign.filesystem.file_lock import lock_if_free
+from lifesign.filesystem.private_file import allocate, map_shared, open_private, opened_again
 
 MOST_DOCUMENT_BYTES = 32_768
 """The published document must fit into this."""

@@ -27,16 +27,14 @@ from pathlib import Path
 from typing import Self
 
 from lifesign.domain.health.rolling_window import WINDOW_BYTES, is_plausible, newest_slot_end_ns
-from lifesign.middleware.private_file import (
+from lifesign.filesystem.file_lock import lock_if_free, try_lock, unlock
+from lifesign.filesystem.private_file import (
     allocate,
     is_at,
-    lock_if_free,
     map_shared,
     open_private,
     opened_again,
     set_aside,
-    try_lock,
-    unlock,
 )
 from lifesign.middleware.shared_state import PublishedDocument, SharedState
 

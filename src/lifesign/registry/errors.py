@@ -5,7 +5,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any
 
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.times import utc_text
 from lifesign.errors import LifesignError
 

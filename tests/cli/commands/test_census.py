@@ -136,7 +136,7 @@ async def test_a_card_that_is_known_counts_in_each_run_of_a_day(
     ]
     assert await census("one.db") == 0
     report = capsys.readouterr().out
-    assert re.search(r"^\| card +\| known, not read again \| +1 \| +- \|$", report, re.MULTILINE)
+    assert re.search(r"^\| card +\| known, not read again \| +1 \| +\u2013 \|$", report, re.MULTILINE)
 
 
 async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(

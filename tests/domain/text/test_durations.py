@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.text.durations import duration_text, excess_text, precise_text
+from lifesign.domain.text.durations import duration_text, excess_text, latency_text, precise_text
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,18 @@ def test_what_is_beyond_its_limit_looks_like_it(seconds: float, limit_s: float, 
 def test_what_is_beyond_never_looks_like_its_limit(limit_s: float, more_s: float) -> None:
     beyond, _, limit = excess_text(limit_s + more_s, limit_s).partition(", more than ")
     assert beyond != limit
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (0.04, "0.0 ms"),
+        (7.5, "7.5 ms"),
+        (120.4, "120 ms"),
+        (9_999, "9,999 ms"),
+        (90_000, "1 min 30 s"),
+    ],
+)
+def test_latency_text_has_milliseconds_below_ten_seconds(milliseconds: float | None, text: str) -> None:
+    assert latency_text(milliseconds) == text

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
+from lifesign.filesystem.private_file import create_private
+
 MAX_KEPT_BYTES: Final = 1024 * 1024
 """Of each stream, of which the last half at least is always there."""
 JOIN_SECONDS: Final = 2.0
@@ -50,8 +52,7 @@ class _TailFile:
         # Whatever the agent has put there may be another's file.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self._directory_fd)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(self._name, flags, 0o600, dir_fd=self._directory_fd)
+        return create_private(self._name, dir_fd=self._directory_fd)
 
 
 class _CopiedStream(threading.Thread):

@@ -26,7 +26,7 @@ from lifesign.cli.output.agent_page import health_text, load_text, page, status_
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import PageLine, has_colours, write_page
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from lifesign.cli.options.server_database import (
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import MAX_LISTED
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import LifesignError
 from lifesign.storage.engine.sqlite_path import sqlite_file
 

@@ -12,7 +12,7 @@ from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 
 if TYPE_CHECKING:
     from lifesign.client.registry_directories import RegistryDirectories

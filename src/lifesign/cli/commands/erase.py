@@ -12,7 +12,7 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, write_page
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 
 MAX_ANSWER_CHARS = 100

@@ -35,7 +35,7 @@ from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, 
 from lifesign.domain.access.actor import spoken
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.tasks.task_states import end_text
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient

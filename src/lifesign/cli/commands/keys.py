@@ -21,7 +21,7 @@ from lifesign.cli.options.server_database import (
 )
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from lifesign.cli.options.registry_access import DEFAULT_URL, KeyFile, PlainHttp
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import PageLine, listed, write_page
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:

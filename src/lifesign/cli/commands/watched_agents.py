@@ -9,7 +9,7 @@ from typing import Final
 from lifesign.cli.options.registry_access import read_key
 from lifesign.domain.lifecycle.opencode_event import is_session_id
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue
 
 MAX_AGENTS: Final = 1_000

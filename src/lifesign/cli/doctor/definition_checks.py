@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.domain.errors import InvalidFile
-from lifesign.domain.text.pluralize import plural
+from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue, LifesignError
 
 if TYPE_CHECKING:

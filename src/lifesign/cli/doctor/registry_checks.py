@@ -24,8 +24,8 @@ from lifesign.domain.models.monitor_faults import (
 from lifesign.domain.models.shards import LivingProber, ShardsShown
 from lifesign.domain.models.targets import TargetList
 from lifesign.domain.schedule.shard_eligibility import DEFAULT_INTERVAL_S, NO_PROGRESS_INTERVALS
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import plural, pluralize
 from lifesign.domain.text.times import utc_text
 from lifesign.registry.policies import DEFAULT_POLICIES
 

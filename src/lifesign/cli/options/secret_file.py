@@ -13,6 +13,7 @@ import typer
 from lifesign.client import secret_file
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.private_file import create_private
 
 WriteKey = Annotated[
     Path | None,
@@ -36,7 +37,7 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
         yield None
         return
     try:
-        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        opened = create_private(file)
     except OSError as error:
         raise InvalidValue("--write-key", str(file), f"a file to be created ({error.strerror})") from None
     is_kept = False

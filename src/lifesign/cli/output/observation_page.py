@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TextIO
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_table
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
+from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import pluralize
 
 if TYPE_CHECKING:
     from lifesign.domain.models.targets import ObservedTarget

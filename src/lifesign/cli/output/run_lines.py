@@ -13,7 +13,7 @@ from typing import Final, TextIO
 
 from lifesign.adapter.run_events import SPOKEN_WITH, Emit, RunEvent, RunEventKind
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.times import utc_text
 
 _OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", "httpx2")

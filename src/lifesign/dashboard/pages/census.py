@@ -13,13 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lifesign.census.document import Census
-from lifesign.census.page import legend, plots_of
-from lifesign.census.plots import groups_bar, trend
+from lifesign.census.page import plots_of, trend_above
+from lifesign.census.plots import groups_bar, legend
 from lifesign.census.stored_counts import census_of
-from lifesign.census.tables import Table, headline, percent, share_heading, tables
+from lifesign.census.tables import Table, headline, share_heading, tables
 from lifesign.census.text_formats import LIMITS, period
 from lifesign.dashboard.fleet_facts import CachedFact
 from lifesign.dashboard.page_handler import PageHandler, RequestContext
+from lifesign.domain.text.counts import percent_text
 from lifesign.storage.engine.database import Database
 
 FRESH_SECONDS: Final = 120.0
@@ -66,23 +67,18 @@ def _check(context: RequestContext) -> None:
 def _shown(census: Census) -> dict[str, Any]:
     return {
         "census": census,
-        "alive": None if census.alive_ratio is None else percent(census.alive_ratio),
+        "alive": None if census.alive_ratio is None else percent_text(census.alive_ratio),
         "heading": share_heading(census),
         "headline": headline(census),
         "period": period(census),
         "limits": LIMITS,
-        # Drawn by us of numbers, with every text in it escaped.
-        "bar": Markup(groups_bar(census.groups)),  # noqa: S704
-        "legend": Markup(legend()),  # noqa: S704
+        "bar": groups_bar(census.groups),
+        "legend": legend(),
         "tables": [_table(table, census) for table in tables(census)],
     }
 
 
 def _table(table: Table, census: Census) -> ShownTable:
-    plots = plots_of(table, census) or [""] * len(table.rows)
-    rows = [
-        (row, Markup(plot))  # noqa: S704 - as above
-        for row, plot in zip(table.rows[:MAX_ROWS], plots, strict=False)
-    ]
-    above = trend(census.runs[-len(table.rows) :]) if table.key == "runs" else ""
-    return ShownTable(table, rows, max(0, len(table.rows) - MAX_ROWS), Markup(above))  # noqa: S704
+    plots = plots_of(table, census) or [Markup()] * len(table.rows)
+    rows = list(zip(table.rows[:MAX_ROWS], plots, strict=False))
+    return ShownTable(table, rows, max(0, len(table.rows) - MAX_ROWS), trend_above(table, census))

@@ -11,10 +11,8 @@ from datetime import datetime
 from typing import Final
 
 from lifesign.dashboard.labels import (
-    duration_ms,
     label_of_result,
     observed_layers,
-    percent,
     target_probe_label,
 )
 from lifesign.domain.events.chain import Event
@@ -22,7 +20,8 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.models.targets import TargetRecord
 from lifesign.domain.observation.result_sums import Layer
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import percent_text, pluralize
+from lifesign.domain.text.durations import latency_text
 
 SPAN_SECONDS: Final = 86_400.0
 LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
@@ -62,7 +61,7 @@ class Strip:
         shares: dict[str, float] = {}
         for segment in self.segments:
             shares[segment.word] = shares.get(segment.word, 0.0) + segment.width
-        text = ", ".join(f"{word} {percent(share / 100)}" for word, share in shares.items())
+        text = ", ".join(f"{word} {percent_text(share / 100)}" for word, share in shares.items())
         return f"{self.title}: {text} of the time shown"
 
 
@@ -80,7 +79,7 @@ class LatencyBar:
     @property
     def text(self) -> str:
         """In words."""
-        return duration_ms(self.ms)
+        return latency_text(self.ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def latencies(agent: AgentRecord) -> list[LatencyBar]:
 
 def scale() -> list[tuple[str, float]]:
     """Return the marks of the scale of latencies, and where they are in percent."""
-    return [(duration_ms(ms).replace(".0", ""), _latency_height(ms)) for ms in LATENCY_MARKS_MS]
+    return [(latency_text(ms).replace(".0", ""), _latency_height(ms)) for ms in LATENCY_MARKS_MS]
 
 
 def ratios(agent: AgentRecord) -> list[Ratio]:
@@ -163,7 +162,7 @@ def ratios(agent: AgentRecord) -> list[Ratio]:
         if document.response_ratio is not None:
             samples = "" if document.sample_count is None else f" of {document.sample_count:,}"
             found.append(
-                Ratio("it says", document.response_ratio, f"{percent(document.response_ratio)}{samples}")
+                Ratio("it says", document.response_ratio, f"{percent_text(document.response_ratio)}{samples}")
             )
     if agent.observed is not None and agent.observed.recent_interactions:
         recent = agent.observed.recent_interactions

@@ -18,7 +18,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.models.monitor import MonitorRecord, TrackRecord
 from lifesign.domain.models.monitor_faults import MonitorFault, silent_class_faults, unreached_target_faults
 from lifesign.domain.observation.evidence_age import REASON_WORDS
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.registry.transitions.agent_verdicts import assess_agent
 from lifesign.registry.transitions.monitor_row import verdict_context
 from lifesign.registry.views.agent_records import record

@@ -6,7 +6,6 @@ that they are there.
 
 import re
 from collections.abc import Mapping
-from html import escape
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from lifesign.dashboard.labels import agent_probe_label, failing_text
 from lifesign.dashboard.maintenance_facts import is_maintained
 from lifesign.dashboard.page_handler import PageHandler
-from lifesign.dashboard.responses import HEADERS, page
+from lifesign.dashboard.responses import HEADERS, page, rendered
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict import Monitoring
@@ -111,18 +110,17 @@ def badge_svg(label: str, word: str, why: str = "") -> str:
     `why` is said besides to who hovers or listens.
     """
     label_text, word_text = len(label) * CHARACTER_WIDTH, len(word) * CHARACTER_WIDTH
-    left, right = label_text + 2 * PADDING, word_text + 2 * PADDING
-    alt_text = escape(f"{label}: {word} ({why})" if why else f"{label}: {word}")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img" '
-        f'aria-label="{alt_text}"><title>{alt_text}</title>'
-        f'<clipPath id="r"><rect width="{left + right:.0f}" height="20" rx="3"/></clipPath>'
-        f'<g clip-path="url(#r)"><rect width="{left:.1f}" height="20" fill="#3a434d"/>'
-        f'<rect x="{left:.1f}" width="{right:.1f}" height="20" fill="{_COLOURS[word]}"/></g>'
-        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
-        f'<text x="{PADDING}" y="14" textLength="{label_text:.1f}">{escape(label)}</text>'
-        f'<text x="{left + PADDING:.1f}" y="14" textLength="{word_text:.1f}">{escape(word)}</text>'
-        "</g></svg>\n"
+    return rendered(
+        "badge.svg",
+        {
+            "alt_text": f"{label}: {word} ({why})" if why else f"{label}: {word}",
+            "label": label,
+            "label_width": label_text,
+            "word": word,
+            "word_width": word_text,
+            "colour": _COLOURS[word],
+            "padding": PADDING,
+        },
     )
 
 

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
-from lifesign.dashboard.labels import duration_ms, percent
 from lifesign.dashboard.plots.scales import HEIGHT, Mark, Scale, linear, logarithmic
 from lifesign.domain.lifecycle.agent_history import DAY_SECONDS, DAYS_KEPT, HALF_HOUR_SECONDS, Measure
 from lifesign.domain.models.history import AgentHistory, SlotShown, SpreadShown
+from lifesign.domain.text.counts import percent_text
+from lifesign.domain.text.durations import latency_text
 
 WIDTH: Final = 1_000
 """Of the plane that a plot is drawn on, which is stretched to the width of the page."""
@@ -207,7 +208,7 @@ def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
     scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
     series = [("probes answered", "observed", seen), ("requests answered, it says", "reported", said)]
-    return _plot("Share of what was answered", series, scale, percent)
+    return _plot("Share of what was answered", series, scale, percent_text)
 
 
 def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
@@ -217,7 +218,7 @@ def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     top = next(top for top in _TOPS if max(values) <= top)
     scale = linear(0.0, top, (0.0, top / 2, top))
-    return _plot("Share of errors", [("errors, it says", "reported", said)], scale, percent)
+    return _plot("Share of errors", [("errors, it says", "reported", said)], scale, percent_text)
 
 
 def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
@@ -233,7 +234,7 @@ def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     low, high = min(spread.lowest for spread in spreads), max(spread.highest for spread in spreads)
     scale = logarithmic(low, high)
-    return _plot("How long answers took", series, scale, duration_ms)
+    return _plot("How long answers took", series, scale, latency_text)
 
 
 def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) -> Plot:
@@ -363,11 +364,11 @@ def _row(slot: SlotShown, *, is_day: bool) -> Row:
         when=_when(slot, is_day=is_day),
         probes=_ended(slot.alive, slot.failed, slot.inconclusive),
         numbers=[
-            _spread(slot.answer_ms, duration_ms),
-            _spread(slot.response_ratio, percent),
-            _spread(slot.error_ratio, percent),
-            _spread(slot.latency_p50_ms, duration_ms),
-            _spread(slot.latency_p99_ms, duration_ms),
+            _spread(slot.answer_ms, latency_text),
+            _spread(slot.response_ratio, percent_text),
+            _spread(slot.error_ratio, percent_text),
+            _spread(slot.latency_p50_ms, latency_text),
+            _spread(slot.latency_p99_ms, latency_text),
         ],
     )
 

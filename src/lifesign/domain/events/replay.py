@@ -57,7 +57,7 @@ from lifesign.domain.tasks.task_states import (
     TaskStatus,
     task_resource,
 )
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 
 MAX_DIFFERENCES = 1_000
 """How many differences are told."""

@@ -16,7 +16,7 @@ from lifesign.domain.models.base import (
     PART_OF_NAME_PATTERN,
     URL_PATTERN,
 )
-from lifesign.domain.text.pluralize import plural
+from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue
 
 MAX_SHOWN_CHARACTERS = 80

@@ -32,7 +32,7 @@ from lifesign.domain.health.document import (
     Trend,
 )
 from lifesign.domain.health.status import DEGRADED_RATIO, HEALTHY_RATIO, MINIMUM_SAMPLES
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_FAULTS = 50

@@ -29,8 +29,8 @@ from lifesign.domain.lifecycle.observed_facts import (
 )
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
 from lifesign.domain.observation.evidence_age import unknown_reason
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.durations import duration_text, excess_text
-from lifesign.domain.text.pluralize import plural, pluralize
 
 UNHEALTHY_AFTER_FAILURES: Final = 2
 """A probed agent is unhealthy only after so many measured failures in a row, however long they took."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from lifesign.domain.models.monitor import LostEvidence, MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.times import utc_text
 
 

@@ -15,8 +15,8 @@ from lifesign.domain.health.document import HealthDocument, HealthStatus, Trend
 from lifesign.domain.health.inspection import InspectionNote, StatusRule, read_inspection
 from lifesign.domain.health.status import MINIMUM_SAMPLES
 from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.durations import duration_text
-from lifesign.domain.text.pluralize import plural, pluralize
 
 RETRY_AFTER_SECONDS = 300
 """When to ask an unhealthy agent again (draft, appendix A); also the shortest polling interval (draft 7)."""

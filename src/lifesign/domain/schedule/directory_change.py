@@ -8,7 +8,7 @@ lists no more is kept until somebody confirms. Time alone confirms nothing: a br
 from dataclasses import dataclass
 from typing import Final
 
-from lifesign.domain.text.pluralize import plural
+from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue
 
 MAX_LOSS_RATIO: Final = 0.5

@@ -1,6 +1,8 @@
-"""How is a span of time told to people? (everywhere in the same words)"""
+"""Texts of durations and latencies."""
 
 import math
+
+from lifesign.domain.text.counts import UNKNOWN
 
 
 def duration_text(seconds: float) -> str:
@@ -14,6 +16,15 @@ def duration_text(seconds: float) -> str:
     if whole < 86_400:
         return _two(hours, "h", minutes % 60, "min")
     return _two(days, "d", hours % 24, "h")
+
+
+def latency_text(milliseconds: float | None) -> str:
+    """Return a latency: `7.5 ms`, `120 ms`, from ten seconds on as a duration."""
+    if milliseconds is None:
+        return UNKNOWN
+    if milliseconds < 10:
+        return f"{milliseconds:.1f} ms"
+    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else duration_text(milliseconds / 1000)
 
 
 def precise_text(seconds: float) -> str:

@@ -22,7 +22,7 @@ from lifesign.domain.net.target_address import (
     vet_url,
     without_password,
 )
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.safe_text import harmless
 from lifesign.prober.directories.page import (
     MAX_ENTRIES,

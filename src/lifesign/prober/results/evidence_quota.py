@@ -6,7 +6,6 @@ microseconds. A process that is killed meanwhile leaves a wrong count, which the
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import time
@@ -15,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from lifesign.filesystem.file_lock import open_lock_file, try_lock, unlock
 
 BLOCK_BYTES: Final = 4096
 """What a file takes on disk at least: sizes are counted in these."""
@@ -93,7 +94,7 @@ class EvidenceQuota:
         self._max_bytes = max_bytes
         self._keep_s = keep_s
         self._is_stopped = False
-        self._tally_fd = _open_own(directory / _TALLY)
+        self._tally_fd = open_lock_file(directory / _TALLY)
         self.is_short = False
         """Whether the oldest should go now."""
 
@@ -127,13 +128,9 @@ class EvidenceQuota:
 
     def sweep(self, now_s: float) -> Swept | None:
         """Remove what is too old, and if all is too much the oldest; None if another is at it. OSError."""
-        lock_fd = _open_own(self._directory / _SWEEP)
+        lock_fd = open_lock_file(self._directory / _SWEEP)
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        else:
-            return self._sweep(now_s)
+            return self._sweep(now_s) if try_lock(lock_fd) else None
         finally:
             os.close(lock_fd)
 
@@ -197,24 +194,17 @@ def _eviction_plan(sizes: Mapping[int, int], max_bytes: int, too_old_step: float
     return step, going
 
 
-def _open_own(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
 @contextlib.contextmanager
 def _locked(fd: int) -> Iterator[None]:
     """Hold a file's lock; after `LOCK_TRIES` without it."""
     is_held = False
     for _ in range(LOCK_TRIES):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(LOCK_PAUSE_S)
-        else:
+        if try_lock(fd):
             is_held = True
             break
+        time.sleep(LOCK_PAUSE_S)
     try:
         yield
     finally:
         if is_held:
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            unlock(fd)

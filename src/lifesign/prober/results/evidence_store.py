@@ -22,6 +22,7 @@ from typing import Final
 
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.private_file import create_private
 from lifesign.prober.definition.models import EvidenceSettings
 from lifesign.prober.results.evidence_quota import EvidenceQuota, Swept, bytes_on_disk
 
@@ -224,12 +225,11 @@ def _refuse_shared_directory(directory: Path) -> None:
 
 
 def _write_new(path: Path, packed: bytes, now_s: float) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags, 0o600)
+        fd = create_private(path)
     except FileNotFoundError:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(path, flags, 0o600)
+        fd = create_private(path)
     try:
         if os.write(fd, packed) != len(packed):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

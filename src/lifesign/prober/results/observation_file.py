@@ -8,7 +8,6 @@ renamed or removed (logrotate) is made anew.
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -19,6 +18,7 @@ from typing import Final
 
 from lifesign.domain.observation.results import Observation
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.file_lock import try_lock, unlock
 from lifesign.prober.results.ledger import (
     NO_WITNESS_REPORT,
     Granted,
@@ -89,18 +89,15 @@ class ResultsFile:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         for _ in range(LOCK_TRIES):
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._sleep(LOCK_PAUSE_S)
-            else:
+            if try_lock(self._fd):
                 break
+            self._sleep(LOCK_PAUSE_S)
         else:
             raise OSError(errno.EWOULDBLOCK, "another process holds its lock")
         try:
             yield
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            unlock(self._fd)
 
 
 class FiledLedger:

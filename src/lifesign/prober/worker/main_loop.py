@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lifesign.domain.net.target import SHARDS
-from lifesign.domain.text.pluralize import pluralize
+from lifesign.domain.text.counts import pluralize
 from lifesign.prober.definition.event_loop_lag import SelfCheck
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed

@@ -20,12 +20,12 @@ from typing import Final
 
 from sqlalchemy.engine import URL, make_url
 
-from lifesign.client.secret_file import write_private
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.text.times import utc_text
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.private_file import write_private
 from lifesign.registry.errors import InvalidMarker
 from lifesign.serving.state_home import state_home
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.private_file import create_private
 from lifesign.storage.engine.database_faults import PRIMARY_CODE
 from lifesign.storage.engine.ownership import TABLES_OF_SQLITE, is_foreign
 
@@ -121,7 +122,7 @@ def _create(file: Path) -> None:
     """
     try:
         # Nor through a link: only what did not exist is given away.
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = create_private(file)
     except FileExistsError:
         return
     try:

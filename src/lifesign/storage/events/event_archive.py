@@ -5,7 +5,6 @@ while it is written anew.
 """
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -20,6 +19,8 @@ from pydantic_core import from_json, to_json
 from lifesign.domain.errors import InvalidEvent
 from lifesign.domain.events.chain import Event, agent_of, erased, read_event
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
+from lifesign.filesystem.file_lock import open_lock_file, try_lock
+from lifesign.filesystem.private_file import create_private, sync_directory
 
 MAX_LINE_BYTES = 1_048_576
 """Of one event; the longest that the registry writes has about 300 KiB."""
@@ -74,11 +75,9 @@ def alone_in(directory: Path) -> Iterator[bool]:
     What others left half-written when they were killed is gone then. Makes the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    lock = open_lock_file(directory / LOCK_NAME)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             yield False
             return
         for path in directory.iterdir():
@@ -96,9 +95,7 @@ class ArchiveFile:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = directory / name_of(first, last)
         self._draft = directory / f".{self.path.name}.{secrets.token_hex(8)}"
-        self._file: IO[bytes] = os.fdopen(
-            os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb"
-        )
+        self._file: IO[bytes] = os.fdopen(create_private(self._draft), "wb")
 
     def write(self, events: Iterable[Event]) -> None:
         """Add events."""
@@ -114,11 +111,7 @@ class ArchiveFile:
         os.fsync(self._file.fileno())
         self._file.close()
         self._draft.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self.path.parent)
 
     def __enter__(self) -> Self:
         return self

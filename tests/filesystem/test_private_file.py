@@ -1,23 +1,21 @@
-"""Is a file opened only if it is ours alone, and is what is not ours left unread?"""
+"""Private files: opened only if they are ours alone, created and replaced as a whole."""
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lifesign.middleware.private_file import (
+from lifesign.filesystem.private_file import (
     allocate,
+    create_private,
     is_at,
-    lock_if_free,
     map_shared,
     open_private,
+    replacing_private,
     set_aside,
-    try_lock,
-    unlock,
+    write_private,
 )
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
@@ -178,53 +176,49 @@ def test_a_file_is_at_its_path_until_another_takes_its_place(path: Path) -> None
         assert not is_at(file.fileno(), path)
 
 
-def test_a_lock_has_one_holder_and_is_given_back(path: Path) -> None:
-    with path.open("w") as one, path.open("w") as other:
-        assert try_lock(one.fileno())
-        assert not try_lock(other.fileno())
-        with lock_if_free(other.fileno()) as is_held:
-            assert not is_held
-        # Who did not get it does not give it back.
-        assert not try_lock(other.fileno())
-        unlock(one.fileno())
-        with lock_if_free(other.fileno()) as is_held:
-            assert is_held
-            assert not try_lock(one.fileno())
-        assert try_lock(one.fileno())
+def test_created_file_is_private_whatever_the_umask(path: Path) -> None:
+    before = os.umask(0o000)
+    try:
+        os.close(create_private(path))
+    finally:
+        os.umask(before)
+    assert mode_of(path) == 0o600
 
 
-def test_a_lock_is_given_back_though_its_holder_raises(path: Path) -> None:
-    def work(fd: int) -> None:
-        with lock_if_free(fd):
+def test_create_private_refuses_a_name_that_is_taken(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    path.symlink_to(target)
+    with pytest.raises(FileExistsError):
+        create_private(path)
+    assert not target.exists()
+
+
+def test_create_private_is_relative_to_a_directory(tmp_path: Path) -> None:
+    directory_fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.close(create_private("run.json", dir_fd=directory_fd))
+    finally:
+        os.close(directory_fd)
+    assert mode_of(tmp_path / "run.json") == 0o600
+
+
+def test_write_private_replaces_a_file_as_a_whole(path: Path) -> None:
+    path.write_text("before")
+    path.chmod(0o644)
+    write_private(path, "after")
+    assert path.read_text() == "after\n"
+    assert mode_of(path) == 0o600
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_replacement_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
+    def write(file_path: Path) -> None:
+        with replacing_private(file_path) as file:
+            file.write(b"half")
             raise LookupError
 
-    with path.open("w") as one, path.open("w") as other:
-        with pytest.raises(LookupError):
-            work(one.fileno())
-        assert try_lock(other.fileno())
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from lifesign.middleware.private_file import open_private, try_lock
-assert try_lock(open_private(Path(sys.argv[1]), create=True))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_lock_ends_with_its_process_however_it_ends(path: Path) -> None:
-    with (
-        path.open("w") as file,
-        subprocess.Popen(
-            [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as process,
-    ):
-        path.chmod(0o600)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        assert not try_lock(file.fileno())
-        process.kill()
-        process.wait()
-        assert try_lock(file.fileno())
+    path.write_text("before")
+    with pytest.raises(LookupError):
+        write(path)
+    assert path.read_text() == "before"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]

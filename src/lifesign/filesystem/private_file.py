@@ -1,14 +1,15 @@
-"""How is a file opened that only its owner may read, and that no other process may swap for its own?"""
+"""Files that only their owner may read (mode 0600)."""
 
 import contextlib
 import errno
-import fcntl
 import logging
 import mmap
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 _log = logging.getLogger("lifesign")
 
@@ -95,26 +96,45 @@ def is_at(fd: int, path: Path) -> bool:
         return False
 
 
-def try_lock(fd: int) -> bool:
-    """Take the exclusive lock of an open file at once, or not at all. It ends with the process."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def create_private(path: Path | str, *, dir_fd: int | None = None) -> int:
+    """Create a file with mode 0600 and return its descriptor, open for reading and writing.
 
-
-def unlock(fd: int) -> None:
-    """Give the lock back."""
-    fcntl.flock(fd, fcntl.LOCK_UN)
+    Raises FileExistsError if anything has that name, a symbolic link too; OSError if it cannot be created.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o600, dir_fd=dir_fd)
 
 
 @contextlib.contextmanager
-def lock_if_free(fd: int) -> Iterator[bool]:
-    """Hold the lock if it is free; True if it was."""
-    is_held = try_lock(fd)
+def replacing_private(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file (mode 0600) that takes its name at the end of the block, complete and synced to disk.
+
+    If the block raises, or the process is killed, the file that was there before is unchanged. The unfinished
+    file is called `.NAME.<16 hex digits>`. OSError if it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        yield is_held
+        with os.fdopen(create_private(unfinished), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_private(path: Path, line: str) -> None:
+    """Replace a private file by one that contains a line of text; see `replacing_private`."""
+    with replacing_private(path) as file:
+        file.write(f"{line}\n".encode())
+
+
+def sync_directory(directory: Path) -> None:
+    """Write the names of a directory's files to disk, so that they survive a power failure."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
     finally:
-        if is_held:
-            unlock(fd)
+        os.close(fd)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import lifesign
-from lifesign.domain.text.pluralize import plural, pluralize
+from lifesign.domain.text.counts import percent_text, plural, pluralize
 
 SOURCES = Path(lifesign.__file__).parent
 NOUNS = "agent|event|fault|key|lease|probe|request|result|run|sample|shard|target|task|token|webhook"
@@ -55,3 +55,20 @@ def test_counts_are_told_by_the_one_rule() -> None:
         if str(file.relative_to(SOURCES)) not in MORE_THAN_ONE
     }
     assert found == set()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (0.0, "0 %"),
+        (0.0001, "< 0.1 %"),
+        (0.001, "0.1 %"),
+        (0.5, "50.0 %"),
+        (0.999, "99.9 %"),
+        (0.9999, "> 99.9 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_percent_text_is_0_or_100_only_if_exact(ratio: float | None, text: str) -> None:
+    assert percent_text(ratio) == text
