@@ -54,9 +54,10 @@ format: .venv/.test ## put the code into shape
 schemas: .venv/.test ## write the schemas and reference pages that are made of the code anew
 	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new
 	@mv schemas/openapi.json.new schemas/openapi.json
-	@$(BIN)/python -m tests.domain.events.test_event
-	@$(BIN)/python tests/test_schemas.py
-	@$(BIN)/python tests/test_reference.py
+	@$(BIN)/python -m tools.event_schema
+	@$(BIN)/python -m tools.file_schemas
+	@$(BIN)/python -m tools.reference_pages
+	@$(BIN)/python -m tools.transition_tables
 
 docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetched to read it)
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-import pytest
 from sqlalchemy import make_url
 
 from lifesign.storage.engine import schema
@@ -25,8 +24,6 @@ from lifesign.storage.engine.tables import metadata
 from lifesign.storage.engine.transaction import Clock, Transaction
 
 KINDS = ("sqlite", "postgresql")
-ON_ONE_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite"])
-"""Of a test that asks for `api` or `database` and no statement is behind: it is refused before."""
 DISPENSABLE = ("autovacuum", "fsync", "full_page_writes")
 """What costs PostgreSQL most while hundreds of databases come and go: care for tables that nobody keeps, and
 for a power failure that nobody waits for. A test of either starts a PostgreSQL of its own."""

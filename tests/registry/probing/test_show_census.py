@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
@@ -182,7 +182,6 @@ async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: Woun
     assert (refused.status, "/run" in refused.body.decode()) == (422, True)
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

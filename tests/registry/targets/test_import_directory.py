@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, urls_in
 from tests.support.registry_api import RegistryApi
 
@@ -244,7 +244,6 @@ async def test_a_registered_agent_does_not_leave_with_its_directory(api: Registr
     assert await listed(api, 1) == urls(1)
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -288,7 +287,6 @@ async def test_directories_and_open_imports_are_bounded(
         assert (answer.status, answer.json()["error"]["code"]) == (409, "too_many")
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL])
 async def test_who_only_reads_does_not_say_what_is_listed(api: RegistryApi, role: Role) -> None:
     path = f"{DIRECTORIES}/dir/imports/one/pages/1"

@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
@@ -320,7 +320,6 @@ async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
     assert (await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=key)).status == 403
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("query", "status"),
     [

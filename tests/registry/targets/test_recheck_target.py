@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.support.asgi_client import Answer
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import feed, put
 from tests.support.registry_api import RegistryApi
 
@@ -91,7 +91,6 @@ async def test_an_agent_may_ask_for_itself_alone(api: RegistryApi) -> None:
     assert (await recheck(api, TARGET, key)).status == 403
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.ENROLL])
 async def test_others_may_not(api: RegistryApi, role: Role) -> None:
     await put(api, "dir", "one", [URL])

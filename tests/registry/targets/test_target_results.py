@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import claim, feed, put
 from tests.support.fleet import count_by_status
 from tests.support.registry_api import RegistryApi
@@ -370,7 +370,6 @@ async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(
     assert json.loads(found[1]) == {"protocol_version": said}
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     "wrong",
     [
