@@ -3,11 +3,15 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage mirror test-opencode test-sdks check format schemas docs faults fleet bench clean
+.PHONY: help demo test tests held-check test-postgres coverage mirror test-opencode test-sdks check format schemas docs faults fleet bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
-TESTS := $(BIN)/pytest -m "not long and not opencode and not sdks" --numprocesses=2 --dist=worksteal
+# Tests wait for processes and disks half of the time, so that twice as many processes as cores keep two busy.
+PROCESSES ?= 4
+PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
+TESTS := $(PYTEST) -m "not long and not opencode and not sdks"
+INSTALLED := .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed
 # What a shell may have set must not decide what is installed or imported here, nor that each of the
 # hundreds of processes of the tests compiles anew what it imports.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
@@ -25,13 +29,23 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 	@echo
 	@$(BIN)/python docs/examples/crawl_demo.py
 
-test: check .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed ## everything that must pass
-	$(TESTS)
+# Both at once. The checks print when they have ended, the tests as they go.
+test: $(INSTALLED) ## everything that must pass
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going held-check tests
 
-coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## the tests, and which lines of src none of them runs
+tests: $(INSTALLED)
+	@$(TESTS)
+
+held-check: .venv/.test
+	@$(MAKE) --no-print-directory check > .venv/check.txt 2>&1; code=$$?; cat .venv/check.txt; exit $$code
+
+test-postgres: $(INSTALLED) ## the tests that use a database, all of them on PostgreSQL
+	$(TESTS) --databases=postgresql
+
+coverage: $(INSTALLED) ## the tests, and which lines of src none of them runs
 	$(TESTS) --cov --cov-report=term:skip-covered
 
-mirror: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## whether each test file alone covers 60 % of the source file that it mirrors
+mirror: $(INSTALLED) ## whether each test file alone covers 60 % of the source file that it mirrors
 	$(TESTS) --cov --cov-context=test --cov-report=
 	$(BIN)/python tools/mirror_coverage.py
 
