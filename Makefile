@@ -77,7 +77,7 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetc
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
 	@echo "made: build/docs/index.html"
 
-faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with ten times as many random examples (SEED=N repeats a run)
+faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with 1,000 random examples (SEED=N repeats a run)
 	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 45 minutes)

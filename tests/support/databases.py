@@ -7,6 +7,7 @@ on PostgreSQL it may be one that an earlier test is through with, with all its r
 
 import asyncio
 import itertools
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import make_url
+from sqlalchemy import event, make_url
 
 from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.tables import metadata
 from lifesign.storage.engine.transaction import Clock, Transaction
 
@@ -194,6 +196,11 @@ async def _give_back(url: str) -> None:
     _spare.append(url)
 
 
+def _do_not_wait_for_the_disk(connection: sqlite3.Connection, _record: object) -> None:
+    """As DISPENSABLE: no power failure is waited for."""
+    connection.execute("PRAGMA synchronous=OFF")
+
+
 @asynccontextmanager
 async def opened(kind: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[Database]:
     """A new database with all tables, open until the end of the block."""
@@ -201,6 +208,9 @@ async def opened(kind: str, directory: Path, clock: Clock | None = None) -> Asyn
     if kind == "sqlite":
         put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file, _create_tables))
     database = open_database(url, clock=clock)
+    if isinstance(database, SqliteDatabase):
+        for engine in (database._write_engine, database._read_engine):
+            event.listen(engine, "connect", _do_not_wait_for_the_disk)
     try:
         yield database
     finally:
