@@ -87,6 +87,7 @@ async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: Wound
     assert (line["actor"], line["previous"], line["cause"]) == ("monitor", "normal", "mass_exit")
 
 
+@pytest.mark.both_databases
 async def test_a_refused_call_is_one_line_with_its_reason_and_no_key(api: RegistryApi, log: Log) -> None:
     await api.register("agent-1")
     key = await api.add_agent_key("agent-2")

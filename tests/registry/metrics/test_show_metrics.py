@@ -30,6 +30,7 @@ async def scrape(api: RegistryApi) -> Scraped:
     return Scraped(answer.body.decode())
 
 
+@pytest.mark.both_databases
 async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClock) -> None:
     await live_a_little(api)
     await api.register("agent-3")
@@ -244,6 +245,7 @@ async def test_scraping_again_and_again_counts_once(
     assert found.value(f"{PREFIX}transitions_total", status="active", reason="registered") == 1
 
 
+@pytest.mark.both_databases
 async def test_refused_requests_are_counted(database: Database, clock: WoundClock) -> None:
     api = RegistryApi(database, clock, open_metrics=True, request_burst=1, requests_per_second=0.001)
     await api.add_keys()

@@ -226,6 +226,7 @@ async def test_a_worker_of_the_same_name_with_another_key_is_another_worker(api:
     assert (answer.json()["shards"], answer.json()["workers"], answer.json()["share"]) == ([], 2, SHARDS // 2)
 
 
+@pytest.mark.both_databases
 async def test_workers_that_claim_at_once_never_hold_a_shard_together(api: RegistryApi) -> None:
     held: dict[str, dict[int, int]] = {worker: {} for worker in "abcde"}
     for _ in range(3):
@@ -254,6 +255,7 @@ async def test_living_workers_are_bounded(api: RegistryApi, monkeypatch: pytest.
     assert await claim(api, "a", held) == held
 
 
+@pytest.mark.both_databases
 async def test_who_asks_is_told_in_which_shards_anything_changed(api: RegistryApi) -> None:
     assert (await shown(api, "?changed_after=0"))["changed"] == {}
     urls = [f"https://agent-{number}.example/" for number in range(3)]
@@ -322,6 +324,7 @@ async def test_only_probers_own_shards(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("DELETE", f"{PATH}?worker=a", key=role)).status == 403
 
 
+@pytest.mark.both_databases
 async def test_a_holder_names_no_key_that_another_could_be_taken_for(api: RegistryApi) -> None:
     await claim(api, "a:b.c")
     (prober,) = (await shown(api))["probers"]

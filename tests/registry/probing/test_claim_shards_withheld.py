@@ -250,6 +250,7 @@ async def report_answers(api: RegistryApi, workers: Workers, worker: str, urls: 
     assert (await api.report(*seen, tokens=tokens, key=workers.key)).status == 200
 
 
+@pytest.mark.both_databases
 async def test_a_key_that_reports_many_answers_is_not_the_only_source_of_witnesses(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
@@ -410,6 +411,7 @@ async def test_workers_of_one_key_are_bounded(api: RegistryApi, workers: Workers
     assert other_key.status == 200
 
 
+@pytest.mark.both_databases
 async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, workers: Workers) -> None:
     path = "/api/v1/keys/key_prober_"
     limited = await api.ask("PATCH", path, {"max_workers": 2})
@@ -476,6 +478,7 @@ async def test_revoking_a_key_ends_the_leases_of_its_workers_at_once(
     await assert_log_is_good(api)
 
 
+@pytest.mark.both_databases
 async def test_leases_of_a_key_whose_time_is_over_end_with_the_next_watch(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:

@@ -38,6 +38,7 @@ def checker(api: RegistryApi, *networks: str) -> OptOutChecker:
     return OptOutChecker(api.database, RegistrySettings.read(webhook_networks=networks))
 
 
+@pytest.mark.both_databases
 async def test_a_token_that_is_served_is_found(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         token = await ask(api, server)

@@ -160,6 +160,7 @@ async def test_an_agent_that_registers_to_be_probed_is_a_target(api: RegistryApi
     assert found == {"one": f"https://{HOST}/card.json", "two": URLS[1]}
 
 
+@pytest.mark.both_databases
 async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -302,6 +303,7 @@ async def test_agents_do_not_see_what_is_probed(api: RegistryApi, path: str) -> 
     assert (await api.ask("GET", path, key=key)).status == 403
 
 
+@pytest.mark.both_databases
 async def test_agent_that_registers_again_is_probed_at_once_and_needs_a_witness(
     api: RegistryApi, clock: WoundClock
 ) -> None:

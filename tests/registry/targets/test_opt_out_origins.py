@@ -99,6 +99,7 @@ async def test_who_opted_out_stays_out_whoever_lists_it_or_registers(api: Regist
     assert moved.status == 422
 
 
+@pytest.mark.both_databases
 async def test_who_takes_it_back_is_probed_again(api: RegistryApi) -> None:
     await put(api, "dir", "one", [*HERE, *NEAR])
     assert await proven(api)
@@ -141,6 +142,7 @@ async def test_only_the_token_that_is_good_now_proves_anything(api: RegistryApi)
     assert [await tried(token), await tried(token)] == [True, False]
 
 
+@pytest.mark.both_databases
 async def test_opt_outs_come_in_pages_and_are_bounded(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,12 +68,14 @@ async def test_who_asked_to_be_left_alone_is_told_with_the_time_until_when(
         assert told[:19] == moment(clock.at_s + told_s).isoformat()[:19]
 
 
+@pytest.mark.both_databases
 async def test_of_those_who_ask_at_once_one_is_heard(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     answers = await asyncio.gather(*(recheck(api) for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [202, 429, 429, 429, 429]
 
 
+@pytest.mark.both_databases
 async def test_what_is_not_probed_any_more_is_not_probed_now(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     await put(api, "dir", "two", [])

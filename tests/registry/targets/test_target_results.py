@@ -294,6 +294,7 @@ async def test_a_registered_agents_probes_count_by_its_id(api: RegistryApi, cloc
     assert (await api.record("one"))["observed"]["transport"]["result"] == "ok"
 
 
+@pytest.mark.both_databases
 async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
     api: RegistryApi, clock: WoundClock
 ) -> None:
