@@ -78,7 +78,7 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetc
 	@echo "made: build/docs/index.html"
 
 faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with 1,000 random examples (SEED=N repeats a run)
-	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
+	$(BIN)/pytest --numprocesses=2 --dist=worksteal -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 45 minutes)
 	$(BIN)/python -m tests.fleet.run $(if $(SEED),--seed $(SEED))

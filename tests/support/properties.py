@@ -20,6 +20,7 @@ _RANDOM_EXAMPLES: Final = 1_000
 _WEIGHT: Final = 100
 """What `examples` takes for a test that draws as many as most tests do."""
 _LEAST_EXAMPLES: Final = 10
+_SEED: Final = "hypothesis_seed"
 
 
 def examples(number: int) -> int:
@@ -39,9 +40,17 @@ def pytest_configure(config: pytest.Config) -> None:
         _draw_no_constants_of_the_program()
         return
     if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+        # A process of pytest-xdist is given the seed of the one that started it.
+        given = getattr(config, "workerinput", {}).get(_SEED)
+        config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
     if not config.option.hypothesis_seed.isdecimal():
         raise pytest.UsageError(f"the seed must be a whole number; got {config.option.hypothesis_seed!r}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give the seed to a process of pytest-xdist."""
+    node.workerinput[_SEED] = node.config.option.hypothesis_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
