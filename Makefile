@@ -3,11 +3,15 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage mirror test-opencode test-sdks check format schemas docs faults fleet bench clean
+.PHONY: help demo test tests held-check test-postgres test-pythons test-lowest coverage mirror test-opencode test-sdks check format schemas docs faults fleet bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
-TESTS := $(BIN)/pytest -m "not long and not opencode and not sdks" --numprocesses=2 --dist=worksteal
+# Tests wait for processes and disks half of the time, so that twice as many processes as cores keep two busy.
+PROCESSES ?= 4
+PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
+TESTS := $(PYTEST) -m "not long and not opencode and not sdks"
+INSTALLED := .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed
 # What a shell may have set must not decide what is installed or imported here, nor that each of the
 # hundreds of processes of the tests compiles anew what it imports.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
@@ -25,15 +29,37 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 	@echo
 	@$(BIN)/python docs/examples/crawl_demo.py
 
-test: check .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed ## everything that must pass
-	$(TESTS)
+# Both at once. The checks print when they have ended, the tests as they go.
+test: $(INSTALLED) ## everything that must pass
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going held-check tests
 
-coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## the tests, and which lines of src none of them runs
+tests: $(INSTALLED)
+	@$(TESTS)
+
+held-check: .venv/.test
+	@$(MAKE) --no-print-directory check > .venv/check.txt 2>&1; code=$$?; cat .venv/check.txt; exit $$code
+
+test-postgres: $(INSTALLED) ## the tests that use a database, all of them on PostgreSQL
+	$(TESTS) --databases=postgresql
+
+coverage: $(INSTALLED) ## the tests, and which lines of src none of them runs
 	$(TESTS) --cov --cov-report=term:skip-covered
 
-mirror: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## whether each test file alone covers 60 % of the source file that it mirrors
+mirror: $(INSTALLED) ## whether each test file alone covers 60 % of the source file that it mirrors
 	$(TESTS) --cov --cov-context=test --cov-report=
 	$(BIN)/python tools/mirror_coverage.py
+
+test-pythons: .venv/.test ## the tests on Python 3.11, 3.12 and 3.13, those of them that the machine has
+	@for version in 3.11 3.12 3.13; do \
+		$(BIN)/uv python find --no-python-downloads $$version > /dev/null 2>&1 || { echo "Python $$version is absent: NOT TESTED"; continue; }; \
+		UV_PROJECT_ENVIRONMENT=.venv-$$version $(SYNC_TEST) --python $$version --no-python-downloads || exit 1; \
+		echo "Python $$version"; .venv-$$version/bin/$(TESTS:.venv/bin/%=%) || exit 1; \
+	done
+
+test-lowest: .venv/.test ## the tests of what depends on packages, with the oldest versions that pyproject.toml allows
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	@$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[all]' --group demo --group test
+	.venv-lowest/bin/$(TESTS:.venv/bin/%=%) tests/http tests/client tests/serving tests/storage tests/mcp tests/prober tests/registry/agents tests/middleware
 
 test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
 	$(BIN)/pytest -m opencode
@@ -54,16 +80,17 @@ format: .venv/.test ## put the code into shape
 schemas: .venv/.test ## write the schemas and reference pages that are made of the code anew
 	@$(BIN)/python -m lifesign.registry.openapi.document > schemas/openapi.json.new
 	@mv schemas/openapi.json.new schemas/openapi.json
-	@$(BIN)/python -m tests.domain.events.test_event
-	@$(BIN)/python tests/test_schemas.py
-	@$(BIN)/python tests/test_reference.py
+	@$(BIN)/python -m tools.event_schema
+	@$(BIN)/python -m tools.file_schemas
+	@$(BIN)/python -m tools.reference_pages
+	@$(BIN)/python -m tools.transition_tables
 
 docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetched to read it)
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
 	@echo "made: build/docs/index.html"
 
-faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with ten times as many random examples (SEED=N repeats a run)
-	$(BIN)/pytest -m "long or hypothesis" --numprocesses=2 --dist=worksteal --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
+faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with 1,000 random examples (SEED=N repeats a run)
+	$(BIN)/pytest --numprocesses=2 --dist=worksteal -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 45 minutes)
 	$(BIN)/python -m tests.fleet.run $(if $(SEED),--seed $(SEED))
@@ -89,6 +116,7 @@ clean: ## remove all that was made here
 
 # The exact versions of uv.lock; --inexact keeps uv itself and what other targets installed.
 SYNC := $(BIN)/uv sync --quiet --locked --inexact --compile-bytecode
+SYNC_TEST := $(SYNC) --all-extras --group demo --group test --group bench
 
 .venv/.demo: .venv/.python pyproject.toml uv.lock
 	@echo "installing what the demo needs"
@@ -98,12 +126,12 @@ SYNC := $(BIN)/uv sync --quiet --locked --inexact --compile-bytecode
 # Also what the benchmarks compare with: their types are checked like all others.
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need"
-	@$(SYNC) --all-extras --group demo --group test --group bench
+	@$(SYNC_TEST)
 	@touch $@
 
 .venv/.docs: .venv/.test
 	@echo "installing what the site needs"
-	@$(SYNC) --all-extras --group demo --group test --group bench --group docs
+	@$(SYNC_TEST) --group docs
 	@touch $@
 
 # The A2A SDK's two lines exclude one another, and agents on both are in use.

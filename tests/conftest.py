@@ -1,8 +1,10 @@
 """Which fixtures do all tests share?"""
 
+import gc
 import itertools
 import logging
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,9 +14,9 @@ from tests.support.registry_api import RegistryApi
 
 from lifesign.storage.engine.database import Database
 
-pytest_plugins = ["tests.support.properties"]
+pytest_plugins = ["tests.support.database_choice", "tests.support.properties"]
 
-JOURNEYS = Path(__file__).with_name("journeys")
+JOURNEYS = f"{Path(__file__).with_name('journeys')}/"
 LEVELS = {name: logging.getLogger(name).level for name in ("", "lifesign", "uvicorn", "uvicorn.access")}
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
 _numbers = itertools.count(1)
@@ -26,9 +28,22 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
         signal.signal(number, usual)
 
 
+# It checks the format `iri`, which no schema of ours has, and jsonschema would import it for some seconds.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+# The garbage collector would search 18,000 tests and all modules again and again; none of them goes away.
+gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run journeys first, for they are slow: at the end no worker of pytest-xdist is alone with one."""
-    items.sort(key=lambda item: JOURNEYS not in item.path.parents)
+    items.sort(key=lambda item: not str(item.path).startswith(JOURNEYS))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, of what the tests leave."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

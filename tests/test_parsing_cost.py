@@ -142,8 +142,10 @@ def patterns() -> dict[str, Pattern]:
         source = Path(loaded.__file__ or "").read_text()
         for name, value in vars(loaded).items():
             held = value.values() if isinstance(value, dict | MappingProxyType) else [value]
+            if not (compiled := [one for one in held if isinstance(one, re.Pattern)]):
+                continue
             used = METHODS & set(re.findall(rf"\b{name}(?:\[[^\]]*\])?\.([a-z]+)\b", source))
-            for number, one in enumerate(one for one in held if isinstance(one, re.Pattern)):
+            for number, one in enumerate(compiled):
                 found[f"{module.name}.{name}{number or ''}"] = Pattern(one, frozenset(used or {"search"}))
     return found
 

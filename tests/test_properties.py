@@ -47,7 +47,13 @@ CONSTANTS = "NUMBERS = (" + ", ".join(str(10**9 + 7 * number) for number in rang
 """A source file that Hypothesis draws from if it is allowed to."""
 
 
-def run(directory: Path, *options: str, program: str = "", **environment: str) -> tuple[list[object], str]:
+def run(
+    directory: Path,
+    *options: str,
+    program: str = "",
+    outcome: str = "1 failed, 4 passed",
+    **environment: str,
+) -> tuple[list[object], str]:
     """Run the property in a directory of its own; return what it drew and what pytest printed."""
     directory.mkdir()
     (directory / "program.py").write_text(program)
@@ -62,7 +68,7 @@ def run(directory: Path, *options: str, program: str = "", **environment: str) -
         check=False,
     )
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert "1 failed, 4 passed" in done.stdout, done.stdout
+    assert outcome in done.stdout, done.stdout
     return json.loads((directory / "drawn.json").read_text()), done.stdout
 
 
@@ -70,11 +76,11 @@ def test_every_usual_run_draws_the_same(tmp_path: Path) -> None:
     first, printed = run(tmp_path / "first", PYTHONHASHSEED="1")
     second, _ = run(tmp_path / "second", program=CONSTANTS, PYTHONHASHSEED="2", CI="true")
     assert first == second
-    assert (len(first), first.count(None)) == (40 + 100 + 1, 100)
+    assert (len(first), first.count(None)) == (12 + 30 + 1, 30)
     assert "SEED=" not in printed
 
 
-def test_a_random_run_draws_ten_times_as_many_and_can_be_repeated(tmp_path: Path) -> None:
+def test_a_random_run_draws_a_thousand_and_can_be_repeated(tmp_path: Path) -> None:
     options = ("--hypothesis-profile", "random")
     first, printed = run(tmp_path / "first", *options, CI="true")
     assert (len(first), first.count(None)) == (400 + 1_000 + 1, 1_000)
@@ -84,6 +90,12 @@ def test_a_random_run_draws_ten_times_as_many_and_can_be_repeated(tmp_path: Path
     assert run(tmp_path / "same", *options, "--hypothesis-seed", seed)[0] == first
     other, _ = run(tmp_path / "other", *options, "--hypothesis-seed", str(int(seed) + 1), CI="true")
     assert other != first
+
+
+def test_processes_of_one_run_have_one_seed(tmp_path: Path) -> None:
+    options = ("-p", "xdist", "--numprocesses=2", "--dist=each", "--hypothesis-profile", "random")
+    _, printed = run(tmp_path / "both", *options, outcome="2 failed, 8 passed")
+    assert len(set(re.findall(r"SEED=(\d+) make faults", printed))) == 1
 
 
 def test_every_number_of_examples_is_scaled() -> None:

@@ -1,18 +1,10 @@
-"""Do the reference pages say what the code has?
-
-After a change: `make schemas`, or `.venv/bin/python tests/test_reference.py`.
-"""
+"""The reference pages agree with the code. After a change: `make schemas`."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tests.support.reference import REFERENCE, commands, options, pages
+from tools.reference_pages import REFERENCE, commands, options, pages
 
 from lifesign.domain.events.event_type import EventType
 
@@ -55,8 +47,3 @@ def test_every_variable_of_the_environment_is_told() -> None:
     assert "KEY" in named
     told = (REFERENCE / "settings.md").read_text()
     assert [name for name in sorted(named - HANDED_DOWN) if f"LIFESIGN_{name}" not in told] == []
-
-
-if __name__ == "__main__":
-    for page, text in pages().items():
-        (REFERENCE / page).write_text(text)

@@ -1,17 +1,8 @@
-"""Do the schemas of probe definitions, tools files, observations and censuses say what the models say?
+"""The schemas of probe definitions, tools files, observations and censuses agree with the models."""
 
-`python tests/test_schemas.py` writes them anew from the models, as `make schemas` does.
-"""
-
-import ast
 import copy
-import inspect
 import json
-import textwrap
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,144 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic import ValidationError
+from tools.file_schemas import SCHEMAS, generated
 
-from lifesign.adapter.tools import upstreams
 from lifesign.adapter.tools.upstreams import Upstreams
-from lifesign.census import document
-from lifesign.census.document import Census
-from lifesign.domain.observation import results
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.prober.definition import models as models_module
-from lifesign.prober.definition.models import ProbeDefinition
 
 REPOSITORY = Path(__file__).parents[1]
-SCHEMAS = REPOSITORY / "schemas"
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-# A name, not an address: the schemas are read from files and refer to nothing outside.
-NAMESPACE = "urn:lifesign:schema:"
-
-# The rules of an observation that no single member has.
-ONE_SUBJECT = {"oneOf": [{"required": ["agent_id"]}, {"required": ["target_url"]}]}
-DOCUMENT_AND_READINESS = {
-    "if": {
-        "required": ["readiness"],
-        "properties": {"readiness": {"properties": {"result": {"enum": ["ok", "stale_document"]}}}},
-    },
-    "then": {"required": ["document"]},
-    "else": {"properties": {"document": False}},
-}
-STALE_OR_NOT = {
-    "if": {"properties": {"readiness": {"properties": {"result": {"const": "stale_document"}}}}},
-    "then": {
-        "properties": {"document": {"required": ["is_stale"], "properties": {"is_stale": {"const": True}}}}
-    },
-    "else": {"properties": {"document": {"properties": {"is_stale": {"const": False}}}}},
-}
-
-
-class FileSchema(GenerateJsonSchema):
-    """What a person writes: names of members are titles enough."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-class WireSchema(FileSchema):
-    """What travels: what does not exist is left out, never null."""
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-
-def docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """What stands below each member of a model.
-
-    pydantic can do this too, but whenever the model is imported, which takes longer than all the rest.
-    """
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        member.target.id: inspect.cleandoc(below.value.value)
-        for member, below in pairwise(definition.body)
-        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(below.value.value, str)
-    }
-
-
-def schema_of(
-    models: Sequence[type[BaseModel]], generator: type[GenerateJsonSchema], **said: Any
-) -> dict[str, Any]:
-    """The schema of the first model; all others in it are named too."""
-    whole = models[0]
-    schema = whole.model_json_schema(schema_generator=generator)
-    described = {whole.__name__: schema, **schema.pop("$defs")}
-    for model in models:
-        for member, text in docstrings(model).items():
-            described[model.__name__]["properties"][member]["description"] = text
-    for rules in described.values():
-        rules.pop("title", None)
-    definitions = {name: described[name] for name in sorted(described) if name != whole.__name__}
-    return {"$schema": DIALECT, **schema, **said, "$defs": definitions}
-
-
-def models_in(module: ModuleType, whole: type[BaseModel]) -> list[type[BaseModel]]:
-    """A module's models, those that all others build on left out; the whole comes first."""
-    models = {
-        value
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
-        if not name.startswith("_")
-    }
-    return [whole, *sorted(models - {whole}, key=lambda model: model.__name__)]
-
-
-def generated() -> dict[str, dict[str, Any]]:
-    """Each schema by the name of its file."""
-    return {
-        "probe.schema.json": schema_of(
-            models_in(models_module, ProbeDefinition),
-            FileSchema,
-            **{"$id": NAMESPACE + "probe"},
-            title="Probe definition",
-            description="What a file of probes/ says: whom to probe, what to ask, how often, within which "
-            "limits. Durations are in seconds; paths lead from the directory of the file.",
-        ),
-        "observation.schema.json": schema_of(
-            models_in(results, Observation),
-            WireSchema,
-            **{"$id": NAMESPACE + "observation"},
-            title="Observation",
-            description="What one probe of one agent saw: a line of a results file, or a member of what is "
-            "sent to the registry. What does not exist is left out, never null; so is a layer that was not "
-            "asked.",
-            allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
-        ),
-        "tools.schema.json": schema_of(
-            models_in(upstreams, Upstreams),
-            FileSchema,
-            **{"$id": NAMESPACE + "tools"},
-            title="Tools file",
-            description="Which tools an agent gets while it works at a task, from which servers, at which "
-            "price. Durations are in seconds; paths lead from the directory of the file.",
-        ),
-        "census.schema.json": schema_of(
-            models_in(document, Census),
-            FileSchema,
-            **{"$id": NAMESPACE + "census"},
-            title="Census",
-            description="What share of a directory is alive, as `lifesign census` writes it.",
-        ),
-    }
-
-
 SCHEMA_FILES = sorted(generated())
 
 
@@ -310,8 +171,3 @@ def test_what_is_written_fits_the_schema() -> None:
     written = json.loads(seen.model_dump_json(exclude_none=True))
     assert written | WHOLE == written | copy.deepcopy(WHOLE)
     assert list(OBSERVATION.iter_errors(written)) == []
-
-
-if __name__ == "__main__":
-    for file_name, schema in generated().items():
-        (SCHEMAS / file_name).write_text(json.dumps(schema, indent=2) + "\n")

@@ -105,6 +105,7 @@ async def test_a_target_comes_with_its_confirmation(database: Database) -> None:
     assert confirmed == {URLS[0]: 50.0, URLS[1]: None, URLS[2]: None}
 
 
+@pytest.mark.both_databases
 async def test_what_is_reported_is_remembered_and_decided_about(
     database: Database, clock: WoundClock
 ) -> None:
@@ -139,6 +140,7 @@ async def test_results_of_a_shard_that_is_lost_are_not_taken(database: Database,
     assert await slow.unprobed(0.0) == 3
 
 
+@pytest.mark.both_databases
 async def test_only_shards_that_have_changed_are_read_again(database: Database) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database)
@@ -173,6 +175,7 @@ async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Da
     assert await LocalLedger(database).report([], 300.0) == ReportAnswer()
 
 
+@pytest.mark.both_databases
 async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:
     first, second = LocalLedger(database), LocalLedger(database)
     await first.claim("first", TTL_S, {})

@@ -86,8 +86,8 @@ TOO_LARGE = {
     "endless headers": hostile.endless_headers,
     "an endless header line": hostile.endless_header_line,
     "a huge Content-Length": answer(200, b"{", Content_Type="application/json", Content_Length=str(10**15)),
-    "a gzip bomb": hostile.gzip_bomb(64 * 1024 * 1024),
-    "an x-gzip bomb": packed("x-gzip", gzip.compress(b" " * 16 * 1024 * 1024)),
+    "a gzip bomb": hostile.bomb(64 * 1024 * 1024),
+    "an x-gzip bomb": hostile.bomb(16 * 1024 * 1024, "x-gzip"),
     "one byte too much in x-gzip": packed("x-gzip", gzip.compress(b" " * (MAX_DOCUMENT_BYTES + 1))),
     "one byte too much": answer(200, b" " * (MAX_DOCUMENT_BYTES + 1), Content_Type="application/json"),
 }

@@ -44,6 +44,7 @@ async def permitted_key(api: RegistryApi, path: str, method: str) -> str | Role:
     return await api.add_agent_key("poet")
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(("method", "path", "body"), PATHS)
 async def test_a_name_that_cannot_be_is_not_found_on_either_database(
     api: RegistryApi, caplog: pytest.LogCaptureFixture, method: str, path: str, body: str

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from tests.registry.events.test_verify_events import live_a_little
 from tests.support.asgi_client import ask
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
@@ -78,7 +78,6 @@ async def test_a_change_of_a_status_is_one_line_with_its_reason(api: RegistryApi
     assert log.lines("lease.") == []
 
 
-@ON_ONE_DATABASE
 async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: WoundClock, log: Log) -> None:
     await add_agents(api.database, 21)
     clock.advance(91)
@@ -88,7 +87,7 @@ async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: Wound
     assert (line["actor"], line["previous"], line["cause"]) == ("monitor", "normal", "mass_exit")
 
 
-@ON_ONE_DATABASE
+@pytest.mark.both_databases
 async def test_a_refused_call_is_one_line_with_its_reason_and_no_key(api: RegistryApi, log: Log) -> None:
     await api.register("agent-1")
     key = await api.add_agent_key("agent-2")
@@ -105,7 +104,6 @@ async def test_a_refused_call_is_one_line_with_its_reason_and_no_key(api: Regist
     assert "secret-name" not in log.text
 
 
-@ON_ONE_DATABASE
 async def test_no_key_or_secret_is_ever_in_the_log(api: RegistryApi, log: Log) -> None:
     await live_a_little(api)
     created = (await api.ask("POST", "/api/v1/keys", {"role": "reader", "name": "r"})).json()
@@ -147,7 +145,6 @@ def test_a_wave_is_cut_to_some_lines_and_a_number(log: Log) -> None:
     assert told[-1]["event"] == f"agent.lifecycle to active: registered: {more}"
 
 
-@ON_ONE_DATABASE
 async def test_nobody_fills_the_log_by_asking(api: RegistryApi, clock: WoundClock, log: Log) -> None:
     for _ in range(MAX_REFUSALS_PER_SECOND + 7):
         await api.ask("GET", AGENTS, key=None)

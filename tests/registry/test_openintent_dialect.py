@@ -68,6 +68,7 @@ async def test_who_never_beats_has_null_where_the_sdk_looks_for_its_heartbeat(ap
     assert shown["last_heartbeat_at"] is None
 
 
+@pytest.mark.both_databases
 async def test_a_heartbeat_without_a_time_shows_no_drift(api: RegistryApi) -> None:
     key = await registered(api)
     api.clock.advance(95)
@@ -91,6 +92,7 @@ async def test_nobody_beats_for_another(api: RegistryApi) -> None:
     assert answer.json()["message"] == answer.json()["error"]["message"]
 
 
+@pytest.mark.both_databases
 async def test_a_status_changes_without_a_version_or_with_the_bare_one(api: RegistryApi) -> None:
     key = await registered(api)
     path, draining = f"{AGENTS}/one/status", {"status": "draining"}
@@ -125,6 +127,7 @@ async def test_a_page_that_is_full_links_to_the_next_one(api: RegistryApi) -> No
     assert second.header("link") is None
 
 
+@pytest.mark.both_databases
 async def test_leases_of_an_intent_are_those_whose_resource_begins_exactly_so(api: RegistryApi) -> None:
     key = await registered(api)
     for intent_id in ("i_1", "ix1", "I_1", "i_"):
@@ -165,6 +168,7 @@ async def test_a_lease_that_is_over_or_of_another_kind_is_not_renewed(api: Regis
     assert (await api.ask("PATCH", f"{path}/{lease_id}", {}, key=key)).status == 404
 
 
+@pytest.mark.both_databases
 async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: RegistryApi) -> None:
     lease_id = (await acquired(api, await registered(api))).json()["id"]
     other = await registered(api, "two")

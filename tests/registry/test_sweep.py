@@ -96,6 +96,7 @@ async def test_the_leases_of_the_dead_expire_after_the_agents_event(api: Registr
     assert types[-3:] == ["agent.lifecycle", "agent.lifecycle", "lease.expired"]
 
 
+@pytest.mark.both_databases
 async def test_a_coordinator_that_dies_is_told_of(api: RegistryApi) -> None:
     await api.register("lead", role_id="leaders", capabilities=["coordinator"])
     await api.register("worker", capabilities=["translation"])
@@ -106,6 +107,7 @@ async def test_a_coordinator_that_dies_is_told_of(api: RegistryApi) -> None:
     assert [(payload["agent_id"], payload["role_id"]) for payload in told if payload] == [("lead", "leaders")]
 
 
+@pytest.mark.both_databases
 async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, clock: WoundClock) -> None:
     now_s = clock.at_s
     await add_agents(
@@ -120,6 +122,7 @@ async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, 
     assert await count_by_status(database) == {"deregistered": 1}
 
 
+@pytest.mark.both_databases
 async def test_who_drains_too_long_is_dead_with_a_warning(database: Database, clock: WoundClock) -> None:
     deadline_s = clock.at_s + 60
     await add_agents(
@@ -137,6 +140,7 @@ async def test_who_drains_too_long_is_dead_with_a_warning(database: Database, cl
     assert await _types(database) == ["agent.lifecycle", "agent.drain_warning", "lease.expired"]
 
 
+@pytest.mark.both_databases
 async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
     database: Database, clock: WoundClock
 ) -> None:
@@ -160,6 +164,7 @@ async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
     assert tasks is None
 
 
+@pytest.mark.both_databases
 async def test_a_command_whose_time_is_over_is_forgotten_with_an_event(
     database: Database, clock: WoundClock
 ) -> None:
@@ -251,6 +256,7 @@ async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryA
     assert not [name for name in await _types(slow_api.database) if name.startswith("monitor.")]
 
 
+@pytest.mark.both_databases
 async def test_who_has_just_registered_is_held_with_the_others(slow_api: RegistryApi) -> None:
     await add_agents(slow_api.database, 30)
     await slow_api.register("newcomer")
@@ -399,6 +405,7 @@ async def test_what_one_process_hears_is_known_to_the_one_that_sweeps(
     assert await count_by_status(database) == {"unhealthy": 2}
 
 
+@pytest.mark.both_databases
 async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None:
     await add_agents(slow_api.database, 30, "heartbeats")
     await add_agents(slow_api.database, 1, "lonely", monitoring="probe")
@@ -433,6 +440,7 @@ async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:
     assert (await api.record("drainer"))["status"] == "deregistered"
 
 
+@pytest.mark.both_databases
 async def test_a_record_that_cannot_be_judged_hides_no_other(
     database: Database, clock: WoundClock, caplog: Any
 ) -> None:
@@ -450,6 +458,7 @@ async def test_a_record_that_cannot_be_judged_hides_no_other(
     assert "cannot be judged" in caplog.text
 
 
+@pytest.mark.both_databases
 async def test_a_sweep_that_fails_is_followed_by_the_next(
     database: Database, clock: WoundClock, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -477,6 +486,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
     assert caplog.text.count("it is full") == caplog.text.count("changes are stored again") == 1
 
 
+@pytest.mark.both_databases
 async def test_a_sweep_that_somebody_else_has_claimed_is_left_alone_until_it_stops(
     database: Database, clock: WoundClock
 ) -> None:
@@ -512,6 +522,7 @@ async def test_time_that_passes_in_the_middle_of_a_sweep_is_nobodys_silence(
     assert await count_by_status(database) == {"unhealthy": 2}
 
 
+@pytest.mark.both_databases
 async def test_two_sweepers_at_once_make_one_transition_and_one_event_each(
     database: Database, clock: WoundClock
 ) -> None:
@@ -534,6 +545,7 @@ async def test_two_sweepers_at_once_make_one_transition_and_one_event_each(
     assert (types.count("agent.lifecycle"), types.count("lease.expired"), len(types)) == (30, 1, 31)
 
 
+@pytest.mark.both_databases
 async def test_a_heartbeat_that_races_the_sweep_ends_in_one_of_two_ways(
     database: Database, clock: WoundClock
 ) -> None:

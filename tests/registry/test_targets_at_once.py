@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, claim, feed, put
@@ -105,6 +106,7 @@ class Crowd:
         await self.ask("DELETE", f"{AGENTS}/{target_id(URLS[number])}")
 
 
+@pytest.mark.both_databases
 async def test_whatever_comes_at_once_nothing_contradicts_anything(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -30,6 +30,7 @@ async def stumble() -> None:
     raise ValueError("a fault of ours")
 
 
+@pytest.mark.both_databases
 async def test_the_first_visitor_finds_the_fleet_counted_and_the_pages_read(
     database_kind: str, tmp_path: Path
 ) -> None:

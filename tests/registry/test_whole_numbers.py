@@ -112,6 +112,7 @@ async def test_fraction_of_a_second_to_drain_comes_back_as_it_was_sent(api: Regi
     assert (await api.register("a", drain_timeout_seconds=1.5))["drain_timeout_seconds"] == 1.5
 
 
+@pytest.mark.both_databases
 async def test_integers_of_the_dialect_are_written_without_a_fraction(
     database: Database, clock: WoundClock
 ) -> None:

@@ -7,6 +7,7 @@ on PostgreSQL it may be one that an earlier test is through with, with all its r
 
 import asyncio
 import itertools
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -16,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-import pytest
-from sqlalchemy import make_url
+from sqlalchemy import event, make_url
 
 from lifesign.storage.engine import schema
 from lifesign.storage.engine.database import Database, open_database
+from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.tables import metadata
 from lifesign.storage.engine.transaction import Clock, Transaction
 
 KINDS = ("sqlite", "postgresql")
-ON_ONE_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite"])
-"""Of a test that asks for `api` or `database` and no statement is behind: it is refused before."""
 DISPENSABLE = ("autovacuum", "fsync", "full_page_writes")
 """What costs PostgreSQL most while hundreds of databases come and go: care for tables that nobody keeps, and
 for a power failure that nobody waits for. A test of either starts a PostgreSQL of its own."""
@@ -197,6 +196,11 @@ async def _give_back(url: str) -> None:
     _spare.append(url)
 
 
+def _do_not_wait_for_the_disk(connection: sqlite3.Connection, _record: object) -> None:
+    """As DISPENSABLE: no power failure is waited for."""
+    connection.execute("PRAGMA synchronous=OFF")
+
+
 @asynccontextmanager
 async def opened(kind: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[Database]:
     """A new database with all tables, open until the end of the block."""
@@ -204,6 +208,9 @@ async def opened(kind: str, directory: Path, clock: Clock | None = None) -> Asyn
     if kind == "sqlite":
         put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file, _create_tables))
     database = open_database(url, clock=clock)
+    if isinstance(database, SqliteDatabase):
+        for engine in (database._write_engine, database._read_engine):
+            event.listen(engine, "connect", _do_not_wait_for_the_disk)
     try:
         yield database
     finally:

@@ -154,9 +154,14 @@ def redirect(location: str, status: int = 302) -> Reply:
     return answer(status, Location=location)
 
 
-def gzip_bomb(size: int) -> Reply:
-    """A small answer that unpacks to `size` spaces."""
-    return answer(200, gzip.compress(b" " * size), Content_Type="application/json", Content_Encoding="gzip")
+def bomb(size: int, coding: str = "gzip", compress: Callable[[bytes], bytes] = gzip.compress) -> Reply:
+    """A small answer that unpacks to `size` spaces. It is made when it is asked for."""
+
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        body = compress(b" " * size)
+        await answer(200, body, Content_Type="application/json", Content_Encoding=coding)(writer, head)
+
+    return reply
 
 
 def broken_chunks() -> Reply:

@@ -1,8 +1,7 @@
 """Properties: how many examples each test draws, and from which seed. A plugin of pytest.
 
-Plain `pytest` and `make test` use the profile `fixed`: every run draws the same examples, on every machine,
-in any order and from any directory. `make faults` uses the profile `random`: ten times as many examples, from
-a new seed.
+Plain `pytest` and `make test` use the profile `fixed`: 30 examples, the same in every run, on every machine,
+in any order and from any directory. `make faults` uses the profile `random`: 1,000 examples, from a new seed.
 """
 
 import random
@@ -16,16 +15,21 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 _FIXED_SEED: Final = 20_261_120
-_USUAL_EXAMPLES: Final = 100
-_TIMES_AS_MANY: Final = 10
+_FIXED_EXAMPLES: Final = 30
+_RANDOM_EXAMPLES: Final = 1_000
+_WEIGHT: Final = 100
+"""What `examples` takes for a test that draws as many as most tests do."""
+_LEAST_EXAMPLES: Final = 10
+_SEED: Final = "hypothesis_seed"
 
 
 def examples(number: int) -> int:
-    """Return the number of examples under the current profile for a test that draws `number` under `fixed`.
+    """Return how many examples a test draws under the current profile if `number` is its weight.
 
-    Every `max_examples` goes through here, so that `make faults` scales all tests alike.
+    Most tests weigh 100; one that takes longer weighs less. None draws fewer than 10, or than its weight if
+    that is less. Every `max_examples` goes through here, so that the profiles scale all tests alike.
     """
-    return number * settings().max_examples // _USUAL_EXAMPLES
+    return max(min(number, _LEAST_EXAMPLES), number * settings().max_examples // _WEIGHT)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,9 +40,17 @@ def pytest_configure(config: pytest.Config) -> None:
         _draw_no_constants_of_the_program()
         return
     if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+        # A process of pytest-xdist is given the seed of the one that started it.
+        given = getattr(config, "workerinput", {}).get(_SEED)
+        config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
     if not config.option.hypothesis_seed.isdecimal():
         raise pytest.UsageError(f"the seed must be a whole number; got {config.option.hypothesis_seed!r}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give the seed to a process of pytest-xdist."""
+    node.workerinput[_SEED] = node.config.option.hypothesis_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -75,10 +87,8 @@ def _register_profiles() -> None:
         "deadline": None,
         "suppress_health_check": [HealthCheck.too_slow],
     }
-    settings.register_profile("fixed", **common, derandomize=True, max_examples=_USUAL_EXAMPLES)
-    settings.register_profile(
-        "random", **common, max_examples=_USUAL_EXAMPLES * _TIMES_AS_MANY, print_blob=True
-    )
+    settings.register_profile("fixed", **common, derandomize=True, max_examples=_FIXED_EXAMPLES)
+    settings.register_profile("random", **common, max_examples=_RANDOM_EXAMPLES, print_blob=True)
     settings.load_profile("fixed")
 
 

@@ -26,8 +26,8 @@ LONGEST_ANSWER_SECONDS = 60
 """The most that a registry's settings allow for its database, so that a slow machine changes no answer."""
 
 _FIRST_PORT = 18_000
-_PORT_RANGES = 4
-_PORTS_PER_PROCESS = 3_000
+_PORT_RANGES = 8
+_PORTS_PER_PROCESS = 1_500
 _ports = itertools.count()
 
 Found = TypeVar("Found")

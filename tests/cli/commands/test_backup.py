@@ -146,6 +146,7 @@ def test_the_database_itself_is_never_replaced_by_its_backup(
     assert main(["keys", "list", "--database", url]) == 0
 
 
+@pytest.mark.both_databases
 def test_only_an_older_backup_is_replaced(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +167,7 @@ def test_only_an_older_backup_is_replaced(
     assert main(["backup", str(file), "--database", filled]) == 0
 
 
+@pytest.mark.both_databases
 def test_standard_output_is_no_place_for_a_backup(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def adopt(url: str, file: MarkerFile, *options: str) -> int:
     return main(["database", "adopt", "--database", url, "--state-dir", str(file.directory), *options])
 
 
+@pytest.mark.both_databases
 def test_another_database_is_adopted_once(
     url: str, file: MarkerFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_restore_updates_the_marker_that_a_host_has(
     assert capsys.readouterr().err.count("warning") == 0
 
 
+@pytest.mark.both_databases
 def test_a_restore_that_cannot_update_the_marker_says_so_and_has_restored(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_on_the_command_line_the_last_admin_key_can_be_revoked(shell: Shell) -> 
     assert "not valid any more" in shell.run("rotate", admin["key_id"], code=1)
 
 
+@pytest.mark.both_databases
 def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
     created = shell.create("--role", "prober", "--name", "p", "--max-workers", "2")
     assert created["max_workers"] == 2

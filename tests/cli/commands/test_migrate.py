@@ -11,6 +11,7 @@ from lifesign.cli import main
 from lifesign.storage.engine import schema
 
 
+@pytest.mark.both_databases
 def test_a_database_is_set_up_once(
     database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

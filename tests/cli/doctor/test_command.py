@@ -268,6 +268,7 @@ def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert "lifesign[metrics]" in summary.advice
 
 
+@pytest.mark.both_databases
 def test_a_database_of_another_kind_is_told(
     database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +286,7 @@ async def _execute(url: str, statement: str) -> None:
     await connection.close()
 
 
+@pytest.mark.both_databases
 def test_a_database_of_another_program_is_told(
     database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,4 @@
-"""Which facts may the event log hold, and how are they chained?
-
-`python tests/domain/events/test_event.py` writes the schema anew from the models.
-"""
+"""Which facts may the event log hold, and how are they chained?"""
 
 import copy
 import hashlib
@@ -16,10 +13,9 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic import ValidationError
 from tests.support.event_logs import verify
+from tools.event_schema import SCHEMA_FILE, schema_of_the_models
 
 from lifesign.domain.errors import BrokenChain, InvalidEvent
 from lifesign.domain.events.agent_payloads import AgentLifecycle
@@ -47,7 +43,6 @@ from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.tasks.lease import EndReason, fencing_token
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
-SCHEMA_FILE = SCHEMAS / "event.schema.json"
 VALID = sorted((SCHEMAS / "examples/event/valid").glob("*.json"))
 INVALID = sorted((SCHEMAS / "examples/event/invalid").glob("*.json"))
 
@@ -65,61 +60,6 @@ LIFECYCLE = AgentLifecycle(
 DRAFT = EventDraft(
     type=EventType.AGENT_LIFECYCLE, actor="monitor", payload=LIFECYCLE, agent_id="agent_billing_01"
 )
-
-
-class WireSchema(GenerateJsonSchema):
-    """What travels: a member that is None in Python is absent, every other one is there."""
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    def field_is_required(
-        self,
-        field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField,
-        total: bool,  # noqa: FBT001 - the signature is pydantic's
-    ) -> bool:
-        member = field["schema"]
-        return member["type"] != "default" or member.get("default") is not None
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def _payload_rule(model: type[Payload]) -> dict[str, Any]:
-    types = [event_type for event_type in EventType if PAYLOADS[event_type] is model]
-    allowed = [{"$ref": f"#/$defs/{model.__name__}"}, {"$ref": "#/$defs/Erased"}]
-    return {
-        "if": {"properties": {"type": {"enum": types}}},
-        "then": {"properties": {"payload": {"anyOf": allowed}}},
-    }
-
-
-def schema_of_the_models() -> dict[str, Any]:
-    models: list[type[Any]] = [Event, Erased, *dict.fromkeys(PAYLOADS.values())]
-    _, generated = TypeAdapter.json_schemas(
-        [(model.__name__, "validation", TypeAdapter(model)) for model in models], schema_generator=WireSchema
-    )
-    definitions = generated["$defs"]
-    for definition in definitions.values():
-        definition.pop("title", None)
-    event = definitions.pop("Event")
-    event["properties"]["payload"] = {"description": "What happened; which members it has depends on `type`."}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:lifesign:schema:event",
-        "title": "Event of the registry's log",
-        "description": "One fact in its place in the log. hash is the SHA-256 of the RFC 8785 form of this "
-        "object with payload_hash in place of payload and without hash; payload_hash is the SHA-256 of the "
-        "RFC 8785 form of payload, or what stands in its member erased. The first event names 64 zeros as "
-        "previous_hash. A value that does not exist is left out, never null. Validate with format assertion "
-        "switched on: the pattern of a time cannot tell that February has no 30th.",
-        **{name: value for name, value in event.items() if name != "description"},
-        "allOf": [_payload_rule(model) for model in dict.fromkeys(PAYLOADS.values())],
-        "$defs": definitions,
-    }  # fmt: skip
 
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text())
@@ -439,7 +379,7 @@ def test_no_payload_can_pass_for_an_erased_one() -> None:
 
 
 def test_the_schema_is_what_the_models_say() -> None:
-    assert schema_of_the_models() == SCHEMA, "write it anew: python tests/domain/events/test_event.py"
+    assert schema_of_the_models() == SCHEMA, "run: make schemas"
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -507,7 +447,3 @@ def test_event_must_be_stored_under_the_agent_that_it_names() -> None:
     for agent_id in (None, "another"):
         with pytest.raises(BrokenChain, match="stored under another agent_id"):
             link_stored(GENESIS, event, agent_id)
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(json.dumps(schema_of_the_models(), indent=2) + "\n")

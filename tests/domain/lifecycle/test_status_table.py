@@ -1,14 +1,11 @@
-"""Which state may follow which, on which signal? (RFC-0016 2)
-
-Run as a program, this file draws the table into `docs/lifecycle.md` anew.
-"""
+"""Which state may follow which, on which signal? (RFC-0016 2)"""
 
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.transition_tables import DOCS, pages
 
 from lifesign.domain.errors import InvalidTransition
 from lifesign.domain.lifecycle.status_table import (
@@ -22,34 +19,12 @@ from lifesign.domain.lifecycle.status_table import (
     status_after,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "lifecycle.md"
-BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"
-END = "<!-- drawn from TRANSITIONS: end -->\n"
+PAGE = "lifecycle.md"
 WAYS_BACK = {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}
 
 
-def drawn() -> str:
-    """The table as Markdown, and a mermaid diagram with one arrow per pair of states."""
-    rows = ["| from | signal | to | reason in the event | new life |", "|---|---|---|---|---|"]
-    arrows: dict[tuple[Status, Status], list[Signal]] = {}
-    for (status, signal), following in TRANSITIONS.items():
-        new_life = "yes" if begins_incarnation(signal) else ""
-        rows.append(f"| {status} | `{signal}` | {following} | `{reason_of(signal)}` | {new_life} |")
-        arrows.setdefault((status, following), []).append(signal)
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Status.REGISTERING}"]
-    lines += [f"    {one} --> {other}: {'<br/>'.join(signals)}" for (one, other), signals in arrows.items()]
-    return "\n".join(["", *rows, "", *lines, "```", "", ""])
-
-
-def redrawn(page: str) -> str:
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return before + BEGIN + drawn() + END + after
-
-
 def test_the_page_of_the_lifecycle_is_that_of_the_table() -> None:
-    page = PAGE.read_text()
-    assert redrawn(page) == page, "run: .venv/bin/python tests/domain/lifecycle/test_status_table.py"
+    assert (DOCS / PAGE).read_text() == pages()[PAGE], "run: make schemas"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +113,3 @@ def test_whatever_happens_an_agent_is_registered_once_and_loses_no_life(signals:
             lives += status in ALIVE and not was_alive
             assert begins_incarnation(signal) is (status in ALIVE and not was_alive and lives > 1)
     assert (lives == 0) is (status is Status.REGISTERING)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(redrawn(PAGE.read_text()))

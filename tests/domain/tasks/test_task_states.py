@@ -1,14 +1,11 @@
-"""How does a task move from queue to review? (lease protocol; protocol 6.7)
-
-Run as a program, this file draws the table into `docs/task-lifecycle.md` anew.
-"""
+"""How does a task move from queue to review? (lease protocol; protocol 6.7)"""
 
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.transition_tables import DOCS, pages
 
 from lifesign.domain.errors import InvalidTaskTransition
 from lifesign.domain.tasks.lease import EndReason, read_resource
@@ -34,34 +31,12 @@ from lifesign.domain.tasks.task_states import (
 )
 from lifesign.errors import InvalidValue
 
-PAGE = Path(__file__).parents[3] / "docs" / "task-lifecycle.md"
-BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"
-END = "<!-- drawn from TRANSITIONS: end -->\n"
+PAGE = "task-lifecycle.md"
 TASK_ID = "task_01jd8w3q5t6v7x9zabcdefghjk"
 
 
-def drawn() -> str:
-    """The table as Markdown, and a mermaid diagram with one arrow per pair of states."""
-    rows = ["| from | signal | to | the lease ends |", "|---|---|---|---|"]
-    arrows: dict[tuple[TaskStatus, TaskStatus], list[TaskSignal]] = {}
-    for (status, signal), following in TRANSITIONS.items():
-        is_end = "yes" if status in HELD and following not in HELD else ""
-        rows.append(f"| {status} | `{signal}` | {following} | {is_end} |")
-        arrows.setdefault((status, following), []).append(signal)
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {TaskStatus.QUEUED}"]
-    lines += [f"    {one} --> {other}: {'<br/>'.join(signals)}" for (one, other), signals in arrows.items()]
-    return "\n".join(["", *rows, "", *lines, "```", "", ""])
-
-
-def redrawn(page: str) -> str:
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return before + BEGIN + drawn() + END + after
-
-
 def test_the_page_of_a_tasks_life_is_that_of_the_table() -> None:
-    page = PAGE.read_text()
-    assert redrawn(page) == page, "run: .venv/bin/python tests/domain/tasks/test_task_states.py"
+    assert (DOCS / PAGE).read_text() == pages()[PAGE], "run: make schemas"
 
 
 @pytest.mark.parametrize(
@@ -179,10 +154,6 @@ def test_a_task_of_ours_is_known_by_its_resource_and_no_other_is() -> None:
     for other in ("task:1", f"intent:{TASK_ID}/x", f"task:{TASK_ID}/x", f"shard:{TASK_ID}", TASK_ID):
         assert task_in(other) is None
     assert not is_task_id(TASK_ID.upper())
-
-
-if __name__ == "__main__":
-    PAGE.write_text(redrawn(PAGE.read_text()))
 
 
 def test_only_what_is_finished_or_waits_for_its_review_is_never_queued_again() -> None:

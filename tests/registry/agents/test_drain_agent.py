@@ -82,6 +82,7 @@ async def test_who_still_holds_something_at_the_timeout_is_dead(api: RegistryApi
     assert leases.json()["leases"] == []
 
 
+@pytest.mark.both_databases
 async def test_a_version_is_required_and_must_be_the_current_one(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     body = {"status": "draining"}

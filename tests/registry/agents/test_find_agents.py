@@ -59,6 +59,7 @@ async def test_the_least_loaded_come_first_if_asked_for(api: RegistryApi) -> Non
     assert await _ids(api, "sort=least_loaded") == ["b", "d", "c", "a"]
 
 
+@pytest.mark.both_databases
 async def test_all_that_is_asked_for_together_is_met(api: RegistryApi) -> None:
     await _some(api)
     await api.register("e", capabilities=["billing"], role_id="clerk", capacity={"max_concurrent_tasks": 3})
@@ -85,6 +86,7 @@ async def test_a_listing_says_where_each_agent_is_called(api: RegistryApi) -> No
     assert b.keys().isdisjoint({"endpoint", "card_url"})
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("sort", ["registered", "least_loaded"])
 async def test_pages_show_everybody_once(api: RegistryApi, sort: str) -> None:
     ids = [f"agent-{number:02}" for number in range(23)]
@@ -121,6 +123,7 @@ async def test_a_pool_adds_up_its_active_members(api: RegistryApi) -> None:
     }
 
 
+@pytest.mark.both_databases
 async def test_an_agent_reads_the_totals_of_its_own_pool_alone(api: RegistryApi) -> None:
     await api.register("member", role_id="billing-processor")
     await api.register("other", role_id="writers")

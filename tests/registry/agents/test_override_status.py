@@ -71,6 +71,7 @@ async def test_a_pool_is_in_maintenance_as_a_whole_and_nobody_else(api: Registry
     assert await _status(api) == "dead"
 
 
+@pytest.mark.both_databases
 async def test_a_pool_of_too_many_is_refused(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifesign.registry.agents.override_status.MAX_MEMBERS", 1)
     for name in ("agent-1", "agent-2"):
@@ -216,6 +217,7 @@ async def _end_life(api: RegistryApi, how: str) -> None:
             assert await _status(api) == "deregistered"
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("how", ["superseded", "deregistered", "drained"])
 async def test_no_registration_lifts_what_an_operator_decreed(api: RegistryApi, how: str) -> None:
     key = (await api.register("agent-1"))["agent_key"]
@@ -291,6 +293,7 @@ async def test_a_verdict_that_pins_active_and_a_maintenance_stay_with_who_regist
     assert await _status(api) == "active"
 
 
+@pytest.mark.both_databases
 async def test_a_decree_about_who_is_gone_can_be_taken_back(api: RegistryApi) -> None:
     await api.register("agent-1", role_id="billing")
     await api.ask("PUT", OVERRIDE, WRONG)
@@ -358,6 +361,7 @@ async def test_an_erased_agent_comes_back_with_nothing_decreed(api: RegistryApi)
 CARD = "https://aa.example/.well-known/agent-card.json"
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("path", [MAINTENANCE, OVERRIDE])
 @pytest.mark.parametrize("is_taken_back", [True, False])
 async def test_only_failures_after_a_decision_of_an_operator_take_an_agent_down(

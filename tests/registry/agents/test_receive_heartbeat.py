@@ -132,6 +132,7 @@ async def test_a_heartbeat_that_says_draining_starts_the_drain(api: RegistryApi)
     assert still.json()["agent_status"] == "draining"
 
 
+@pytest.mark.both_databases
 async def test_a_command_rides_home_until_it_is_honoured(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     path = f"{AGENTS}/agent-1/commands"
@@ -181,6 +182,7 @@ async def test_a_clock_that_differs_is_told_once_and_judges_nothing(api: Registr
     assert (await api.record("agent-1"))["status"] == "active"
 
 
+@pytest.mark.both_databases
 async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     now_s = time.monotonic()
@@ -208,6 +210,7 @@ async def test_tasks_without_a_lease_are_told_once_per_change(api: RegistryApi) 
     assert [payload["without_lease"] for payload in found] == [["t1"], ["t1", "t2"]]
 
 
+@pytest.mark.both_databases
 async def test_who_works_at_a_task_that_was_cancelled_is_told_with_its_next_heartbeat(
     api: RegistryApi,
 ) -> None:
@@ -249,12 +252,14 @@ async def test_a_wrong_heartbeat_is_refused_and_counts_for_nothing(
     assert (await api.record("agent-1"))["last_heartbeat_at"] == "2025-11-20T12:00:00.000Z"
 
 
+@pytest.mark.both_databases
 async def test_a_heartbeat_that_is_no_json_is_a_bad_request(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for raw in (b"", b"{", b"\xff", b"[" * 50_000):
         assert (await api.ask("POST", f"{AGENTS}/agent-1/heartbeat", raw=raw, key=key)).status == 400
 
 
+@pytest.mark.both_databases
 async def test_a_heartbeat_that_waited_for_its_agent_counts_from_when_it_was_taken(api: RegistryApi) -> None:
     if not isinstance(api.database, PostgresqlDatabase):
         # On SQLite nobody waits inside a transaction: there is one writer.

@@ -49,6 +49,7 @@ async def test_without_an_id_the_registry_chooses_one(api: RegistryApi) -> None:
     assert answer.json()["heartbeat_config"]["unhealthy_after_seconds"] == 90
 
 
+@pytest.mark.both_databases
 async def test_whoever_is_alive_is_not_registered_again(api: RegistryApi) -> None:
     await api.register("agent-1")
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1"})

@@ -22,6 +22,7 @@ async def test_what_is_named_changes_and_the_rest_stays(api: RegistryApi) -> Non
     assert event["changed"] == ["capabilities", "endpoint", "max_concurrent_tasks"]
 
 
+@pytest.mark.both_databases
 async def test_null_takes_away_what_may_be_absent(api: RegistryApi) -> None:
     await api.register("agent-1", name="old")
     answer = await api.ask("PATCH", PATH, {"name": None}, headers=FIRST)

@@ -60,6 +60,7 @@ async def test_a_group_that_fails_tells_all_who_wait_and_the_next_one_goes_on(da
     assert outcomes[2:] == [(4, 2), (6, 2)]
 
 
+@pytest.mark.both_databases
 async def test_when_the_database_is_away_those_who_came_meanwhile_are_told_too(database: Database) -> None:
     tries = []
 
@@ -92,6 +93,7 @@ async def test_no_more_than_a_bound_may_wait(database: Database, monkeypatch: py
     assert await doubling.ask(3) == (6, 1)
 
 
+@pytest.mark.both_databases
 async def test_closing_waits_for_all_that_wait(database: Database) -> None:
     done: list[int] = []
 

@@ -65,6 +65,7 @@ async def test_who_is_not_let_in_learns_nothing_about_bodies(api: RegistryApi) -
         assert 400 in {answer.status for answer in permitted}, (method, path)
 
 
+@pytest.mark.both_databases
 async def test_who_is_not_let_in_learns_nothing_about_how_a_body_must_be_sent(api: RegistryApi) -> None:
     for path in (HEARTBEAT, LEASES, AGENTS):
         for raw, headers in ((b"{}", {"content-type": "text/plain"}), (b" " * 300_000, {})):
@@ -142,6 +143,7 @@ async def test_a_request_without_a_fault_costs_no_look_of_its_own(
     assert told(await api.ask("POST", HEARTBEAT, raw=b"{", key=key)) == (503, "store_unavailable")
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize("path", [f"{AGENTS}?", "/api/v1/targets?", "/api/v1/events/stream?"])
 async def test_name_that_stands_in_a_query_twice_has_one_error(
@@ -163,6 +165,7 @@ QUERY_NAMES = sorted({
 } | {("GET", "/api/v1/events/stream", name) for name in StreamQuery.model_fields})  # fmt: skip
 
 
+@pytest.mark.both_databases
 async def test_every_query_refuses_an_empty_value(api: RegistryApi) -> None:
     roles = (Role.ADMIN, Role.PROBER, Role.READER)
     for method, path, name in QUERY_NAMES:

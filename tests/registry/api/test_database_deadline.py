@@ -85,6 +85,7 @@ async def test_what_has_begun_goes_on_though_its_caller_was_told(database: Datab
     assert await _is_added(database)
 
 
+@pytest.mark.both_databases
 async def test_what_has_not_begun_is_given_up(database: Database) -> None:
     prompt = DeadlineDatabase(database, MOST_S)
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 1
@@ -131,6 +132,7 @@ async def test_whoever_leaves_takes_its_transaction_along(database: Database) ->
     await asyncio.gather(*slow)
 
 
+@pytest.mark.both_databases
 async def test_all_who_ask_are_told_to_come_again_while_the_database_does_not_answer(
     database: Database, clock: WoundClock
 ) -> None:

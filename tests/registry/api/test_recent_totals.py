@@ -98,6 +98,7 @@ def test_the_largest_page_holds_no_more_than_the_least_total_that_is_remembered(
     assert MAX_PAGE <= EXACT_UP_TO
 
 
+@pytest.mark.both_databases
 async def test_who_has_just_registered_is_on_the_page_at_once_and_in_a_large_total_a_moment_later(
     api: RegistryApi, clock: WoundClock
 ) -> None:

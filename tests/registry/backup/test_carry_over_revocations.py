@@ -98,6 +98,7 @@ async def test_a_key_that_was_rotated_since_has_its_end_and_its_successor(
     assert [await status_with(api, one) for one in (key, successor)] == [401, 200]
 
 
+@pytest.mark.both_databases
 async def test_a_successor_that_was_revoked_as_well_does_not_come_back(
     api: RegistryApi, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ async def test_who_was_logged_in_has_to_log_in_again(api: RegistryApi, tmp_path:
     assert await api.database.read(lambda transaction: sessions.find(transaction, "d" * 64)) is None
 
 
+@pytest.mark.both_databases
 async def test_sessions_of_an_older_backup_are_left_out(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ async def test_the_key_of_an_agent_that_was_erased_since_stays_refused(
     assert (await api.send_heartbeat("agent-2", reborn)).status == 200
 
 
+@pytest.mark.both_databases
 async def test_webhooks_that_were_deleted_or_disabled_since_are_told_nothing(
     api: RegistryApi, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ async def test_secret_that_was_rotated_since_does_not_come_back(api: RegistryApi
     assert stored[0].secrets_at(now_s + 60) == [rotated["secret"]]
 
 
+@pytest.mark.both_databases
 async def test_an_origin_that_opted_out_since_is_not_probed_again(api: RegistryApi, tmp_path: Path) -> None:
     await back_up(api, tmp_path / "b.gz")
     token = (await api.ask("POST", OPT_OUTS, {"url": ORIGIN})).json()["token"]

@@ -139,6 +139,7 @@ async def agent_key(api: RegistryApi, agent_id: str = "agent-1") -> str:
     return await api.add_agent_key(agent_id)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("target_kind", KINDS)
 async def test_all_comes_back_into_either_kind_of_database(
     full: RegistryApi, made: Made, target_kind: str, tmp_path: Path
@@ -173,6 +174,7 @@ async def test_all_comes_back_into_either_kind_of_database(
     assert after["events"][: len(before["events"])] == before["events"]
 
 
+@pytest.mark.both_databases
 async def test_who_comes_back_with_a_backup_stays_erased_in_archives_and_can_be_erased_anew(
     full: RegistryApi, tmp_path: Path
 ) -> None:
@@ -203,6 +205,7 @@ async def test_who_comes_back_with_a_backup_stays_erased_in_archives_and_can_be_
     assert verify(archived()) == found.archived
 
 
+@pytest.mark.both_databases
 async def test_case_2_who_held_a_task_before_a_restore_writes_nothing_after_it(
     full: RegistryApi, tmp_path: Path
 ) -> None:
@@ -246,6 +249,7 @@ async def test_what_was_granted_since_the_backup_is_void_too(full: RegistryApi, 
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.both_databases
 async def test_a_store_that_is_lost_twice_grants_no_token_twice(
     full: RegistryApi, made: Made, clock: WoundClock, tmp_path: Path
 ) -> None:
@@ -300,6 +304,7 @@ async def test_two_stores_restored_in_the_same_minutes_grant_nothing_twice(
     assert granted[-1][0] < 2**53
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("away_s", [3_600, 30 * 86_400])
 async def test_nobody_dies_of_the_time_in_the_vault(
     full: RegistryApi, made: Made, clock: WoundClock, tmp_path: Path, away_s: float
@@ -348,6 +353,7 @@ async def test_new_agents_get_numbers_of_their_own_after_a_restore(
     assert (await target.record("agent-2"))["status"] == "active"
 
 
+@pytest.mark.both_databases
 async def test_a_database_that_holds_something_is_replaced_only_if_forced(
     full: RegistryApi, made: Made, database_kind: str, tmp_path: Path
 ) -> None:
@@ -394,6 +400,7 @@ async def test_a_backup_is_readable_by_its_owner_only_and_replaces_the_last_one(
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.both_databases
 async def test_what_cannot_be_written_leaves_the_last_backup(full: RegistryApi, tmp_path: Path) -> None:
     with pytest.raises(BackupFailed, match="No such file"):
         await full.database.read(lambda transaction: back_up(transaction, tmp_path / "absent" / "b.gz"))
@@ -406,6 +413,7 @@ async def test_a_database_that_is_not_set_up_is_not_backed_up(database_kind: str
     await database.close()
 
 
+@pytest.mark.both_databases
 async def test_a_backup_of_other_tables_is_refused(
     full: RegistryApi, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +426,7 @@ async def test_a_backup_of_other_tables_is_refused(
         await back(target.database, file)
 
 
+@pytest.mark.both_databases
 async def test_a_cut_off_backup_changes_nothing(
     full: RegistryApi, made: Made, database_kind: str, tmp_path: Path
 ) -> None:
@@ -431,6 +440,7 @@ async def test_a_cut_off_backup_changes_nothing(
     assert not any((await everything(target.database)).values())
 
 
+@pytest.mark.both_databases
 async def test_rows_that_do_not_fit_change_nothing(
     full: RegistryApi, made: Made, database_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

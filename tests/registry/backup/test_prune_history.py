@@ -63,6 +63,7 @@ async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
     assert await rows(api, "SELECT result FROM probe_results") == [("refused",)]
 
 
+@pytest.mark.both_databases
 async def test_of_one_target_the_last_changes_are_kept(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ async def test_the_list_that_was_applied_last_stays(api: RegistryApi, clock: Wou
     assert shown["applied"]["etag"] == '"2"'
 
 
+@pytest.mark.both_databases
 async def test_what_was_confirmed_goes_on_without_anybody_asking(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +216,7 @@ async def test_a_tree_of_tasks_is_forgotten_from_its_leaves_and_never_below_one_
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_work_that_was_rejected_stays_as_long_as_the_task_that_repairs_it(
     api: RegistryApi, clock: WoundClock
 ) -> None:

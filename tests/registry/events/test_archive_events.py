@@ -87,6 +87,7 @@ async def test_only_what_is_old_is_archived(api: RegistryApi, tmp_path: Path) ->
     assert (await report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_one_file_holds_no_more_than_allowed(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ async def test_a_broken_log_stays_where_it_is(api: RegistryApi, tmp_path: Path) 
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.both_databases
 async def test_several_archivists_do_it_once(api: RegistryApi, tmp_path: Path) -> None:
     await live_a_little(api)
     at_s = api.clock.now_s()

@@ -140,6 +140,7 @@ async def when(api: RegistryApi, look: Callable[[StoredWebhook], bool]) -> Store
     return webhook
 
 
+@pytest.mark.both_databases
 async def test_events_arrive_in_order_in_batches_and_signed(api: RegistryApi, receiver: Receiver) -> None:
     created = await subscribe(api, receiver.url)
     async with delivering(api.database):
@@ -171,6 +172,7 @@ async def test_delivery_is_what_the_openapi_document_says(api: RegistryApi, rece
         Draft202012Validator(parameter["schema"]).validate(headers[parameter["name"]])
 
 
+@pytest.mark.both_databases
 async def test_every_attempt_has_the_same_id_and_body_and_its_own_time(
     api: RegistryApi, receiver: Receiver
 ) -> None:
@@ -209,6 +211,7 @@ async def test_attempt_after_a_crash_has_the_same_id_and_body(api: RegistryApi, 
     assert receiver.attempts[0][1] == receiver.attempts[1][1]
 
 
+@pytest.mark.both_databases
 async def test_both_secrets_sign_until_the_overlap_is_over(api: RegistryApi, receiver: Receiver) -> None:
     created = await subscribe(api, receiver.url)
     path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
@@ -229,6 +232,7 @@ async def test_both_secrets_sign_until_the_overlap_is_over(api: RegistryApi, rec
         Webhook(secrets[0]).verify(after[1], after[0])
 
 
+@pytest.mark.both_databases
 async def test_rotation_without_overlap_ends_the_old_secret_for_a_delivery_that_waits(
     api: RegistryApi, receiver: Receiver
 ) -> None:
@@ -245,6 +249,7 @@ async def test_rotation_without_overlap_ends_the_old_secret_for_a_delivery_that_
         Webhook(created["secret"]).verify(receiver.attempts[1][1], receiver.attempts[1][0])
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirect_is_a_failure_and_is_not_followed(
     api: RegistryApi, receiver: Receiver, status: int
@@ -258,6 +263,7 @@ async def test_redirect_is_a_failure_and_is_not_followed(
     assert receiver.tries == 1
 
 
+@pytest.mark.both_databases
 async def test_receiver_that_is_gone_gets_nothing_more(api: RegistryApi, receiver: Receiver) -> None:
     receiver.behave = lambda _number: 410
     await subscribe(api, receiver.url)
@@ -267,6 +273,7 @@ async def test_receiver_that_is_gone_gets_nothing_more(api: RegistryApi, receive
     assert event["payload"]["failures"] == 1
 
 
+@pytest.mark.both_databases
 async def test_retry_after_is_waited_for(api: RegistryApi, receiver: Receiver) -> None:
     receiver.behave = lambda _number: 503
     receiver.headers = {"Retry-After": "900"}
@@ -276,6 +283,7 @@ async def test_retry_after_is_waited_for(api: RegistryApi, receiver: Receiver) -
     assert webhook.next_try_at_s == api.clock.at_s + 900
 
 
+@pytest.mark.both_databases
 async def test_receiver_of_the_documentation_takes_each_event_once(api: RegistryApi, tmp_path: Path) -> None:
     port = free_port()
     created = await subscribe(api, f"http://127.0.0.1:{port}/hook")
@@ -302,6 +310,7 @@ async def test_only_what_is_wanted_is_sent(api: RegistryApi, receiver: Receiver)
     assert receiver.tries == 1
 
 
+@pytest.mark.both_databases
 async def test_a_receiver_that_fails_then_hangs_then_works_misses_nothing(
     api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +338,7 @@ async def test_a_receiver_that_fails_then_hangs_then_works_misses_nothing(
     assert (webhook.failures, webhook.failing_since_s, webhook.last_error) == (0, None, None)
 
 
+@pytest.mark.both_databases
 async def test_after_three_days_of_failure_it_is_disabled(api: RegistryApi, receiver: Receiver) -> None:
     receiver.behave = lambda _number: 503
     created = await subscribe(api, receiver.url)
@@ -346,6 +356,7 @@ async def test_after_three_days_of_failure_it_is_disabled(api: RegistryApi, rece
     assert event["actor"] == "courier"
 
 
+@pytest.mark.both_databases
 async def test_several_processes_deliver_each_event_once_and_in_order(
     api: RegistryApi, receiver: Receiver
 ) -> None:
@@ -360,6 +371,7 @@ async def test_several_processes_deliver_each_event_once_and_in_order(
     assert receiver.sequences == list(range(1, 32))
 
 
+@pytest.mark.both_databases
 async def test_what_a_dead_process_was_delivering_is_delivered_by_another(
     api: RegistryApi, receiver: Receiver
 ) -> None:
@@ -383,25 +395,35 @@ async def test_what_a_dead_process_was_delivering_is_delivered_by_another(
     assert (await stored(api)).delivered_sequence == 1
 
 
+@pytest.mark.both_databases
 async def test_one_that_hangs_holds_up_no_other(
     api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_post, "SEND_SECONDS", 10 * PATIENCE_SECONDS)
 
-    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        # Until the sender leaves.
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
         writer.close()
+        left.set()
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     await subscribe(api, f"http://127.0.0.1:{port}/")
     await subscribe(api, receiver.url)
-    async with delivering(api.database):
-        await until(lambda: receiver.sequences == [2])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with delivering(api.database):
+            await until(lambda: receiver.sequences == [2])
+            await asked.wait()
+        await left.wait()
     server.close()
 
 
+@pytest.mark.both_databases
 async def test_a_private_address_that_is_not_allowed_is_not_contacted(
     api: RegistryApi, receiver: Receiver
 ) -> None:

@@ -120,6 +120,7 @@ async def test_whoever_was_killed_before_it_was_noted_does_it_again(
     assert len(await done(api)) == 1
 
 
+@pytest.mark.both_databases
 async def test_whoever_is_killed_while_writing_leaves_the_file_as_it_was(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +206,7 @@ async def test_an_id_that_is_erased_twice_before_anybody_looked_is_gone_from_all
     assert len(await done(api)) == 2
 
 
+@pytest.mark.both_databases
 async def test_many_that_are_erased_at_once_are_gone_at_once(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +240,7 @@ async def test_while_somebody_else_is_at_the_archive_nothing_is_changed(
     assert (tmp_path / LOCK_NAME).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.both_databases
 async def test_a_damaged_file_stays_as_it_is_and_keeps_no_other_from_it(
     api: RegistryApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,6 +292,7 @@ async def until(found: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.both_databases
 async def test_a_server_does_it_by_itself_also_without_a_retention_and_says_what_it_cannot_find(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

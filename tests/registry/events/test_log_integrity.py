@@ -23,6 +23,7 @@ async def test_a_log_that_was_left_alone_is_sound(api: RegistryApi, monkeypatch:
     assert api.registry.counts.sums().log == in_ms
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("column", ["actor", "agent_id"])
 async def test_a_changed_event_is_found_and_said(
     api: RegistryApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, column: str
@@ -42,6 +43,7 @@ async def test_an_end_that_is_missing_is_found(api: RegistryApi) -> None:
     assert not (await api.registry.log_watch.check_once()).is_sound
 
 
+@pytest.mark.both_databases
 async def test_what_is_archived_meanwhile_does_no_harm(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ async def test_only_an_operator_manages_webhooks(api: RegistryApi) -> None:
     assert (await api.ask("DELETE", f"{WEBHOOKS}/nothing")).status == 404
 
 
+@pytest.mark.both_databases
 async def test_there_are_no_more_than_allowed(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manage_webhooks, "MAX_WEBHOOKS", 2)
     statuses = [(await api.ask("POST", WEBHOOKS, {"url": URL})).status for _ in range(3)]

@@ -42,6 +42,7 @@ async def test_a_target_is_told_by_its_place(api: RegistryApi, clock: WoundClock
     assert page["names"][target_id(url)] == "agent.example/a2a"
 
 
+@pytest.mark.both_databases
 async def test_a_page_of_a_rare_kind_goes_on_at_the_end_of_the_log(api: RegistryApi) -> None:
     await api.database.write(appending(draft(), written("intent:i1/a", "i1"), draft()))
     page = (await api.ask("GET", f"{EVENTS}?type=state.written")).json()

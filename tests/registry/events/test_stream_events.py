@@ -49,6 +49,7 @@ async def test_a_follower_gets_what_happens_from_now_on(served: Serving, databas
     assert told[0].data["payload"] == {"agent_id": "agent_1", "drift_seconds": 2.0}
 
 
+@pytest.mark.both_databases
 async def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
     served: Serving, database: Database
 ) -> None:
@@ -63,6 +64,7 @@ async def test_who_comes_back_misses_nothing_and_gets_nothing_twice(
     assert [one.id for one in [*first, *second, *third]] == list(range(1, 252))
 
 
+@pytest.mark.both_databases
 async def test_a_follower_gets_what_it_asked_for_and_no_more(served: Serving, database: Database) -> None:
     async with (
         following(served.url, query="?type=state.written,log.archived") as by_type,
@@ -81,6 +83,7 @@ async def test_a_follower_gets_what_it_asked_for_and_no_more(served: Serving, da
         assert [one.id for one in await by_intent.take(1)] == [4]
 
 
+@pytest.mark.both_databases
 async def test_what_is_erased_is_not_told_from_memory(served: Serving, database: Database) -> None:
     def erase(transaction: Transaction) -> None:
         events = event_log.erase_of(transaction, "agent_1")
@@ -108,6 +111,7 @@ async def test_an_agents_key_shows_its_own_events_alone(served: Serving, databas
         assert follower.response.status == 403
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("query", "last_event_id", "status"),
     [
@@ -175,6 +179,7 @@ async def _until_nobody_follows(served: Serving) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("again", [1, 3, 8])
 async def test_when_a_backup_is_restored_streams_end_and_begin_anew(
     served: Serving, database: Database, again: int
@@ -201,6 +206,7 @@ async def test_when_a_backup_is_restored_streams_end_and_begin_anew(
         assert [one.id for one in await follower.take(1)] == [again + 2]
 
 
+@pytest.mark.both_databases
 async def test_who_leaves_leaves_nothing_behind(served: Serving, database: Database) -> None:
     for _ in range(3):
         async with following(served.url) as follower:
@@ -214,6 +220,7 @@ async def test_who_leaves_leaves_nothing_behind(served: Serving, database: Datab
     await _until_nobody_follows(served)
 
 
+@pytest.mark.both_databases
 async def test_there_are_no_more_streams_than_allowed(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +236,7 @@ async def test_there_are_no_more_streams_than_allowed(
             assert "retry-after" in other.response.headers
 
 
+@pytest.mark.both_databases
 async def test_a_server_that_stops_ends_its_streams_promptly(database: Database) -> None:
     await add_key(database, READER_KEY)
     async with serving(database) as served, following(served.url) as follower:
@@ -237,6 +245,7 @@ async def test_a_server_that_stops_ends_its_streams_promptly(database: Database)
         assert await follower.end() == []
 
 
+@pytest.mark.both_databases
 async def test_a_reader_that_takes_nothing_is_let_go_and_costs_no_memory_meanwhile(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +275,7 @@ async def test_a_reader_that_takes_nothing_is_let_go_and_costs_no_memory_meanwhi
     writer.close()
 
 
+@pytest.mark.both_databases
 async def test_many_followers_share_one_look(served: Serving, database: Database) -> None:
     looks = 0
     real = database.read
@@ -293,6 +303,7 @@ async def test_many_followers_share_one_look(served: Serving, database: Database
     assert looks < 25
 
 
+@pytest.mark.both_databases
 async def test_while_nobody_follows_the_log_is_not_read(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

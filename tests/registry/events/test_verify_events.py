@@ -72,6 +72,7 @@ async def test_an_empty_log_is_good(api: RegistryApi) -> None:
     assert (await report(api)).is_good
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("tampering", "fault"),
     [
@@ -110,6 +111,7 @@ async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> 
     assert "cannot have happened" in found.fault
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
@@ -154,6 +156,7 @@ async def test_a_stored_state_that_does_not_follow_is_found(
     assert [one for one in found.differences if one.startswith(difference)]
 
 
+@pytest.mark.both_databases
 async def test_the_registry_may_go_on_while_it_is_looked_at(api: RegistryApi) -> None:
     async def go_on() -> None:
         for number in range(8):

@@ -85,6 +85,7 @@ async def test_rotation_makes_no_life_longer_unasked(database: Database, clock: 
     assert not await is_good(database, old)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("how", ["expired", "revoked"])
 async def test_a_key_that_has_ended_gets_no_successor(
     database: Database, clock: WoundClock, how: str
@@ -111,6 +112,7 @@ async def test_a_key_that_never_was_cannot_be_revoked(database: Database) -> Non
         await revoke(database, "key_nobody")
 
 
+@pytest.mark.both_databases
 async def test_the_last_valid_admin_key_stays(database: Database, clock: WoundClock) -> None:
     first = await create(database, role="admin")
     brief = await create(database, role="admin", expires_in_seconds=60)
@@ -124,12 +126,14 @@ async def test_the_last_valid_admin_key_stays(database: Database, clock: WoundCl
         await revoke(database, second)
 
 
+@pytest.mark.both_databases
 async def test_two_admins_who_revoke_each_other_leave_one(database: Database) -> None:
     admins = [await create(database, role="admin") for _ in range(2)]
     outcomes = await asyncio.gather(*(revoke(database, key_id) for key_id in admins), return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["LastAdminKey", "NoneType"]
 
 
+@pytest.mark.both_databases
 async def test_the_first_admin_key_is_made_once_for_ever(database: Database) -> None:
     first = await database.write(lambda transaction: create_first_admin_key(transaction, "server"))
     assert first is not None
@@ -198,6 +202,7 @@ async def test_only_admins_manage_keys(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", KEYS, {"role": "admin", "name": "me"}, key=role)).status == 403
 
 
+@pytest.mark.both_databases
 async def test_over_http_the_last_admin_key_cannot_be_revoked(api: RegistryApi) -> None:
     (admin,) = (await api.ask("GET", f"{KEYS}?role=admin")).json()["keys"]
     refused = await api.ask("DELETE", f"{KEYS}/{admin['key_id']}")

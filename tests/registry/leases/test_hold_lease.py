@@ -257,6 +257,7 @@ async def test_who_may_acquire_a_resource_sees_who_holds_it(api: RegistryApi) ->
     await _refused_alike(api, existing["lease_id"], existing["fencing_token"], other)
 
 
+@pytest.mark.both_databases
 async def test_made_up_id_is_not_found_by_the_holder_either(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
@@ -277,6 +278,7 @@ async def test_ids_of_one_resource_tell_nothing_of_each_other(api: RegistryApi) 
     assert len(proofs) == 5
 
 
+@pytest.mark.both_databases
 async def test_secret_of_lease_ids_is_shown_to_nobody(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "intent:i/s", key)
@@ -352,6 +354,7 @@ async def test_an_unhealthy_agent_keeps_its_leases_and_gets_new_ones(api: Regist
     await _lease(api, "task:2", key)
 
 
+@pytest.mark.both_databases
 async def test_a_draining_agent_gets_nothing_new_and_goes_when_it_has_given_all_back(
     api: RegistryApi,
 ) -> None:
@@ -470,6 +473,7 @@ async def test_what_is_no_json_or_too_long_is_refused(api: RegistryApi) -> None:
     assert (await api.ask("POST", LEASES, key=key, raw=b" " * 5_000)).status == 413
 
 
+@pytest.mark.both_databases
 async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi) -> None:
     digests = [digest_of(await _agent(api, f"agent-{number}")) for number in (1, 2)]
 
@@ -502,6 +506,7 @@ async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi)
     ]
 
 
+@pytest.mark.both_databases
 async def test_groups_that_want_the_same_new_resources_share_them_out(api: RegistryApi) -> None:
     digests = [digest_of(await _agent(api, f"agent-{number}")) for number in range(4)]
     chance = random.Random(3)  # noqa: S311 - no secret
@@ -521,6 +526,7 @@ async def test_groups_that_want_the_same_new_resources_share_them_out(api: Regis
     assert {claim.token for claim in won} == {1}
 
 
+@pytest.mark.both_databases
 async def test_whoever_is_taken_off_the_list_meanwhile_holds_nothing(api: RegistryApi) -> None:
     for number in range(15):
         agent_id = f"agent-{number}"
@@ -533,6 +539,7 @@ async def test_whoever_is_taken_off_the_list_meanwhile_holds_nothing(api: Regist
     assert (await api.ask("GET", LEASES)).json()["total"] == 0
 
 
+@pytest.mark.both_databases
 async def test_whoever_gives_back_its_last_lease_while_it_begins_to_drain_goes_at_once(
     api: RegistryApi,
 ) -> None:
@@ -549,6 +556,7 @@ async def test_whoever_gives_back_its_last_lease_while_it_begins_to_drain_goes_a
         assert (await api.record(agent_id))["status"] == "deregistered"
 
 
+@pytest.mark.both_databases
 async def test_a_key_past_its_time_is_refused_and_a_revoked_one_too(api: RegistryApi) -> None:
     key = await _agent(api)
     stored = (await api.database.read(lambda transaction: key_rows.of_agent(transaction, "agent-1")))[0]
@@ -597,6 +605,7 @@ async def test_a_lease_whose_name_is_refused_today_still_ends_with_its_event(api
     assert (event["payload"]["lease_id"], event["intent_id"]) == (lease["lease_id"], "..")
 
 
+@pytest.mark.both_databases
 async def test_of_a_table_that_has_just_grown_postgresql_does_not_read_all(api: RegistryApi) -> None:
     database = api.registry.database
     digest = digest_of(await _agent(api))

@@ -146,6 +146,7 @@ async def test_who_holds_nothing_by_its_role_writes_nothing(api: RegistryApi, ro
     assert await _rejected(api) == []
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("name", "status"), [("x-fencing-token", 422), ("x-api-key", 401), ("authorization", 401)]
 )

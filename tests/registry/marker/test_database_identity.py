@@ -97,6 +97,7 @@ async def test_events_that_were_erased_or_archived_since_are_no_mismatch(made: M
     assert await difference(api.database, known) is None
 
 
+@pytest.mark.both_databases
 async def test_an_older_copy_is_behind_and_one_that_went_on_by_itself_has_diverged(
     made: Made, tmp_path: Path
 ) -> None:
@@ -216,6 +217,7 @@ async def test_adopting_ends_all_leases_and_puts_new_tokens_above_the_known_ones
     assert raised["payload"]["reason"] == "adopted"
 
 
+@pytest.mark.both_databases
 async def test_an_empty_database_is_set_up_when_it_is_adopted(
     made: Made, database_kind: str, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ async def test_an_empty_database_is_set_up_when_it_is_adopted(
     await empty.close()
 
 
+@pytest.mark.both_databases
 async def test_a_database_of_another_program_is_not_adopted(database_kind: str, tmp_path: Path) -> None:
     other = open_database(bare_url(database_kind, tmp_path))
     await other.write(lambda transaction: transaction.connection.execute(text("CREATE TABLE a (b INTEGER)")))

@@ -86,6 +86,7 @@ async def test_a_marker_that_is_not_outdated_is_not_written(api: RegistryApi, fi
     assert file.path.stat().st_ino == before
 
 
+@pytest.mark.both_databases
 async def test_one_process_writes_and_each_does_at_its_end(
     api: RegistryApi, file: MarkerFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ async def test_one_process_writes_and_each_does_at_its_end(
     assert file.read() == await current(api)
 
 
+@pytest.mark.both_databases
 async def test_a_database_that_fell_behind_is_not_written_to(
     api: RegistryApi, file: MarkerFile, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,6 +174,7 @@ async def test_tables_that_are_gone_are_a_lost_database(api: RegistryApi, file: 
     assert file.read() == known
 
 
+@pytest.mark.both_databases
 async def test_a_marker_that_cannot_be_written_is_a_warning_and_a_metric(
     api: RegistryApi, file: MarkerFile, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +197,7 @@ async def test_a_marker_that_cannot_be_written_is_a_warning_and_a_metric(
     assert (await marked_at_s(api) or 0) > before_s
 
 
+@pytest.mark.both_databases
 async def test_a_damaged_marker_is_written_again(api: RegistryApi, file: MarkerFile) -> None:
     await api.registry.marker.begin()
     file.path.write_bytes(b"\0" * 100)

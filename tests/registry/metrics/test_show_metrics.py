@@ -3,7 +3,7 @@ import re
 import pytest
 from tests.registry.events.test_verify_events import live_a_little
 from tests.registry.probing.test_accept_observations import outcomes, seen
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
@@ -30,6 +30,7 @@ async def scrape(api: RegistryApi) -> Scraped:
     return Scraped(answer.body.decode())
 
 
+@pytest.mark.both_databases
 async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClock) -> None:
     await live_a_little(api)
     await api.register("agent-3")
@@ -115,7 +116,6 @@ async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClo
     assert value("sweep_failures_total") == 0
 
 
-@ON_ONE_DATABASE
 async def test_an_undone_transaction_is_counted_as_no_event(api: RegistryApi) -> None:
     await api.register("agent-1")
     assert (await api.ask("POST", AGENTS, {"agent_id": "agent-1"})).status == 409
@@ -124,7 +124,6 @@ async def test_an_undone_transaction_is_counted_as_no_event(api: RegistryApi) ->
     assert found.value(f"{PREFIX}http_requests_total", method="POST", path=AGENTS, status="4xx") == 1
 
 
-@ON_ONE_DATABASE
 async def test_a_task_that_waits_for_people_tells_since_when(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1")
     key = await api.add_agent_key("agent-1")
@@ -141,7 +140,6 @@ async def test_a_task_that_waits_for_people_tells_since_when(api: RegistryApi, c
     assert found.value(f"{PREFIX}handoff_oldest_timestamp_seconds") == clock.now_s()
 
 
-@ON_ONE_DATABASE
 async def test_no_more_agents_have_series_than_the_setting_allows(
     database: Database, clock: WoundClock
 ) -> None:
@@ -159,7 +157,6 @@ async def test_no_more_agents_have_series_than_the_setting_allows(
     assert found.value(f"{PREFIX}agents", status="unhealthy", health="unknown") == 4
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("role", "status"),
     [
@@ -172,7 +169,6 @@ async def test_numbers_need_the_key_of_a_reader(api: RegistryApi, role: Role | N
     assert answer.status == status
 
 
-@ON_ONE_DATABASE
 async def test_a_scraper_sends_its_key_as_prometheus_does(api: RegistryApi) -> None:
     key = api.keys[Role.READER]
     answer = await api.ask("GET", "/metrics", key=None, headers={"authorization": f"Bearer {key}"})
@@ -180,13 +176,11 @@ async def test_a_scraper_sends_its_key_as_prometheus_does(api: RegistryApi) -> N
     assert key not in answer.body.decode()
 
 
-@ON_ONE_DATABASE
 async def test_numbers_can_be_opened_to_everybody(database: Database, clock: WoundClock) -> None:
     api = RegistryApi(database, clock, open_metrics=True)
     assert (await api.ask("GET", "/metrics", key=None)).status == 200
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("accept", "media_type"),
     [
@@ -201,7 +195,6 @@ async def test_the_form_is_the_one_that_is_asked_for(api: RegistryApi, accept: s
     assert (answer.body.endswith(b"# EOF\n")) is ("openmetrics" in media_type)
 
 
-@ON_ONE_DATABASE
 async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +212,6 @@ async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
     assert (await api.ask("GET", "/metrics", key=Role.ADMIN)).status == 503
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("open_metrics", [False, True])
 async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it_is_back(
     database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, *, open_metrics: bool
@@ -242,7 +234,6 @@ async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it
     assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
 
 
-@ON_ONE_DATABASE
 async def test_scraping_again_and_again_counts_once(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +245,7 @@ async def test_scraping_again_and_again_counts_once(
     assert found.value(f"{PREFIX}transitions_total", status="active", reason="registered") == 1
 
 
-@ON_ONE_DATABASE
+@pytest.mark.both_databases
 async def test_refused_requests_are_counted(database: Database, clock: WoundClock) -> None:
     api = RegistryApi(database, clock, open_metrics=True, request_burst=1, requests_per_second=0.001)
     await api.add_keys()
@@ -268,7 +259,6 @@ async def test_refused_requests_are_counted(database: Database, clock: WoundCloc
     assert found.value(f"{PREFIX}http_requests_total", method="other", path="other", status="4xx") == 1
 
 
-@ON_ONE_DATABASE
 async def test_without_prometheus_client_it_is_said_what_is_missing(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +269,6 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
     assert (await api.ask("GET", "/metrics", key=None)).status == 401, "a stranger is not told even that"
 
 
-@ON_ONE_DATABASE
 @pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
 async def test_promtool_finds_nothing_to_complain_of(api: RegistryApi) -> None:
     await live_a_little(api)

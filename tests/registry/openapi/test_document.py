@@ -157,6 +157,7 @@ async def test_real_answers_are_what_the_document_says(api: RegistryApi) -> None
     validator_of("CreatedKey").validate(keys.json())
 
 
+@pytest.mark.both_databases
 async def test_the_root_shows_where_to_go_on(api: RegistryApi) -> None:
     answer = await api.ask("GET", "/", key=None)
     assert (answer.status, answer.header("content-type")) == (200, "application/json")

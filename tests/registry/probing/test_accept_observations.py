@@ -148,6 +148,7 @@ async def test_an_age_reaches_no_further_back_than_the_grant_of_its_shard(
     assert (await api.record("agent-1"))["observed"]["last_observed_at"] == moment_text(granted_s + 995)
 
 
+@pytest.mark.both_databases
 async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     await outcomes(api, document(clock, "healthy"))
@@ -201,6 +202,7 @@ async def test_a_target_gets_a_record_at_its_first_liveness_signal(
     assert await count_by_status(api.database) == {"active": 1}
 
 
+@pytest.mark.both_databases
 async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, clock: WoundClock) -> None:
     found = target_id(CARD)
     await put(api, "directory", "first", [CARD])
@@ -263,6 +265,7 @@ async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
     )
 
 
+@pytest.mark.both_databases
 async def test_two_probers_that_find_a_target_at_once_find_one_agent(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -411,6 +414,7 @@ async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, c
     assert len(await api.events(type="monitor.suspended")) == 1
 
 
+@pytest.mark.both_databases
 async def test_who_answered_is_expected_to_until_it_is_dead_or_gone(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -481,6 +485,7 @@ async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> int:
     return await api.lease_shard(SHARD, holder="key:key_prober_/w", ttl_seconds=ttl_seconds)
 
 
+@pytest.mark.both_databases
 async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all_of_them(
     api: RegistryApi, clock: WoundClock
 ) -> None:

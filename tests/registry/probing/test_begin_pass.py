@@ -4,6 +4,7 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
+import pytest
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
@@ -20,6 +21,7 @@ async def begin(api: RegistryApi, run_id: str, name: str = "weekly", **members: 
     return str(answer.json()["run_id"])
 
 
+@pytest.mark.both_databases
 async def test_passes_that_begin_at_the_same_moment_are_one(api: RegistryApi) -> None:
     begun = await asyncio.gather(*(begin(api, f"run-{number}") for number in range(8)))
     assert len(set(begun)) == 1

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import SHARDS as PATH
 from tests.support.directory_api import claim, put
 from tests.support.registry_api import RegistryApi
@@ -100,7 +100,6 @@ async def test_a_key_that_drops_its_shards_again_and_again_gets_few_new_ones(
     await assert_log_is_good(api)
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("name", ["07", "+7", " 7", "7.0", "1_0", "\u0667", "", "9" * 5000])
 async def test_a_shard_has_one_name(api: RegistryApi, name: str) -> None:
     for path, body in (
@@ -227,6 +226,7 @@ async def test_a_worker_of_the_same_name_with_another_key_is_another_worker(api:
     assert (answer.json()["shards"], answer.json()["workers"], answer.json()["share"]) == ([], 2, SHARDS // 2)
 
 
+@pytest.mark.both_databases
 async def test_workers_that_claim_at_once_never_hold_a_shard_together(api: RegistryApi) -> None:
     held: dict[str, dict[int, int]] = {worker: {} for worker in "abcde"}
     for _ in range(3):
@@ -255,6 +255,7 @@ async def test_living_workers_are_bounded(api: RegistryApi, monkeypatch: pytest.
     assert await claim(api, "a", held) == held
 
 
+@pytest.mark.both_databases
 async def test_who_asks_is_told_in_which_shards_anything_changed(api: RegistryApi) -> None:
     assert (await shown(api, "?changed_after=0"))["changed"] == {}
     urls = [f"https://agent-{number}.example/" for number in range(3)]
@@ -293,7 +294,6 @@ async def test_who_asks_is_told_how_many_targets_were_not_probed_since(
     assert await unprobed(clock.at_s + 1) == 3
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -318,13 +318,13 @@ async def test_what_is_no_claim_is_refused(api: RegistryApi, wrong: dict[str, An
     assert (await shown(api))["probers"] == []
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
 async def test_only_probers_own_shards(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", f"{PATH}/claim", {"worker": "a"}, key=role)).status == 403
     assert (await api.ask("DELETE", f"{PATH}?worker=a", key=role)).status == 403
 
 
+@pytest.mark.both_databases
 async def test_a_holder_names_no_key_that_another_could_be_taken_for(api: RegistryApi) -> None:
     await claim(api, "a:b.c")
     (prober,) = (await shown(api))["probers"]

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import SHARDS as PATH
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
@@ -117,7 +117,6 @@ async def test_workers_of_which_neither_reaches_all_keep_their_shards(workers: W
     assert "reason" not in grant
 
 
-@ON_ONE_DATABASE
 async def test_a_worker_that_lists_classes_of_no_target_takes_no_shard_away(workers: Workers) -> None:
     await workers.claim("a", reached_classes=[V4, V6])
     await workers.claim("b", reached_classes=[V4, V6, "office", "made-up"])
@@ -140,7 +139,6 @@ async def test_a_key_that_invents_a_class_takes_no_shard_of_another_key(
     await assert_log_is_good(api)
 
 
-@ON_ONE_DATABASE
 async def test_a_new_worker_that_knows_nothing_yet_loses_and_takes_no_more_than_its_share(
     workers: Workers,
 ) -> None:
@@ -252,6 +250,7 @@ async def report_answers(api: RegistryApi, workers: Workers, worker: str, urls: 
     assert (await api.report(*seen, tokens=tokens, key=workers.key)).status == 200
 
 
+@pytest.mark.both_databases
 async def test_a_key_that_reports_many_answers_is_not_the_only_source_of_witnesses(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
@@ -275,7 +274,6 @@ async def test_a_key_that_reports_many_answers_is_not_the_only_source_of_witness
         clock.advance(61)
 
 
-@ON_ONE_DATABASE
 async def test_a_key_that_says_that_it_probes_often_bars_no_other_key(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
@@ -322,7 +320,6 @@ async def test_a_key_that_lets_its_claims_run_out_is_barred_too(
     await assert_log_is_good(api)
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("renames", [False, True])
 async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_less(
     api: RegistryApi, clock: WoundClock, workers: Workers, *, renames: bool
@@ -414,6 +411,7 @@ async def test_workers_of_one_key_are_bounded(api: RegistryApi, workers: Workers
     assert other_key.status == 200
 
 
+@pytest.mark.both_databases
 async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, workers: Workers) -> None:
     path = "/api/v1/keys/key_prober_"
     limited = await api.ask("PATCH", path, {"max_workers": 2})
@@ -480,6 +478,7 @@ async def test_revoking_a_key_ends_the_leases_of_its_workers_at_once(
     await assert_log_is_good(api)
 
 
+@pytest.mark.both_databases
 async def test_leases_of_a_key_whose_time_is_over_end_with_the_next_watch(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:

@@ -136,6 +136,7 @@ async def test_silence_is_counted_only_once_in_watch_seconds(api: RegistryApi, c
     assert list((await shown(api))["silent_classes"]) == [CLASS]
 
 
+@pytest.mark.both_databases
 async def test_evidence_that_is_old_for_an_interval_is_lost_and_restored(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -183,6 +184,7 @@ async def test_agents_that_are_not_probed_any_more_have_no_evidence_to_lose(
     assert "lost_evidence" not in await shown(api)
 
 
+@pytest.mark.both_databases
 async def test_targets_that_only_another_probers_definition_allows_are_named(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -205,6 +207,7 @@ async def test_targets_that_only_another_probers_definition_allows_are_named(
     assert (await shown(api))["unreached_targets"] == []
 
 
+@pytest.mark.both_databases
 async def test_a_key_that_reports_mostly_failures_of_living_agents_is_reported(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -223,6 +226,7 @@ async def test_a_key_that_reports_mostly_failures_of_living_agents_is_reported(
     assert event["payload"] == {"key_id": "key_prober_", "results": 24, "failed": 0}
 
 
+@pytest.mark.both_databases
 async def test_metrics_have_old_evidence_silent_classes_and_the_share_of_each_key(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -243,6 +247,7 @@ async def test_metrics_have_old_evidence_silent_classes_and_the_share_of_each_ke
     assert scraped.value(f"{prefix}prober_results_total", key="key_prober_", result="inconclusive") == 3
 
 
+@pytest.mark.both_databases
 async def test_an_operator_confirms_a_class(api: RegistryApi, clock: WoundClock) -> None:
     await fleet(api, 1)
     clock.advance(60)
@@ -275,6 +280,7 @@ async def test_an_operator_confirms_one_agent(api: RegistryApi) -> None:
     assert (event["actor"], event["payload"]) == ("key:key_admin_", {"agent_id": "agent-1"})
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("members", "status", "code"),
     [

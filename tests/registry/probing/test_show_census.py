@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
@@ -134,6 +134,7 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
     assert (await census(api, "?name=weekly"))["runs"] == [ended]
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("measured")
 async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +165,7 @@ async def test_a_run_without_targets_is_over_at_once(api: RegistryApi) -> None:
     assert (ended["counts"], "ended_at" in ended) == ([], True)
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("measured")
 async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: WoundClock) -> None:
     begun = await put_run(api, "one")
@@ -182,7 +184,6 @@ async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: Woun
     assert (refused.status, "/run" in refused.body.decode()) == (422, True)
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -227,6 +228,7 @@ async def test_old_evidence_counts_as_not_measured_with_its_reason(
     assert await host_results(api) == {"not_measured", None}
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("measured")
 async def test_census_of_a_pass_is_as_old_as_its_pass(api: RegistryApi, clock: WoundClock) -> None:
     run = {"name": "census", "is_over": True}

@@ -5,8 +5,8 @@ from tests.support.databases import WoundClock
 from tests.support.hostile_server import (
     HostileServer,
     answer,
+    bomb,
     endless_body,
-    gzip_bomb,
     redirect,
     serving,
     silence,
@@ -38,6 +38,7 @@ def checker(api: RegistryApi, *networks: str) -> OptOutChecker:
     return OptOutChecker(api.database, RegistrySettings.read(webhook_networks=networks))
 
 
+@pytest.mark.both_databases
 async def test_a_token_that_is_served_is_found(api: RegistryApi, clock: WoundClock) -> None:
     async with serving({PROOF_PATH: answer(404)}) as server:
         token = await ask(api, server)
@@ -91,7 +92,7 @@ async def test_what_is_no_proof_is_none(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(check_opt_outs, "GET_SECONDS", patient_s)
     async with serving({PROOF_PATH: answer(200, b"x" * 4096)}) as server:
         assert await served_proof(server.url, LOOPBACK) == b"x" * 4096
-    async with serving({PROOF_PATH: gzip_bomb(10_000)}) as server:
+    async with serving({PROOF_PATH: bomb(10_000)}) as server:
         packed = await served_proof(server.url, LOOPBACK)
         assert packed is None or packed.startswith(b"\x1f\x8b")
     assert await served_proof("http://127.0.0.1:1", LOOPBACK) is None

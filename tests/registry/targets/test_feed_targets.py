@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import SHARDS, feed, put
 from tests.support.registry_api import RegistryApi
 
@@ -160,6 +160,7 @@ async def test_an_agent_that_registers_to_be_probed_is_a_target(api: RegistryApi
     assert found == {"one": f"https://{HOST}/card.json", "two": URLS[1]}
 
 
+@pytest.mark.both_databases
 async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -286,25 +287,23 @@ async def test_an_erased_agent_is_no_target(api: RegistryApi) -> None:
     assert (await feed(api, SHARD))["targets"] == []
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("path", ["1024/targets", "-1/targets", "x/targets", "9999999999/targets"])
 async def test_what_is_no_shard_is_refused(api: RegistryApi, path: str) -> None:
     assert (await api.ask("GET", f"{SHARDS}/{path}")).status == 422
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("query", ["after_version=-1", "limit=0", "limit=5001", "cursor=x", "after=1"])
 async def test_what_is_no_query_is_refused(api: RegistryApi, query: str) -> None:
     assert (await api.ask("GET", f"{SHARDS}/{SHARD}/targets?{query}")).status == 422
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("path", ["/api/v1/shards", f"{SHARDS}/{SHARD}/targets", "/api/v1/directories"])
 async def test_agents_do_not_see_what_is_probed(api: RegistryApi, path: str) -> None:
     key = (await api.register("one"))["agent_key"]
     assert (await api.ask("GET", path, key=key)).status == 403
 
 
+@pytest.mark.both_databases
 async def test_agent_that_registers_again_is_probed_at_once_and_needs_a_witness(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, urls_in
 from tests.support.registry_api import RegistryApi
 
@@ -54,6 +54,7 @@ async def see_alive(api: RegistryApi, clock: WoundClock, url: str) -> None:
     assert answer.json()["results"][0]["outcome"] == "accepted"
 
 
+@pytest.mark.both_databases
 async def test_what_a_directory_lists_is_to_be_probed(api: RegistryApi) -> None:
     record = await put(
         api, "dir", "one", urls(1, 2), urls(3), source="https://dir.example/list", etag='W/"7"'
@@ -86,6 +87,7 @@ async def test_entries_are_spelled_alike_counted_and_refused_with_reasons(api: R
     assert await listed(api, 1, 2, 3) == urls(1, 2, 3)
 
 
+@pytest.mark.both_databases
 async def test_reasons_of_refusals_are_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_directory, "MAX_REASONS", 1)
     record = await put(api, "dir", "one", ["ftp://a.example", "{x}", "https://a b/", *urls(1)])
@@ -94,6 +96,7 @@ async def test_reasons_of_refusals_are_bounded(api: RegistryApi, monkeypatch: py
     assert "other" in record["refused"]
 
 
+@pytest.mark.both_databases
 async def test_a_page_that_comes_twice_counts_once(api: RegistryApi) -> None:
     await upload(api, "dir", "one", urls(1, 2))
     record = await upload(api, "dir", "one", urls(1, 2))
@@ -182,6 +185,7 @@ async def test_a_directory_that_may_shrink_is_not_held(api: RegistryApi) -> None
     assert (record["state"], record["removed"]) == ("applied", 19)
 
 
+@pytest.mark.both_databases
 async def test_a_list_that_has_recovered_takes_the_place_of_one_that_is_held(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(*range(20)))
     await put(api, "dir", "two", urls(1))
@@ -191,6 +195,7 @@ async def test_a_list_that_has_recovered_takes_the_place_of_one_that_is_held(api
     assert (await directory(api))["size"] == 18
 
 
+@pytest.mark.both_databases
 async def test_a_later_list_takes_the_place_of_one_that_was_not_finished(api: RegistryApi) -> None:
     await upload(api, "dir", "early", urls(1))
     await put(api, "dir", "late", urls(2))
@@ -213,6 +218,7 @@ async def test_a_list_whose_place_a_later_one_took_is_not_applied(api: RegistryA
     assert await listed(api, 1, 2) == urls(2)
 
 
+@pytest.mark.both_databases
 async def test_an_import_that_nobody_drives_any_more_goes_on_by_itself(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +234,7 @@ async def test_an_import_that_nobody_drives_any_more_goes_on_by_itself(
     assert await listed(api, *range(20)) == sorted(urls(*range(8)))
 
 
+@pytest.mark.both_databases
 async def test_a_registered_agent_does_not_leave_with_its_directory(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(1, 2))
     (url,) = urls(1)
@@ -244,7 +251,6 @@ async def test_a_registered_agent_does_not_leave_with_its_directory(api: Registr
     assert await listed(api, 1) == urls(1)
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -264,6 +270,7 @@ async def test_what_is_no_page_is_refused(api: RegistryApi, path: str, body: dic
     assert answer.status == 422
 
 
+@pytest.mark.both_databases
 async def test_what_was_never_imported_is_not_found(api: RegistryApi) -> None:
     for method, path, code in (
         ("GET", "nowhere", "directory_not_found"),
@@ -288,7 +295,6 @@ async def test_directories_and_open_imports_are_bounded(
         assert (answer.status, answer.json()["error"]["code"]) == (409, "too_many")
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL])
 async def test_who_only_reads_does_not_say_what_is_listed(api: RegistryApi, role: Role) -> None:
     path = f"{DIRECTORIES}/dir/imports/one/pages/1"
@@ -302,6 +308,7 @@ async def test_a_page_may_be_empty(api: RegistryApi, pages: Sequence[list[int]])
     assert await listed(api, 1, 2) == urls(*sorted(number for numbers in pages for number in numbers))
 
 
+@pytest.mark.both_databases
 async def test_a_list_that_names_an_erased_agent_is_one_shorter_and_names_it_anew_when_it_is_read_again(
     api: RegistryApi, clock: WoundClock
 ) -> None:

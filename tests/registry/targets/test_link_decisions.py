@@ -276,6 +276,7 @@ async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_expired")
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("discovery", ["ok", "not_an_agent"])
 async def test_a_domain_that_was_sold_ends_the_link_at_the_next_reading(
     api: RegistryApi, clock: WoundClock, discovery: str
@@ -304,6 +305,7 @@ async def test_a_link_that_flaps_is_bounded(api: RegistryApi, clock: WoundClock)
     assert told.count("agent.linked") == 1 + (20 * 300 - 1) // int(RELINK_SECONDS)
 
 
+@pytest.mark.both_databases
 async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> None:
     agent = await api.register("agent-1", card_url=CARD, monitoring="both")
     await crawl(api, "agent-1")
@@ -335,6 +337,7 @@ async def test_other_urls_end_the_claim(api: RegistryApi) -> None:
     assert await links(api) == []
 
 
+@pytest.mark.both_databases
 async def test_a_target_that_leaves_its_directory_ends_probing_alone(api: RegistryApi) -> None:
     await api.register("agent-1", card_url=CARD, monitoring="probe")
     await crawl(api, "agent-1")
@@ -354,6 +357,7 @@ async def test_an_erased_agent_is_linked_to_nothing(api: RegistryApi) -> None:
     assert await statuses(api) == {TARGET: "active"}
 
 
+@pytest.mark.both_databases
 async def test_erasing_the_targets_record_ends_the_link(api: RegistryApi) -> None:
     await crawl(api)
     await api.register("agent-1", card_url=CARD, monitoring="probe")
@@ -423,6 +427,7 @@ async def test_a_registered_card_counts_as_the_origin_that_a_directory_lists(api
     assert await census(api) == {"ok": 1}
 
 
+@pytest.mark.both_databases
 async def test_a_target_that_redirects_to_anothers_card_counts_as_that_one(api: RegistryApi) -> None:
     mirror = "https://mirror.example/"
     await put(api, "mirrors", "1", [mirror])
@@ -443,6 +448,7 @@ async def test_a_target_that_redirects_to_anothers_card_counts_as_that_one(api: 
     assert await census(api) == {"ok": 1, None: 1}
 
 
+@pytest.mark.both_databases
 async def test_the_prober_of_a_linked_target_is_sent_the_thresholds_of_its_agent(api: RegistryApi) -> None:
     shard = shard_of(host_of(ORIGIN))
 
@@ -515,6 +521,7 @@ async def test_lost_evidence_of_a_linked_agent_is_counted(api: RegistryApi, cloc
     assert (await api.ask("GET", "/api/v1/monitor")).json()["lost_evidence"]["agents"] == 2
 
 
+@pytest.mark.both_databases
 async def test_a_dead_linked_agent_is_not_expected_to_answer(api: RegistryApi, clock: WoundClock) -> None:
     await linked(api)
     shard = shard_of(host_of(ORIGIN))

@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
@@ -48,6 +48,7 @@ async def directory(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "two", URLS[:4])
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("directory")
 async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clock: WoundClock) -> None:
     async def reasons() -> dict[str, str | None]:
@@ -73,6 +74,7 @@ async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clo
     assert answer.status == 422
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -157,6 +159,7 @@ async def test_targets_are_told_by_host_and_url_however_many_there_are(
     assert await pages_by_host(api, "&host=b.example") == [ORDERED[2:4], ORDERED[4:5]]
 
 
+@pytest.mark.both_databases
 async def test_a_page_goes_on_though_the_target_at_its_beginning_is_forgotten(api: RegistryApi) -> None:
     await put(api, "dir", "one", ORDERED)
     first = (await api.ask("GET", f"{PATH}?sort=host&limit=4", key=Role.READER)).json()
@@ -312,6 +315,7 @@ async def test_of_a_target_that_was_never_measured_no_result_is_shown(api: Regis
     assert (gone["gone_reason"], "gone_at" in gone, gone["directories"]) == ("left", True, [])
 
 
+@pytest.mark.both_databases
 async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
     await put(api, "dir", "one", URLS)
     key = (await api.register("one", monitoring="probe", card_url=SAME_HOST))["agent_key"]
@@ -320,7 +324,6 @@ async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
     assert (await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=key)).status == 403
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("query", "status"),
     [

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import feed, put, urls_in
 from tests.support.registry_api import RegistryApi
 
@@ -99,6 +99,7 @@ async def test_who_opted_out_stays_out_whoever_lists_it_or_registers(api: Regist
     assert moved.status == 422
 
 
+@pytest.mark.both_databases
 async def test_who_takes_it_back_is_probed_again(api: RegistryApi) -> None:
     await put(api, "dir", "one", [*HERE, *NEAR])
     assert await proven(api)
@@ -141,6 +142,7 @@ async def test_only_the_token_that_is_good_now_proves_anything(api: RegistryApi)
     assert [await tried(token), await tried(token)] == [True, False]
 
 
+@pytest.mark.both_databases
 async def test_opt_outs_come_in_pages_and_are_bounded(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +160,6 @@ async def test_opt_outs_come_in_pages_and_are_bounded(
     assert found == sorted(["https://b.example", "http://c.example:8080", long])
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     "url", ["", "ftp://a.example", "https://a b", "https://{x}/", "https://u:p@a.example"]
 )
@@ -166,7 +167,6 @@ async def test_what_is_no_origin_is_refused(api: RegistryApi, url: str) -> None:
     assert (await api.ask("POST", PATH, {"url": url})).status == 422
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.ENROLL])
 async def test_who_may_not_is_refused(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", PATH, {"url": ORIGIN}, key=role)).status == 403

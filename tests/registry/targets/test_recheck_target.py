@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.support.asgi_client import Answer
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import feed, put
 from tests.support.registry_api import RegistryApi
 
@@ -68,12 +68,14 @@ async def test_who_asked_to_be_left_alone_is_told_with_the_time_until_when(
         assert told[:19] == moment(clock.at_s + told_s).isoformat()[:19]
 
 
+@pytest.mark.both_databases
 async def test_of_those_who_ask_at_once_one_is_heard(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     answers = await asyncio.gather(*(recheck(api) for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [202, 429, 429, 429, 429]
 
 
+@pytest.mark.both_databases
 async def test_what_is_not_probed_any_more_is_not_probed_now(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     await put(api, "dir", "two", [])
@@ -91,7 +93,6 @@ async def test_an_agent_may_ask_for_itself_alone(api: RegistryApi) -> None:
     assert (await recheck(api, TARGET, key)).status == 403
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.ENROLL])
 async def test_others_may_not(api: RegistryApi, role: Role) -> None:
     await put(api, "dir", "one", [URL])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.databases import WoundClock
 from tests.support.directory_api import claim, feed, put
 from tests.support.fleet import count_by_status
 from tests.support.registry_api import RegistryApi
@@ -294,6 +294,7 @@ async def test_a_registered_agents_probes_count_by_its_id(api: RegistryApi, cloc
     assert (await api.record("one"))["observed"]["transport"]["result"] == "ok"
 
 
+@pytest.mark.both_databases
 async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
     api: RegistryApi, clock: WoundClock
 ) -> None:
@@ -370,7 +371,6 @@ async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(
     assert json.loads(found[1]) == {"protocol_version": said}
 
 
-@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     "wrong",
     [

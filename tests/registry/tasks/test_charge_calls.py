@@ -40,12 +40,14 @@ async def test_a_call_reserves_is_carried_out_and_settles(api: RegistryApi) -> N
     assert (shown["settled"], shown["reserved"]) == ({"tokens": 10, "usd": 0.000001}, ZERO)
 
 
+@pytest.mark.both_databases
 async def test_a_call_that_failed_gives_back_what_it_had_reserved(api: RegistryApi) -> None:
     one, grant, _ = await _held(api, tokens=100)
     await one.reserve(grant, "c1", tokens=60)
     assert (await one.write(grant, "calls/c1/release")).json()["available"]["tokens"] == 100
 
 
+@pytest.mark.both_databases
 async def test_case_12_a_hundred_calls_at_once_never_exceed_the_envelope(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=50, usd=1)
     answers = await asyncio.gather(*(one.reserve(grant, f"c{n}", tokens=1, usd=0.03) for n in range(100)))
@@ -58,6 +60,7 @@ async def test_case_12_a_hundred_calls_at_once_never_exceed_the_envelope(api: Re
     assert shown["available"] == {"tokens": 17, "usd": 0.01}
 
 
+@pytest.mark.both_databases
 async def test_case_12_what_is_refused_costs_nothing_and_says_what_is_left(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=10)
     before, events = await _budget(api, task_id), len(await api.events())
@@ -95,6 +98,7 @@ async def test_case_12_what_a_lost_holder_had_reserved_is_there_again(api: Regis
     assert (await _budget(api, task_id)) == shown
 
 
+@pytest.mark.both_databases
 async def test_a_reservation_that_is_sent_again_is_the_same_one(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=100)
     for _ in range(3):
@@ -117,6 +121,7 @@ async def test_a_call_that_did_cost_more_than_all_there_was_is_told(api: Registr
     assert told(await one.reserve(grant, "c2", tokens=1)) == (402, "budget_exceeded")
 
 
+@pytest.mark.both_databases
 async def test_a_top_up_lets_a_holder_go_on(api: RegistryApi) -> None:
     one, grant, task_id = await _held(api, tokens=10)
     assert told(await one.reserve(grant, "c1", tokens=11)) == (402, "budget_exceeded")

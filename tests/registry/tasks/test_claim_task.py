@@ -85,6 +85,7 @@ async def test_an_agent_may_ask_for_one_task_and_gets_that_or_none(api: Registry
     assert (await one.granted())["task"]["task_id"] == first
 
 
+@pytest.mark.both_databases
 async def test_a_claim_of_one_task_that_can_only_wait_in_vain_says_why(api: RegistryApi) -> None:
     one = await worker(api, role_id="writers", capabilities=["copy"])
     nowhere = "task_00000000000000000000000000"
@@ -111,6 +112,7 @@ async def test_an_agent_gets_no_more_than_it_has_room_for(api: RegistryApi) -> N
     assert (await one.granted())["task"]["title"] == "second"
 
 
+@pytest.mark.both_databases
 async def test_case_1_of_many_who_claim_at_once_each_gets_its_own_task(api: RegistryApi) -> None:
     made = {(await create(api, f"task {number}"))["task_id"] for number in range(5)}
     workers = [await worker(api, f"agent-{number}") for number in range(8)]
@@ -198,6 +200,7 @@ async def test_whoever_is_no_living_agent_gets_no_task(api: RegistryApi) -> None
     assert told(await one.claim()) == (410, "agent_gone")
 
 
+@pytest.mark.both_databases
 async def test_a_claim_that_waits_gets_a_task_as_soon_as_there_is_one(api: RegistryApi) -> None:
     one = await worker(api)
     async with followed(api):
@@ -208,6 +211,7 @@ async def test_a_claim_that_waits_gets_a_task_as_soon_as_there_is_one(api: Regis
     assert grant["task"]["task_id"] == made["task_id"]
 
 
+@pytest.mark.both_databases
 async def test_a_claim_that_waits_gets_what_another_gives_back(api: RegistryApi) -> None:
     await create(api)
     one, other = await worker(api), await worker(api, "agent-2")
@@ -239,6 +243,7 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
     assert 2 <= looks <= 5
 
 
+@pytest.mark.both_databases
 async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> None:
     one = await worker(api)
     async with followed(api):
@@ -289,6 +294,7 @@ async def test_a_server_that_is_asked_to_end_lets_who_waits_go_with_nothing(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.both_databases
 async def test_more_do_not_wait_than_a_server_keeps(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +315,7 @@ async def test_a_wait_for_work_says_nothing_of_the_servers_own_health(
     assert counted == [Outcome.EXCLUDED]
 
 
+@pytest.mark.both_databases
 async def test_no_task_is_called_like_the_way_to_claim_one(api: RegistryApi) -> None:
     for method in ("GET", "DELETE"):
         answer = await api.ask(method, f"{TASKS}/claim")

@@ -36,6 +36,7 @@ async def test_who_says_it_again_by_the_same_key_gets_the_same_task(api: Registr
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_the_same_key_for_something_else_is_refused_and_creates_nothing(api: RegistryApi) -> None:
     await created(api, idempotency_key="order-7")
     answer = await api.ask(
@@ -55,6 +56,7 @@ async def test_a_key_is_its_creators_own_and_without_one_each_is_another_task(ap
     assert len({task["task_id"] for task in made}) == 4
 
 
+@pytest.mark.both_databases
 async def test_of_equal_requests_at_once_one_creates(api: RegistryApi) -> None:
     made = await asyncio.gather(*(created(api, idempotency_key="order-7") for _ in range(8)))
     assert len({task["task_id"] for task in made}) == 1

@@ -1,11 +1,13 @@
 """Lists of tasks, and which of them an agent may read."""
 
+import pytest
 from tests.support.registry_api import RegistryApi
 from tests.support.task_api import TASKS, UNKNOWN, create, told, worker
 
 from lifesign.domain.access.permissions import Role
 
 
+@pytest.mark.both_databases
 async def test_tasks_are_listed_by_what_is_known_of_them(api: RegistryApi) -> None:
     ids = [
         (await create(api, f"task {n}", role_id="writers" if n % 2 else "readers"))["task_id"]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import RegistryApi
 from tests.support.task_api import (
@@ -49,6 +50,7 @@ async def test_the_reviewer_may_say_what_the_fix_is(api: RegistryApi) -> None:
     assert told(refused) == (422, "invalid_request")
 
 
+@pytest.mark.both_databases
 async def test_the_fix_of_a_child_is_paid_by_the_parent_as_far_as_it_can(api: RegistryApi) -> None:
     parent = await create(api, budget={"tokens": 100})
     one = await worker(api)
@@ -70,6 +72,7 @@ async def test_the_fix_of_a_child_is_paid_by_the_parent_as_far_as_it_can(api: Re
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_the_holder_of_a_fix_is_told_what_was_said_of_the_work_before(api: RegistryApi) -> None:
     one, task_id = await _reviewed(api)
     answer = await steer(api, task_id, "review", verdict="reject", comment="not nice")

@@ -53,6 +53,7 @@ async def test_a_task_goes_from_the_queue_to_review_and_is_accepted(api: Registr
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_a_first_report_says_that_work_has_begun_and_all_are_kept_in_their_order(
     api: RegistryApi,
 ) -> None:
@@ -84,6 +85,7 @@ async def test_case_3_a_renewal_never_brings_a_task_back(api: RegistryApi) -> No
     assert told(await one.report(grant)) == (412, "lease_ended")
 
 
+@pytest.mark.both_databases
 async def test_a_renewal_keeps_a_task_and_its_token(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
@@ -108,6 +110,7 @@ async def test_case_4_a_write_at_the_deadline_is_too_late_though_nobody_else_cam
     assert await _rejected(api) == ["lease_ended"]
 
 
+@pytest.mark.both_databases
 async def test_case_5_what_was_granted_for_one_task_is_good_for_no_other_and_with_no_other_key(
     api: RegistryApi,
 ) -> None:
@@ -222,6 +225,7 @@ async def test_case_9_a_write_that_is_sent_again_gets_the_first_answer(api: Regi
     assert (await api.ask("GET", TASKS)).json()["total"] == 2
 
 
+@pytest.mark.both_databases
 async def test_of_equal_writes_at_once_one_is_carried_out(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)
@@ -253,6 +257,7 @@ async def test_the_first_answer_is_the_writers_alone(api: RegistryApi) -> None:
     assert told(await other.write(grant, "complete", output={"secret": 1})) == (403, "not_holder")
 
 
+@pytest.mark.both_databases
 async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api: RegistryApi) -> None:
     parent = await create(api, budget={"tokens": 100, "usd": 2})
     one, other = await worker(api), await worker(api, "agent-2", role_id="croppers")

@@ -70,6 +70,7 @@ async def test_a_death_is_no_attempt_but_a_task_that_goes_on_losing_its_holders_
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_case_13_a_crashed_holders_task_can_be_had_when_its_lease_is_over(api: RegistryApi) -> None:
     made = await create(api)
     one, other = await worker(api), await worker(api, "agent-2")
@@ -128,6 +129,7 @@ async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_mor
     assert (await task(api, made["task_id"]))["status"] == "queued"
 
 
+@pytest.mark.both_databases
 async def test_a_reaper_whose_round_fails_goes_on(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
 
@@ -143,6 +145,7 @@ async def test_a_reaper_whose_round_fails_goes_on(api: RegistryApi, monkeypatch:
     assert len(rounds) == 2
 
 
+@pytest.mark.both_databases
 async def test_case_19_the_reaper_leaves_leases_alone_until_a_sweep_has_mended_a_clock_that_was_set(
     api: RegistryApi,
 ) -> None:
@@ -208,6 +211,7 @@ async def test_case_19_a_clock_that_jumps_ahead_ends_a_lease_once_and_one_set_ba
     assert await steps(api, made["task_id"]) == ["assigned", "running", "failed", "queued"]
 
 
+@pytest.mark.both_databases
 async def test_case_20_of_two_reapers_one_has_an_effect(api: RegistryApi) -> None:
     made = [(await create(api, f"task {number}"))["task_id"] for number in range(6)]
     one = await worker(api)
@@ -221,6 +225,7 @@ async def test_case_20_of_two_reapers_one_has_an_effect(api: RegistryApi) -> Non
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
 async def test_case_2_a_raised_epoch_ends_all_runs_and_tokens_rise(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)

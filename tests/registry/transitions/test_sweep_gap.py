@@ -197,6 +197,7 @@ async def test_a_lease_keeps_its_remaining_time_when_the_clock_jumps(machine: Ma
         assert claim.end_reason == "expired"
 
 
+@pytest.mark.both_databases
 async def test_clock_that_jumps_ahead_during_a_sweep_ends_no_lease(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +235,7 @@ async def test_a_clock_that_is_set_back_kills_nobody_and_leaves_nobody_unwatched
     assert await count_by_status(machine.database) == {"dead": 3}
 
 
+@pytest.mark.both_databases
 async def test_who_beats_after_the_clock_was_set_back_is_watched_from_then_on(machine: Machine) -> None:
     await add_agents(machine.database, 3)
     await machine.live(5)
@@ -256,6 +258,7 @@ async def test_a_server_that_starts_after_the_clock_was_set_back_watches_too(mac
     assert await count_by_status(machine.database) == {"unhealthy": 3}
 
 
+@pytest.mark.both_databases
 async def test_several_processes_note_one_jump_once(machine: Machine) -> None:
     await add_agents(machine.database, 3)
     sweepers = [machine.new_sweeper() for _ in range(3)]
@@ -282,6 +285,7 @@ async def test_excused_time_that_lies_ahead_is_forgotten_with_the_clock_set_back
     assert await count_by_status(machine.database) == {"unhealthy": 1}
 
 
+@pytest.mark.both_databases
 async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -> None:
     await add_agents(machine.database, 1, monitoring="probe")
     seen = Observation(
@@ -304,6 +308,7 @@ async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -
     assert stored.evidence.until_s == stored.evidence.results_until_s == seen_at_s - HOUR_S + 900
 
 
+@pytest.mark.both_databases
 async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None:
     def store(transaction: Transaction) -> None:
         now_s, url = transaction.now_s, "https://agent.example/"
@@ -334,6 +339,7 @@ async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None
     assert after == tuple(at_s + by_s for at_s, by_s in zip(before, moved, strict=True))
 
 
+@pytest.mark.both_databases
 async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine) -> None:
     def confirm(transaction: Transaction) -> None:
         url = "https://agent.example/"
@@ -368,6 +374,7 @@ async def test_confirmations_of_an_outage_are_brought_back_too(machine: Machine)
     assert news.confirmed_classes == {"public_ipv4": moment(moved_s)}
 
 
+@pytest.mark.both_databases
 async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None:
     def store(transaction: Transaction) -> None:
         now_s = transaction.now_s
@@ -387,6 +394,7 @@ async def test_reports_of_probers_are_brought_back_too(machine: Machine) -> None
     assert stored.idle == Idleness(at_s=moved_s, idle_s=5.0, bar_s=600.0, barred_until_s=moved_s + 600.0)
 
 
+@pytest.mark.both_databases
 async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_another(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

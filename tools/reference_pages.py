@@ -1,4 +1,4 @@
-"""How are the reference pages drawn from the code?"""
+"""The reference pages, written from the code. `make schemas` runs it."""
 
 import inspect
 import json
@@ -21,7 +21,7 @@ from lifesign.errors import LifesignError
 from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
 from lifesign.registry.api.error_responses import STATUS_AND_CODE
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 CLI_INTRODUCTION = "Every command explains itself with `--help`."
 CLI_EXIT_CODES = """\
 They are the same for all commands. `check` alone has those of monitoring plugins instead: 0 OK, 1 WARNING,
@@ -259,3 +259,8 @@ def _plain(text: str) -> str:
     return "".join(
         part if part.startswith("`") else part.replace("<", "&lt;").replace(">", "&gt;") for part in parts
     )
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        (REFERENCE / page).write_text(text)

@@ -1,0 +1,46 @@
+"""On which kinds of database each test runs. A plugin of pytest.
+
+A test that asks for `database_kind`, mostly by way of `api` or `database`, exists once for each kind. Plain
+`pytest` and `make test` run it on SQLite, and on PostgreSQL too where the SQL itself is the subject: in
+`tests/storage`, in journeys, and where the test is marked `both_databases`. `make test-postgres` runs all of
+them on PostgreSQL.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.support.databases import KINDS
+
+_TESTS: Final = Path(__file__).parents[1]
+_SQL_TESTS: Final = tuple(f"{_TESTS / folder}/" for folder in ("storage", "journeys"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--databases`."""
+    parser.addoption(
+        "--databases",
+        choices=("usual", "both", *KINDS),
+        default="usual",
+        help="usual: all tests, on PostgreSQL only those about SQL. both: each test on each database. "
+        "sqlite, postgresql: the tests that use this database and no others.",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests that `--databases` leaves out."""
+    choice = config.getoption("databases")
+    deselected = [item for item in items if not _is_chosen(item, choice)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if _is_chosen(item, choice)]
+
+
+def _is_chosen(item: pytest.Item, choice: str) -> bool:
+    callspec = getattr(item, "callspec", None)
+    kind = callspec.params.get("database_kind") if callspec else None
+    if choice in KINDS:
+        return bool(kind == choice)
+    if choice == "both" or kind != "postgresql":
+        return True
+    return str(item.path).startswith(_SQL_TESTS) or item.get_closest_marker("both_databases") is not None
