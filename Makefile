@@ -100,7 +100,7 @@ bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py N
 	$(BIN)/python benchmarks/run.py
 
 clean: ## remove all that was made here
-	rm -rf .venv .venv-a2a03 .venv-openintent .venv-node .axe .venv-sdks .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .axe .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
