@@ -98,6 +98,13 @@ class Caller:
         return answer_in(received)
 
 
+@pytest.fixture(autouse=True)
+def uvicorn_logs_reach_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a server that ran in this process configured."""
+    for name in ("uvicorn", "uvicorn.error"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+
+
 @asynccontextmanager
 async def served(
     tls: Authority | None = None, *, keep_alive_s: int = PATIENCE_SECONDS
