@@ -72,3 +72,37 @@ def test_who_has_no_admin_key_is_told_how_to_make_one_in_this_database(  # noqa:
     assert main(["serve", *given]) == 0
     hint = f"no admin key yet: lifesign keys create --role admin --name NAME{needed}"
     assert capsys.readouterr().out.splitlines()[-1] == hint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--workers", "0"],
+        ["--port", "70000"],
+        ["--nonsense"],
+        ["--database", "mysql://root@h/d"],
+        ["--database", "sqlite://"],
+        ["--dialect", "klingon"],
+        ["--trusted-proxies", "somewhere"],
+        ["--trusted-proxies", "*"],
+        ["--tls-certificate", "cert.pem"],
+        ["--tls-certificate", "absent.pem", "--tls-key", "absent.pem"],
+        ["--public-url", "registry.example"],
+        ["--sweep-interval", "0s"],
+    ],
+)
+def test_wrong_option_is_one_line(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def checked(settings: RegistrySettings, listening: Listening, **_: object) -> int:
+        run_server.check(settings, listening)
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_server, "run_server", checked)
+    assert main(["serve", "--port", "0", *options]) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("lifesign: ")
+    assert shown.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
